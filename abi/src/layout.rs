@@ -1,0 +1,214 @@
+//! Where everything lies in the three segments, and the control block at the head of the data.
+//!
+//! # Invariants
+//! - Segments are reserved at these lengths and populated by the recorder as they grow; the
+//!   handler touches only what a `*_limit` word says is populated.
+//! - No two regions of the data segment overlap (asserted below).
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Reserved length of the code segment in bytes.
+pub const CODE_LEN: u64 = 1 << 20;
+/// Reserved length of the tables segment in bytes.
+pub const TABLES_LEN: u64 = 1 << 30;
+/// Reserved length of the data segment in bytes.
+pub const DATA_LEN: u64 = 1 << 30;
+/// From the start of the code segment to the start of the tables segment.
+pub const TABLES_DISTANCE: u64 = 2 << 20;
+/// From the start of the code segment to the start of the data segment.
+pub const DATA_DISTANCE: u64 = TABLES_DISTANCE + TABLES_LEN + (2 << 20);
+/// Length of the hole in the target's address space that takes all three segments.
+pub const SPAN: u64 = DATA_DISTANCE + DATA_LEN;
+
+/// First word of a live control block ("traceprf").
+pub const MAGIC: u64 = u64::from_be_bytes(*b"traceprf");
+/// Upper half of the upper half of every `sig_data` of ours; the session's cookie follows it.
+pub const SIG_DATA_MARK: u16 = 0x7450;
+
+/// Offset of the area where the injection prepares its frames and runs the agent's entry.
+pub const INJECT_OFFSET: u64 = 0x1_0000;
+/// Length of that area in bytes.
+pub const INJECT_LEN: u64 = 0x4_0000;
+/// Offset of the hazard slots, [`HAZARD_SLOTS`] words.
+pub const HAZARD_OFFSET: u64 = 0x5_0000;
+/// Number of hazard slots, as in the call-trace storage document.
+pub const HAZARD_SLOTS: usize = 8192;
+/// Offset of the index from kernel thread id to thread slot, [`TID_INDEX_LEN`] words.
+pub const TID_INDEX_OFFSET: u64 = 0x6_0000;
+/// Number of words in that index: twice the slots, so that probing stays short.
+pub const TID_INDEX_LEN: usize = 32768;
+/// Offset of the bitmap of retired perf events.
+pub const EVENTS_RETIRED_OFFSET: u64 = 0xB_0000;
+/// Number of perf events that can be told apart.
+pub const EVENTS_MAX: usize = 65536;
+/// Offset of the thread slots.
+pub const THREAD_SLOTS_OFFSET: u64 = 0x10_0000;
+/// Number of thread slots.
+pub const THREAD_SLOTS: usize = 16384;
+/// Offset of the threads' frame buffers, one of [`SCRATCH_STRIDE`] bytes for each slot.
+pub const SCRATCH_OFFSET: u64 = 0x100_0000;
+/// Bytes of frame buffer for each thread slot.
+pub const SCRATCH_STRIDE: u64 = 0x4000;
+/// Deepest stack that is recorded, in frames; what is beyond is marked truncated.
+pub const DEPTH_MAX: usize = 1024;
+/// Offset of the first trace table.
+pub const TRACE_TABLES_OFFSET: u64 = 0x1200_0000;
+/// Bytes reserved for each trace table.
+pub const TRACE_TABLE_STRIDE: u64 = 0x400_0000;
+/// Trace tables: three roles, and spares that rotate in when a dead or stopped thread holds one.
+pub const TRACE_TABLES: usize = 5;
+
+/// How the handler reads the time of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ClockMode {
+    /// `clock_gettime(CLOCK_MONOTONIC)` by system call; the sample's time is nanoseconds.
+    Monotonic = 0,
+    /// The time stamp counter; the recorder turns ticks into nanoseconds.
+    Tsc = 1,
+}
+
+/// What the agent does, in [`ControlBlock::state`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AgentState {
+    /// Mapped, nothing installed.
+    Prepared = 0,
+    /// The signal handler is installed; samples are not taken.
+    Installed = 1,
+    /// Samples are taken.
+    Sampling = 2,
+    /// The handler swallows its signals and does nothing else.
+    Stopped = 3,
+}
+
+/// Why the agent gave up, in [`ControlBlock::error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AgentError {
+    /// Nothing is wrong.
+    None = 0,
+    /// The control block has another magic or version.
+    Version = 1,
+    /// `rt_sigaction` failed; the errno is in [`ControlBlock::error_detail`].
+    SigactionFailed = 2,
+}
+
+/// Named counts of everything that the handler does not store, and of what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Samples stored.
+    Samples = 0,
+    /// No thread slot was free.
+    LostThreadSlot = 1,
+    /// No hazard slot was free.
+    LostHazard = 2,
+    /// Rotation went on faster than the handler could publish its hazard.
+    LostRotation = 3,
+    /// The sample was stored, its trace found no room: trace id 1.
+    DroppedTrace = 4,
+    /// The sample log was full.
+    LostLog = 5,
+    /// A second event of the same thread fired.
+    DuplicateEvent = 6,
+    /// The signal was not ours and went to the previous handler.
+    Foreign = 7,
+    /// A signal of an earlier session, swallowed.
+    Stale = 8,
+    /// The signal had been blocked and came late: its pc is where it was unblocked.
+    Late = 9,
+    /// A signal that came while sampling was off.
+    Off = 10,
+    /// The handler found the control block unusable.
+    Broken = 11,
+    /// Probes of memory outside a verified window that found it unreadable.
+    ProbeFailed = 12,
+    /// First probes of a hazard slot that found another owner.
+    HazardCollision = 13,
+    /// Calls of `put`.
+    Puts = 14,
+    /// Calls of `put` that found the trace present.
+    Hits = 15,
+}
+/// Number of counter words; more than [`Counter`] has, for growth.
+pub const COUNTERS: usize = 64;
+
+/// The first page of the data segment.
+#[repr(C)]
+pub struct ControlBlock {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`crate::ABI_VERSION`].
+    pub version: AtomicU32,
+    /// The session's cookie: the lower half of the upper half of every `sig_data`.
+    pub cookie: AtomicU32,
+    /// The target's pid in its innermost pid namespace.
+    pub pid: AtomicU32,
+    /// The sampling signal.
+    pub signal: AtomicU32,
+    /// [`AgentState`].
+    pub state: AtomicU32,
+    /// [`AgentError`].
+    pub error: AtomicU32,
+    /// Errno that goes with [`Self::error`].
+    pub error_detail: AtomicU32,
+    /// [`ClockMode`].
+    pub clock_mode: AtomicU32,
+    /// Sampling period in nanoseconds of CPU time.
+    pub period_ns: AtomicU64,
+    /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer, mask.
+    pub old_action: [AtomicU64; 4],
+    /// The one that we installed, to be recognised at the cure.
+    pub our_action: [AtomicU64; 4],
+    /// The ACTIVE table: generation << 3 | table index.
+    pub active: AtomicU64,
+    /// 1 when a table is close to full and the recorder should rotate now.
+    pub rotate_wanted: AtomicU32,
+    /// Next thread slot never used before.
+    pub slots_next: AtomicU32,
+    /// Number of thread slots whose frame buffers are populated.
+    pub slots_limit: AtomicU32,
+    /// 1 when hits inside the kernel are sampled too, so that weights are taken from the CPU clock.
+    pub kernel_included: AtomicU32,
+    /// Top of the stack of retired thread slots: tag << 32 | slot + 1.
+    pub slots_free: AtomicU64,
+    /// Grows with each rotation; stack windows verified in an older epoch are verified again.
+    pub window_epoch: AtomicU64,
+    /// When the recorder last gave a sign of life, CLOCK_MONOTONIC nanoseconds.
+    pub lease_ns: AtomicU64,
+    /// [`Counter`]s.
+    pub counters: [AtomicU64; COUNTERS],
+}
+
+impl ControlBlock {
+    /// Adds one to a counter.
+    pub fn count(&self, counter: Counter) {
+        // Relaxed: counters order nothing; the recorder reads them at its leisure.
+        self.counters[counter as usize].fetch_add(1, crate::sync::Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+mod asserts {
+    use super::*;
+    use core::mem::{offset_of, size_of};
+    const _: () = assert!(size_of::<ControlBlock>() == 672);
+    const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
+    const _: () = assert!(offset_of!(ControlBlock, old_action) == 48);
+    const _: () = assert!(offset_of!(ControlBlock, active) == 112);
+    const _: () = assert!(offset_of!(ControlBlock, slots_free) == 136);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 160);
+    const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
+    const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
+    const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);
+    const _: () = assert!(TID_INDEX_OFFSET + TID_INDEX_LEN as u64 * 8 <= EVENTS_RETIRED_OFFSET);
+    const _: () = assert!(EVENTS_RETIRED_OFFSET + EVENTS_MAX as u64 / 8 <= THREAD_SLOTS_OFFSET);
+    const _: () = assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * 256 <= SCRATCH_OFFSET);
+    const _: () =
+        assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
+    const _: () = assert!(SCRATCH_STRIDE >= DEPTH_MAX as u64 * 8);
+    const _: () =
+        assert!(TRACE_TABLES_OFFSET + TRACE_TABLES as u64 * TRACE_TABLE_STRIDE <= DATA_LEN);
+    const _: () = assert!(CODE_LEN <= TABLES_DISTANCE);
+}

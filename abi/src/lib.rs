@@ -1,0 +1,36 @@
+//! What the recorder and the agent inside the target share: floor 0.
+//!
+//! Three segments of memory are mapped in both processes, at one constant distance from each
+//! other, so that the agent finds the other two from its own program counter:
+//!
+//! | segment | access in the target | at                       | holds                                     |
+//! |---------|----------------------|--------------------------|-------------------------------------------|
+//! | code    | read, execute        | base                     | the relocated agent image                 |
+//! | tables  | read                 | base + [`layout::TABLES_DISTANCE`] | unwind tables, mappings ([`unwind`]) |
+//! | data    | read, write          | base + [`layout::DATA_DISTANCE`]   | [`layout::ControlBlock`], [`thread`] slots, [`storage`] |
+//!
+//! # Invariants
+//! - Everything in shared memory is addressed by offset, is `repr(C)`, and has its size and
+//!   offsets asserted beside its definition. A change of any of them bumps [`ABI_VERSION`].
+//! - The data segment consists of atomics only: both sides write it at the same time, and the
+//!   target may scribble over it. The recorder checks whatever it reads.
+//! - Code on the handler path does not allocate, lock, panic or loop without a bound.
+//!
+//! # Does not
+//! - know of files, processes, ptrace or symbols;
+//! - depend on anything but `core`.
+#![cfg_attr(not(test), no_std)]
+#![deny(unsafe_op_in_unsafe_fn)]
+#[cfg(loom)]
+extern crate std;
+
+pub mod layout;
+#[cfg(not(loom))]
+pub mod segment;
+pub mod storage;
+pub mod sync;
+pub mod thread;
+pub mod unwind;
+
+/// Version of every layout in this crate; the agent refuses a control block of another version.
+pub const ABI_VERSION: u32 = 1;

@@ -1,0 +1,134 @@
+//! The sample log of a table: records of one size, each with a commit word.
+//!
+//! # Invariants
+//! - A record counts only if its commit word names this table's instance and this index; a hole
+//!   (a thread that died between reserving and committing) is skipped and counted.
+//! - Commit words of an older instance never validate, so the log needs no clearing.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// One sample as the handler stores it. 128 bytes, two cache lines.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SampleRecord {
+    /// instance id << 32 | index + 1, stored last.
+    pub commit: AtomicU64,
+    /// Time in the unit of the control block's clock mode.
+    pub time: AtomicU64,
+    /// Id of the call trace.
+    pub trace_id: AtomicU64,
+    /// thread slot << 32 | the slot's generation.
+    pub thread: AtomicU64,
+    /// kernel thread id << 32 | weight in periods.
+    pub tid_weight: AtomicU64,
+    /// [`flags`] << 32 | run state << 16 | end reason of the unwinding.
+    pub flags: AtomicU64,
+    /// System call number + 1, or 0.
+    pub syscall: AtomicU64,
+    /// Span id, or 0.
+    pub span: AtomicU64,
+    /// Root span id, or 0.
+    pub root_span: AtomicU64,
+    /// Ten 32-bit tags.
+    pub tags: [AtomicU64; 5],
+    /// Index of the perf event that fired.
+    pub event: AtomicU64,
+    /// For growth.
+    pub reserved: AtomicU64,
+}
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SampleRecord>() == 128);
+
+/// Bits in the upper half of [`SampleRecord::flags`].
+pub mod flags {
+    /// The signal had been blocked: the stack is where it was unblocked.
+    pub const LATE: u32 = 1;
+    /// The interrupted pc follows a system call instruction: the weight is from the CPU clock.
+    pub const IN_SYSCALL: u32 = 2;
+    /// The first sample of a thread that was not there at attach.
+    pub const FIRST: u32 = 4;
+}
+
+/// The plain values of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// Time in the unit of the control block's clock mode.
+    pub time: u64,
+    /// Id of the call trace.
+    pub trace_id: u64,
+    /// Thread slot.
+    pub slot: u32,
+    /// The slot's generation at the time of the sample.
+    pub generation: u32,
+    /// Kernel thread id as the target sees it.
+    pub tid: u32,
+    /// Weight in sampling periods.
+    pub weight: u32,
+    /// [`flags`].
+    pub flags: u32,
+    /// Run state; 0 is running.
+    pub state: u16,
+    /// End reason of the unwinding.
+    pub reason: u16,
+    /// System call number + 1, or 0.
+    pub syscall: u64,
+    /// Span id, or 0.
+    pub span: u64,
+    /// Root span id, or 0.
+    pub root_span: u64,
+    /// Index of the perf event that fired.
+    pub event: u64,
+}
+
+impl SampleRecord {
+    /// Stores `sample` as record `index` of table instance `instance`.
+    pub fn commit(&self, instance: u32, index: usize, sample: &Sample) {
+        // Relaxed: all of it is published by the commit word.
+        let store = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
+        store(&self.time, sample.time);
+        store(&self.trace_id, sample.trace_id);
+        store(&self.thread, u64::from(sample.slot) << 32 | u64::from(sample.generation));
+        store(&self.tid_weight, u64::from(sample.tid) << 32 | u64::from(sample.weight));
+        let flags = u64::from(sample.flags) << 32
+            | u64::from(sample.state) << 16
+            | u64::from(sample.reason);
+        store(&self.flags, flags);
+        store(&self.syscall, sample.syscall);
+        store(&self.span, sample.span);
+        store(&self.root_span, sample.root_span);
+        store(&self.event, sample.event);
+        // Release: pairs with the Acquire in `read`; makes the fields above visible.
+        self.commit.store(commit_word(instance, index), Ordering::Release);
+    }
+
+    /// The sample, if the record was committed in this instance.
+    pub fn read(&self, instance: u32, index: usize) -> Option<Sample> {
+        // Acquire: pairs with the Release in `commit`.
+        if self.commit.load(Ordering::Acquire) != commit_word(instance, index) {
+            return None;
+        }
+        // Relaxed: ordered by the load above.
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let (thread, tid_weight, flags) =
+            (load(&self.thread), load(&self.tid_weight), load(&self.flags));
+        Some(Sample {
+            time: load(&self.time),
+            trace_id: load(&self.trace_id),
+            slot: (thread >> 32) as u32,
+            generation: thread as u32,
+            tid: (tid_weight >> 32) as u32,
+            weight: tid_weight as u32,
+            flags: (flags >> 32) as u32,
+            state: (flags >> 16) as u16,
+            reason: flags as u16,
+            syscall: load(&self.syscall),
+            span: load(&self.span),
+            root_span: load(&self.root_span),
+            event: load(&self.event),
+        })
+    }
+}
+
+fn commit_word(instance: u32, index: usize) -> u64 {
+    u64::from(instance) << 32 | (index as u64 + 1)
+}

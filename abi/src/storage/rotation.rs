@@ -1,0 +1,132 @@
+//! The roles of the tables and their rotation, as the recorder performs it.
+//!
+//! # Invariants
+//! - Only the recorder changes roles; the handlers see nothing but the ACTIVE word.
+//! - A table is read or reset only when no hazard names it; one that a dead or stopped thread
+//!   still holds is quarantined and a spare takes its place.
+
+use super::hazard::{HazardSlots, TABLE_BITS};
+use super::table::TraceTable;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The recorder's view of the roles: indices into the tables.
+#[derive(Debug)]
+pub struct Rotation {
+    active: usize,
+    standby: usize,
+    scratch: usize,
+    /// Tables without a role, by bit.
+    spares: u32,
+    /// Tables that a thread is still inside of, by bit, with the ACTIVE word they had.
+    quarantined: [Option<u32>; 1 << TABLE_BITS],
+    generation: u32,
+    next_instance: u32,
+}
+
+/// What one rotation made readable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collected {
+    /// Index of the old ACTIVE table: no thread is inside, it is SCRATCH now.
+    Ready(usize),
+    /// A thread stayed inside for as long as the caller waited.
+    Quarantined(usize),
+}
+
+impl Rotation {
+    /// Gives the first table the ACTIVE role, with instance id 1.
+    /// `tables` are all there are: three roles, the rest spares.
+    pub fn start(tables: &[TraceTable<'_>], active: &AtomicU64) -> Self {
+        let mut rotation = Self {
+            active: 0,
+            standby: 1,
+            scratch: 2,
+            spares: (3..tables.len()).fold(0, |bits, table| bits | 1 << table),
+            quarantined: [None; 1 << TABLE_BITS],
+            generation: 0,
+            next_instance: 1,
+        };
+        for (index, table) in tables.iter().enumerate() {
+            let instance = if index == 0 { rotation.take_instance() } else { 0 };
+            table.reset(instance);
+        }
+        rotation.publish(active);
+        rotation
+    }
+
+    fn take_instance(&mut self) -> u32 {
+        let instance = self.next_instance;
+        self.next_instance += 1;
+        instance
+    }
+
+    /// The ACTIVE word of the current roles.
+    pub fn active_word(&self) -> u32 {
+        self.generation << TABLE_BITS | self.active as u32
+    }
+
+    /// Index of STANDBY: preserved traces of the last cycle.
+    pub fn standby(&self) -> usize {
+        self.standby
+    }
+
+    fn publish(&self, active: &AtomicU64) {
+        // Release: pairs with the Acquire in `HazardSlots::protect`; the reset table is visible.
+        active.store(u64::from(self.active_word()), Ordering::Release);
+        // SeqCst: pairs with the fence in `HazardSlots::protect`; see there.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Resets STANDBY and makes it ACTIVE, the old ACTIVE becomes SCRATCH, the old SCRATCH
+    /// STANDBY. The caller has collected STANDBY before. `wait` is called while a thread is inside
+    /// the old ACTIVE table and says whether to go on waiting.
+    pub fn rotate(
+        &mut self,
+        tables: &[TraceTable<'_>],
+        active: &AtomicU64,
+        hazards: HazardSlots<'_>,
+        mut wait: impl FnMut() -> bool,
+    ) -> Collected {
+        let old_word = self.active_word();
+        let instance = self.take_instance();
+        tables[self.standby].reset(instance);
+        let old_active = self.active;
+        self.active = self.standby;
+        self.standby = self.scratch;
+        self.scratch = old_active;
+        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> TABLE_BITS);
+        self.publish(active);
+        while !hazards.is_clear(old_word) {
+            if !wait() {
+                return self.quarantine(old_word);
+            }
+        }
+        Collected::Ready(old_active)
+    }
+
+    /// Takes a table out of the roles; a spare becomes SCRATCH in its place. Without a spare the
+    /// table keeps its role and is waited for again at the next rotation.
+    fn quarantine(&mut self, word: u32) -> Collected {
+        let table = self.scratch;
+        if self.spares != 0 {
+            let spare = self.spares.trailing_zeros() as usize;
+            self.spares &= !(1 << spare);
+            self.quarantined[table] = Some(word);
+            self.scratch = spare;
+        }
+        Collected::Quarantined(table)
+    }
+
+    /// A quarantined table that no thread is inside of any more; it is to be collected, then given
+    /// back by [`Self::restore`].
+    pub fn released(&self, hazards: HazardSlots<'_>) -> Option<usize> {
+        (0..self.quarantined.len())
+            .find(|&table| self.quarantined[table].is_some_and(|word| hazards.is_clear(word)))
+    }
+
+    /// Makes a table that [`Self::released`] named a spare again.
+    pub fn restore(&mut self, table: usize) {
+        if self.quarantined[table].take().is_some() {
+            self.spares |= 1 << table;
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! One trace table: an open-addressed hash table of traces over a bump arena, and a sample log.
+//!
+//! # Invariants
+//! - A slot word is 0 or names a complete entry: the entry's words are stored before the one
+//!   compare-and-swap that publishes it, and never change afterwards (but for the weight).
+//! - Equal means equal frame by frame; the hash only finds candidates.
+//! - The reader checks every offset against the arena's length: the target may have written it.
+
+use super::DROPPED_TRACE_ID;
+use super::log::{Sample, SampleRecord};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Slots of a table; a power of two.
+pub const SLOTS: usize = 65536;
+/// Words of the arena.
+pub const ARENA_WORDS: usize = 4 << 20;
+/// Records of the sample log.
+pub const LOG_RECORDS: usize = 131_072;
+/// Slots tried for a trace before it is dropped.
+pub const PROBES_MAX: usize = 64;
+/// Words in front of a trace's frames: id, hash, flags << 32 | frame count, weight.
+pub const ENTRY_HEADER: usize = 4;
+
+/// Offset of the slots within a table.
+pub const SLOTS_OFFSET: u64 = 0x1000;
+/// Offset of the arena within a table.
+pub const ARENA_OFFSET: u64 = 0x10_0000;
+/// Offset of the log within a table.
+pub const LOG_OFFSET: u64 = 0x280_0000;
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<TableHeader>() as u64 <= SLOTS_OFFSET);
+    assert!(SLOTS_OFFSET + SLOTS as u64 * 8 <= ARENA_OFFSET);
+    assert!(ARENA_OFFSET + ARENA_WORDS as u64 * 8 <= LOG_OFFSET);
+    assert!(LOG_OFFSET + LOG_RECORDS as u64 * 128 <= crate::layout::TRACE_TABLE_STRIDE);
+};
+
+/// The head of a table.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct TableHeader {
+    /// Instance id: the upper half of the ids of this table's traces. At least 1 when ACTIVE.
+    pub instance: AtomicU64,
+    /// Words reserved in the arena; may run past the limit.
+    pub arena_used: AtomicU64,
+    /// Words of the arena that are populated.
+    pub arena_limit: AtomicU64,
+    /// Records reserved in the log; may run past the limit.
+    pub log_used: AtomicU64,
+    /// Records of the log that are populated.
+    pub log_limit: AtomicU64,
+    /// Traces published.
+    pub traces: AtomicU64,
+}
+
+/// What `put` did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// The trace is new here.
+    New(u64),
+    /// The trace was there already.
+    Hit(u64),
+    /// No room: [`DROPPED_TRACE_ID`].
+    Dropped,
+}
+
+impl Put {
+    /// The trace's id.
+    pub fn id(self) -> u64 {
+        match self {
+            Self::New(id) | Self::Hit(id) => id,
+            Self::Dropped => DROPPED_TRACE_ID,
+        }
+    }
+}
+
+/// A trace as the recorder reads it.
+#[derive(Debug, Clone, Copy)]
+pub struct Trace<'a> {
+    /// Its 64-bit id.
+    pub id: u64,
+    /// The flags given to `put`: the unwinding's end reason.
+    pub flags: u32,
+    /// Sum of the weights put.
+    pub weight: u64,
+    /// Frame words, leaf first.
+    pub frames: &'a [AtomicU64],
+}
+
+/// One table, borrowed from a segment. `slots.len()` is a power of two.
+#[derive(Debug, Clone, Copy)]
+pub struct TraceTable<'a> {
+    /// Its counts and limits.
+    pub header: &'a TableHeader,
+    /// Words of tag << 32 | arena offset + 1, or 0.
+    pub slots: &'a [AtomicU64],
+    /// Entries.
+    pub arena: &'a [AtomicU64],
+    /// Samples.
+    pub log: &'a [SampleRecord],
+}
+
+impl<'a> TraceTable<'a> {
+    /// Finds or inserts a trace. Wait-free but for the bounded probing.
+    pub fn put(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> Put {
+        // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
+        let instance = self.header.instance.load(Ordering::Relaxed) << 32;
+        self.insert(frames, flags, weight, |slot| instance | slot as u64)
+    }
+
+    /// Inserts a preserved trace under the id it had before. Only the recorder calls it.
+    pub fn put_with_id(&self, frames: &[AtomicU64], flags: u32, id: u64) -> Put {
+        self.insert(frames, flags, 0, |_| id)
+    }
+
+    fn insert(
+        &self,
+        frames: &[AtomicU64],
+        flags: u32,
+        weight: u32,
+        id: impl Fn(usize) -> u64,
+    ) -> Put {
+        let hash = hash(frames, flags);
+        let mask = self.slots.len() - 1;
+        let mut written = None;
+        for probe in 0..PROBES_MAX.min(self.slots.len()) {
+            let slot = (hash as usize).wrapping_add(probe) & mask;
+            // Acquire: pairs with the Release of the publishing swap; the entry is whole.
+            let mut word = self.slots[slot].load(Ordering::Acquire);
+            if word == 0 {
+                let offset = match written {
+                    Some(offset) => offset,
+                    None => match self.write(frames, flags, weight, hash) {
+                        Some(offset) => *written.insert(offset),
+                        None => return Put::Dropped,
+                    },
+                };
+                // Relaxed: published by the swap below.
+                self.arena[offset].store(id(slot), Ordering::Relaxed);
+                let claim = hash >> 32 << 32 | (offset as u64 + 1);
+                // Release: makes the entry visible with its slot; pairs with the Acquire above.
+                // Acquire on failure: the winner's entry is read next.
+                match self.slots[slot].compare_exchange(
+                    0,
+                    claim,
+                    Ordering::Release,
+                    Ordering::Acquire,
+                ) {
+                    Ok(_) => {
+                        // Relaxed: a count.
+                        self.header.traces.fetch_add(1, Ordering::Relaxed);
+                        return Put::New(id(slot));
+                    }
+                    Err(winner) => word = winner,
+                }
+            }
+            if word >> 32 == hash >> 32
+                && let Some(offset) = self.matching(word, frames, flags)
+            {
+                // Relaxed: a sum that is read after the hazard is released.
+                self.arena[offset + 3].fetch_add(u64::from(weight), Ordering::Relaxed);
+                return Put::Hit(self.arena[offset].load(Ordering::Relaxed));
+            }
+        }
+        Put::Dropped
+    }
+
+    /// Writes an entry into the arena and returns its offset, if there is room.
+    fn write(&self, frames: &[AtomicU64], flags: u32, weight: u32, hash: u64) -> Option<usize> {
+        let words = ENTRY_HEADER + frames.len();
+        // Relaxed: reservation only; the entry is published through its slot.
+        let offset = self.header.arena_used.fetch_add(words as u64, Ordering::Relaxed) as usize;
+        let limit = self.header.arena_limit.load(Ordering::Relaxed) as usize;
+        let entry = self.arena.get(..limit)?.get(offset..offset.checked_add(words)?)?;
+        entry[1].store(hash, Ordering::Relaxed);
+        entry[2].store(u64::from(flags) << 32 | frames.len() as u64, Ordering::Relaxed);
+        entry[3].store(u64::from(weight), Ordering::Relaxed);
+        for (to, from) in entry[ENTRY_HEADER..].iter().zip(frames) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Some(offset)
+    }
+
+    fn matching(&self, word: u64, frames: &[AtomicU64], flags: u32) -> Option<usize> {
+        let offset = (word as u32 as usize).checked_sub(1)?;
+        let trace = self.entry(offset)?;
+        let same = trace.flags == flags
+            && trace.frames.len() == frames.len()
+            // Relaxed: the entry was acquired with its slot word.
+            && trace.frames.iter().zip(frames).all(|(a, b)| {
+                a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed)
+            });
+        same.then_some(offset)
+    }
+
+    fn entry(&self, offset: usize) -> Option<Trace<'a>> {
+        let header = self.arena.get(offset..offset.checked_add(ENTRY_HEADER)?)?;
+        // Relaxed: the entry was acquired with its slot word.
+        let shape = header[2].load(Ordering::Relaxed);
+        let start = offset + ENTRY_HEADER;
+        let frames = self.arena.get(start..start.checked_add(shape as u32 as usize)?)?;
+        Some(Trace {
+            id: header[0].load(Ordering::Relaxed),
+            flags: (shape >> 32) as u32,
+            weight: header[3].load(Ordering::Relaxed),
+            frames,
+        })
+    }
+
+    /// All published traces. Only while no hazard names the table.
+    pub fn traces(self) -> impl Iterator<Item = Trace<'a>> {
+        self.slots.iter().filter_map(move |slot| {
+            // Acquire: pairs with the Release of the publishing swap.
+            let word = slot.load(Ordering::Acquire);
+            (word as u32 as usize).checked_sub(1).and_then(|offset| self.entry(offset))
+        })
+    }
+
+    /// Appends a sample; false when the log is full.
+    pub fn append(&self, sample: &Sample) -> bool {
+        // Relaxed: reservation only; the record has its own commit word.
+        let index = self.header.log_used.fetch_add(1, Ordering::Relaxed) as usize;
+        let limit = self.header.log_limit.load(Ordering::Relaxed) as usize;
+        let instance = self.header.instance.load(Ordering::Relaxed) as u32;
+        match self.log.get(index) {
+            Some(record) if index < limit => {
+                record.commit(instance, index, sample);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Samples in the order of their reservation; `None` is a hole.
+    pub fn samples(self) -> impl Iterator<Item = Option<Sample>> + use<'a> {
+        // Relaxed: counts; each record is acquired by its commit word.
+        let used = self.header.log_used.load(Ordering::Relaxed) as usize;
+        let limit = self.header.log_limit.load(Ordering::Relaxed) as usize;
+        let instance = self.header.instance.load(Ordering::Relaxed) as u32;
+        let log = &self.log[..used.min(limit).min(self.log.len())];
+        log.iter().enumerate().map(move |(index, record)| record.read(instance, index))
+    }
+
+    /// More than three quarters of the slots, the arena or the log are used.
+    pub fn nearly_full(&self) -> bool {
+        // Relaxed: a hint.
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let over = |used: u64, limit: u64| used > limit / 4 * 3;
+        over(load(&self.header.traces), self.slots.len() as u64)
+            || over(load(&self.header.arena_used), load(&self.header.arena_limit))
+            || over(load(&self.header.log_used), load(&self.header.log_limit))
+    }
+
+    /// Empties the table and gives it its next instance id. Only while no hazard names it.
+    pub fn reset(&self, instance: u32) {
+        for slot in self.slots {
+            // Relaxed: published with the ACTIVE word by `Rotation::publish`.
+            if slot.load(Ordering::Relaxed) != 0 {
+                slot.store(0, Ordering::Relaxed);
+            }
+        }
+        self.header.arena_used.store(0, Ordering::Relaxed);
+        self.header.log_used.store(0, Ordering::Relaxed);
+        self.header.traces.store(0, Ordering::Relaxed);
+        self.header.instance.store(u64::from(instance), Ordering::Relaxed);
+    }
+}
+
+/// Hash of a trace: multiply and fold, one step a frame.
+pub fn hash(frames: &[AtomicU64], flags: u32) -> u64 {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut state = (u64::from(flags) ^ frames.len() as u64).wrapping_mul(K) ^ K;
+    for frame in frames {
+        // Relaxed: the caller's own words, or an entry acquired with its slot.
+        let product = u128::from(state ^ frame.load(Ordering::Relaxed)) * u128::from(K);
+        state = product as u64 ^ (product >> 64) as u64;
+    }
+    state
+}

@@ -1,0 +1,1 @@
+//! The one ELF reader: pure over `&[u8]`.

@@ -1,0 +1,1 @@
+//! Injection: maps the agent into a stopped thread's process and cures it again.

@@ -1,0 +1,1 @@
+//! A recording, from attach to detach.

@@ -1,0 +1,130 @@
+//! The objects of a trace as the API hands them in and out.
+
+use std::collections::BTreeMap;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+    };
+}
+id!(
+    /// Dense id of a [`Module`].
+    ModuleId
+);
+id!(
+    /// Dense id of a [`Method`].
+    MethodId
+);
+id!(
+    /// Dense id of a [`Location`].
+    LocationId
+);
+id!(
+    /// Dense id of a [`Thread`]; never the kernel's thread id, which is reused.
+    ThreadId
+);
+
+/// An ELF file or another source of code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Module {
+    /// Path as the target sees it; `[vdso]`, `[jit]` for code without a file.
+    pub path: String,
+    /// GNU build id, empty if there is none.
+    pub build_id: Vec<u8>,
+}
+
+/// A function.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Method {
+    /// The module it lies in, if known.
+    pub module: Option<ModuleId>,
+    /// Demangled name; `[module+0x1234]` where there is no symbol.
+    pub name: String,
+    /// Start of the function as an SVMA (address in the file), 0 if unknown.
+    pub start_svma: u64,
+}
+
+/// A place in a function: a physical frame's address, or an inlined call at one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The function.
+    pub method: MethodId,
+    /// SVMA of the instruction (of the call, for a caller).
+    pub svma: u64,
+    /// Source file, if known.
+    pub file: Option<String>,
+    /// Line, 0 if unknown.
+    pub line: u32,
+    /// For an inlined call: the location that it is inlined into. A stack that holds this location
+    /// holds that one just before it (root first).
+    pub inline_parent: Option<LocationId>,
+}
+
+/// A thread of a target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Thread {
+    /// Process id as the recorder sees it.
+    pub pid: u32,
+    /// Kernel thread id as the recorder sees it.
+    pub tid: u32,
+    /// Name (comm) when last seen.
+    pub name: String,
+}
+
+/// A range of a target's addresses that a module was mapped at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MappedModule {
+    /// Process id.
+    pub pid: u32,
+    /// First AVMA.
+    pub start: u64,
+    /// One past the last AVMA.
+    pub end: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// The module.
+    pub module: ModuleId,
+    /// When it was first seen, CLOCK_MONOTONIC nanoseconds.
+    pub first_seen_ns: u64,
+}
+
+/// One sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// The storage's 64-bit call-trace id (epoch << 32 | slot); 1 is a dropped trace.
+    pub trace_id: u64,
+    /// Weight in sampling periods.
+    pub weight: u32,
+    /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
+    pub end_reason: u16,
+    /// Flags as in [`traceprof_abi::storage::log::flags`].
+    pub flags: u32,
+    /// Run state; 0 is running.
+    pub state: u8,
+    /// System call that the thread was in, if known.
+    pub syscall: Option<u32>,
+    /// Span id, or 0.
+    pub span: u64,
+    /// Root span id, or 0.
+    pub root_span: u64,
+    /// Custom tags.
+    pub tags: [u32; 10],
+}
+
+/// A value in the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// An unsigned number.
+    Unsigned(u64),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Value>),
+}
+
+/// Metadata by key, e.g. `engine`, `period_ns`, `command_line`, `start_realtime_ns`.
+pub type Metadata = BTreeMap<String, Value>;

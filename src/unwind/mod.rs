@@ -1,0 +1,1 @@
+//! Compiles `.eh_frame` into the tables that the agent steps with.
