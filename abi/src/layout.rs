@@ -175,6 +175,8 @@ pub struct ControlBlock {
     pub slots_free: AtomicU64,
     /// Grows with each rotation; stack windows verified in an older epoch are verified again.
     pub window_epoch: AtomicU64,
+    /// The sampling period in the unit of the clock mode.
+    pub period_ticks: AtomicU64,
     /// When the recorder last gave a sign of life, CLOCK_MONOTONIC nanoseconds.
     pub lease_ns: AtomicU64,
     /// [`Counter`]s.
@@ -193,12 +195,12 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 672);
+    const _: () = assert!(size_of::<ControlBlock>() == 680);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
     const _: () = assert!(offset_of!(ControlBlock, old_action) == 48);
     const _: () = assert!(offset_of!(ControlBlock, active) == 112);
     const _: () = assert!(offset_of!(ControlBlock, slots_free) == 136);
-    const _: () = assert!(offset_of!(ControlBlock, counters) == 160);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 168);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);

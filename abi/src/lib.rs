@@ -24,6 +24,7 @@
 #[cfg(loom)]
 extern crate std;
 
+pub mod clock;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod segment;

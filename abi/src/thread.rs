@@ -66,9 +66,10 @@ pub struct Threads<'a> {
 
 impl<'a> Threads<'a> {
     fn probes(self, tid: u32) -> impl Iterator<Item = &'a AtomicU64> {
-        let mask = self.index.len() - 1;
+        let mask = self.index.len().wrapping_sub(1);
         let base = (u64::from(tid).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize;
-        (0..PROBES_MAX.min(self.index.len())).map(move |i| &self.index[(base + i) & mask])
+        // No indexing: the handler must have no way to panic.
+        (0..PROBES_MAX.min(self.index.len())).filter_map(move |i| self.index.get((base + i) & mask))
     }
 
     /// The slot of a thread, if it has one.
@@ -86,7 +87,7 @@ impl<'a> Threads<'a> {
     /// while the thread takes no samples.
     pub fn claim(self, tid: u32) -> Option<usize> {
         let index = self.pop().or_else(|| self.fresh())?;
-        let slot = &self.slots[index];
+        let slot = self.slots.get(index)?;
         // Relaxed: published by the swap below.
         slot.tid.store(tid, Ordering::Relaxed);
         let word = u64::from(tid) << 32 | (index as u64 + 1);
@@ -129,10 +130,11 @@ impl<'a> Threads<'a> {
     }
 
     fn push(self, index: usize) {
+        let Some(slot) = self.slots.get(index) else { return };
         // Relaxed: the swap confirms it.
         let mut top = self.free.load(Ordering::Relaxed);
         for _ in 0..POPS_MAX {
-            self.slots[index].next_free.store(top as u32, Ordering::Relaxed);
+            slot.next_free.store(top as u32, Ordering::Relaxed);
             let raised = (top >> 32).wrapping_add(1) << 32 | (index as u64 + 1);
             // Release: pairs with the Acquire in `pop`. Relaxed on failure: tried again.
             match self.free.compare_exchange(top, raised, Ordering::Release, Ordering::Relaxed) {

@@ -1,3 +1,23 @@
-//! The agent: what runs inside the target.
+//! The agent: what runs inside the target. A signal handler that unwinds, stores and returns.
+//!
+//! It is built twice: as an ordinary library, so that lints and tests see it, and by the tool's
+//! build script with `--cfg agent_image` as a freestanding shared object ([`image`] is compiled
+//! only there). The recorder lays the object out and relocates it; the target only attaches it.
+//!
+//! # Invariants
+//! - No allocation, no lock, no libc, no thread-local storage, no panic; loops are bounded.
+//! - Every early exit of the handler adds to a counter of the control block.
+//! - Nothing but the data segment, the thread's own stack and the signal frame is touched.
+//!
+//! # Does not
+//! - open files, start threads, arm timers or keep descriptors.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod entry;
+#[cfg(agent_image)]
+mod image;
+pub mod memory;
+pub mod sample;
+pub mod signal;
+pub mod sys;

@@ -59,12 +59,12 @@ pub struct HazardSlots<'a>(pub &'a [AtomicU64]);
 impl<'a> HazardSlots<'a> {
     /// The slots that a thread tries, in order.
     pub fn probes(self, owner: u32) -> impl Iterator<Item = usize> + use<'a> {
-        let count = self.0.len();
+        let mask = self.0.len().wrapping_sub(1);
         // Knuth's multiplicative hash; the upper bits are the well mixed ones.
         let hash = u64::from(owner).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let base = (hash >> 40) as usize;
-        let step = PRIME_STEPS[(hash >> 32 & 15) as usize];
-        (0..PROBES_MAX).map(move |i| (base + i * step) & (count - 1))
+        let step = PRIME_STEPS.get((hash >> 32 & 15) as usize).copied().unwrap_or(1);
+        (0..PROBES_MAX).map(move |i| (base + i * step) & mask)
     }
 
     /// Claims a slot for `owner` and publishes that it uses the table in `active`.
@@ -84,10 +84,10 @@ impl<'a> HazardSlots<'a> {
             }
             word = again;
             // Relaxed: nothing of the table that the slot named before was touched.
-            self.0[slot].store(hazard_word(owner, word), Ordering::Relaxed);
+            self.set(slot, hazard_word(owner, word), Ordering::Relaxed);
         }
         // Relaxed: as above, no table was touched.
-        self.0[slot].store(0, Ordering::Relaxed);
+        self.set(slot, 0, Ordering::Relaxed);
         Err(Unprotected::Overtaken)
     }
 
@@ -95,7 +95,8 @@ impl<'a> HazardSlots<'a> {
         for (probe, slot) in self.probes(owner).enumerate() {
             // Acquire: pairs with the Release of `release` by the slot's last owner.
             // Relaxed on failure: the value is not used.
-            let claimed = self.0[slot].compare_exchange(
+            let Some(word) = self.0.get(slot) else { break };
+            let claimed = word.compare_exchange(
                 0,
                 hazard_word(owner, active),
                 Ordering::Acquire,
@@ -111,7 +112,14 @@ impl<'a> HazardSlots<'a> {
     /// Ends the use of the table.
     pub fn release(self, hazard: Hazard) {
         // Release: pairs with the Acquire in `is_clear`; what was put is visible to the recorder.
-        self.0[hazard.slot].store(0, Ordering::Release);
+        self.set(hazard.slot, 0, Ordering::Release);
+    }
+
+    /// No indexing here: the handler must have no way to panic.
+    fn set(self, slot: usize, word: u64, ordering: Ordering) {
+        if let Some(place) = self.0.get(slot) {
+            place.store(word, ordering);
+        }
     }
 
     /// True when no thread is inside the table of `active`. Call after the fence of a rotation.

@@ -28,8 +28,12 @@ pub struct Rotation {
 pub enum Collected {
     /// Index of the old ACTIVE table: no thread is inside, it is SCRATCH now.
     Ready(usize),
-    /// A thread stayed inside for as long as the caller waited.
+    /// A thread stayed inside for as long as the caller waited: the table is left alone until
+    /// [`Rotation::released`] names it.
     Quarantined(usize),
+    /// Nothing was rotated: a thread is still inside the table whose turn it is, and no spare is
+    /// left.
+    Blocked,
 }
 
 impl Rotation {
@@ -64,9 +68,19 @@ impl Rotation {
         self.generation << TABLE_BITS | self.active as u32
     }
 
+    /// Index of ACTIVE.
+    pub fn active(&self) -> usize {
+        self.active
+    }
+
     /// Index of STANDBY: preserved traces of the last cycle.
     pub fn standby(&self) -> usize {
         self.standby
+    }
+
+    /// Whether a table is quarantined: it must not be read or written.
+    pub fn is_quarantined(&self, table: usize) -> bool {
+        self.quarantined[table].is_some()
     }
 
     fn publish(&self, active: &AtomicU64) {
@@ -87,6 +101,9 @@ impl Rotation {
         mut wait: impl FnMut() -> bool,
     ) -> Collected {
         let old_word = self.active_word();
+        if self.is_quarantined(self.standby) || !hazards.is_clear(self.standby as u32) {
+            return Collected::Blocked;
+        }
         let instance = self.take_instance();
         tables[self.standby].reset(instance);
         let old_active = self.active;
@@ -104,13 +121,13 @@ impl Rotation {
     }
 
     /// Takes a table out of the roles; a spare becomes SCRATCH in its place. Without a spare the
-    /// table keeps its role and is waited for again at the next rotation.
+    /// table keeps its role as well, and the rotation that would reuse it is blocked.
     fn quarantine(&mut self, word: u32) -> Collected {
         let table = self.scratch;
+        self.quarantined[table] = Some(word);
         if self.spares != 0 {
             let spare = self.spares.trailing_zeros() as usize;
             self.spares &= !(1 << spare);
-            self.quarantined[table] = Some(word);
             self.scratch = spare;
         }
         Collected::Quarantined(table)
@@ -125,7 +142,8 @@ impl Rotation {
 
     /// Makes a table that [`Self::released`] named a spare again.
     pub fn restore(&mut self, table: usize) {
-        if self.quarantined[table].take().is_some() {
+        let has_role = [self.active, self.standby, self.scratch].contains(&table);
+        if self.quarantined[table].take().is_some() && !has_role {
             self.spares |= 1 << table;
         }
     }

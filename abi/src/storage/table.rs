@@ -121,12 +121,13 @@ impl<'a> TraceTable<'a> {
         id: impl Fn(usize) -> u64,
     ) -> Put {
         let hash = hash(frames, flags);
-        let mask = self.slots.len() - 1;
+        let mask = self.slots.len().wrapping_sub(1);
         let mut written = None;
         for probe in 0..PROBES_MAX.min(self.slots.len()) {
             let slot = (hash as usize).wrapping_add(probe) & mask;
+            let Some(place) = self.slots.get(slot) else { break };
             // Acquire: pairs with the Release of the publishing swap; the entry is whole.
-            let mut word = self.slots[slot].load(Ordering::Acquire);
+            let mut word = place.load(Ordering::Acquire);
             if word == 0 {
                 let offset = match written {
                     Some(offset) => offset,
@@ -135,17 +136,14 @@ impl<'a> TraceTable<'a> {
                         None => return Put::Dropped,
                     },
                 };
-                // Relaxed: published by the swap below.
-                self.arena[offset].store(id(slot), Ordering::Relaxed);
+                if let Some(entry) = self.arena.get(offset) {
+                    // Relaxed: published by the swap below.
+                    entry.store(id(slot), Ordering::Relaxed);
+                }
                 let claim = hash >> 32 << 32 | (offset as u64 + 1);
                 // Release: makes the entry visible with its slot; pairs with the Acquire above.
                 // Acquire on failure: the winner's entry is read next.
-                match self.slots[slot].compare_exchange(
-                    0,
-                    claim,
-                    Ordering::Release,
-                    Ordering::Acquire,
-                ) {
+                match place.compare_exchange(0, claim, Ordering::Release, Ordering::Acquire) {
                     Ok(_) => {
                         // Relaxed: a count.
                         self.header.traces.fetch_add(1, Ordering::Relaxed);
@@ -155,11 +153,11 @@ impl<'a> TraceTable<'a> {
                 }
             }
             if word >> 32 == hash >> 32
-                && let Some(offset) = self.matching(word, frames, flags)
+                && let Some([id, _, _, sum]) = self.matching(word, frames, flags)
             {
                 // Relaxed: a sum that is read after the hazard is released.
-                self.arena[offset + 3].fetch_add(u64::from(weight), Ordering::Relaxed);
-                return Put::Hit(self.arena[offset].load(Ordering::Relaxed));
+                sum.fetch_add(u64::from(weight), Ordering::Relaxed);
+                return Put::Hit(id.load(Ordering::Relaxed));
             }
         }
         Put::Dropped
@@ -172,16 +170,23 @@ impl<'a> TraceTable<'a> {
         let offset = self.header.arena_used.fetch_add(words as u64, Ordering::Relaxed) as usize;
         let limit = self.header.arena_limit.load(Ordering::Relaxed) as usize;
         let entry = self.arena.get(..limit)?.get(offset..offset.checked_add(words)?)?;
-        entry[1].store(hash, Ordering::Relaxed);
-        entry[2].store(u64::from(flags) << 32 | frames.len() as u64, Ordering::Relaxed);
-        entry[3].store(u64::from(weight), Ordering::Relaxed);
-        for (to, from) in entry[ENTRY_HEADER..].iter().zip(frames) {
+        let (header, body) = entry.split_first_chunk::<ENTRY_HEADER>()?;
+        header[1].store(hash, Ordering::Relaxed);
+        header[2].store(u64::from(flags) << 32 | frames.len() as u64, Ordering::Relaxed);
+        header[3].store(u64::from(weight), Ordering::Relaxed);
+        for (to, from) in body.iter().zip(frames) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         Some(offset)
     }
 
-    fn matching(&self, word: u64, frames: &[AtomicU64], flags: u32) -> Option<usize> {
+    /// The header of the entry that a slot word names, if it is this trace.
+    fn matching(
+        &self,
+        word: u64,
+        frames: &[AtomicU64],
+        flags: u32,
+    ) -> Option<&'a [AtomicU64; ENTRY_HEADER]> {
         let offset = (word as u32 as usize).checked_sub(1)?;
         let trace = self.entry(offset)?;
         let same = trace.flags == flags
@@ -190,7 +195,10 @@ impl<'a> TraceTable<'a> {
             && trace.frames.iter().zip(frames).all(|(a, b)| {
                 a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed)
             });
-        same.then_some(offset)
+        if !same {
+            return None;
+        }
+        self.arena.get(offset..)?.first_chunk()
     }
 
     fn entry(&self, offset: usize) -> Option<Trace<'a>> {

@@ -1,0 +1,166 @@
+//! What only the freestanding image has: the panic handler, `mem*`, and the three symbols that
+//! the recorder looks up.
+//!
+//! # Safety
+//! Naked entry points; everything below them is ordinary Rust.
+
+use core::arch::naked_asm;
+
+use traceprof_abi::layout::{DATA_DISTANCE, TABLES_DISTANCE, TABLES_LEN};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::unwind::Tables;
+
+use crate::signal::Frame;
+use crate::sys::{SigInfo, UserContext};
+use crate::{entry, signal};
+
+/// Unreachable: the image's test shows that no panic is compiled in.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Start of the image in this process.
+fn base() -> u64 {
+    let base: u64;
+    // SAFETY: an address computation; the linker defines the symbol at the first byte.
+    unsafe {
+        core::arch::asm!("lea {}, [rip + __ehdr_start]", out(reg) base, options(nomem, nostack));
+    }
+    base
+}
+
+fn data(base: u64) -> DataSegment {
+    // SAFETY: the recorder maps the data segment at this distance before it maps or calls
+    // anything else, and unmaps it after the code.
+    unsafe { DataSegment::new((base + DATA_DISTANCE) as *mut u8) }
+}
+
+/// Called as a step of the injection's chain.
+#[unsafe(no_mangle)]
+pub extern "C" fn traceprof_entry(op: u64) -> i64 {
+    let handler = traceprof_handler as *const () as u64;
+    let restorer = traceprof_restorer as *const () as u64;
+    // SAFETY: both belong to this image, which stays mapped while they are installed.
+    unsafe { entry::run(op, data(base()), handler, restorer) }
+}
+
+/// Returns from a signal handler.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn traceprof_restorer() {
+    naked_asm!("mov eax, 15", "syscall", "ud2")
+}
+
+/// The signal handler: saves its three arguments, asks what to do, and either returns or jumps to
+/// the previous handler with the same arguments on the same frame.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn traceprof_handler() {
+    naked_asm!(
+        "endbr64",
+        "mov rcx, rsp",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {on_signal}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "ret",
+        "2:",
+        "jmp rax",
+        on_signal = sym on_signal,
+    )
+}
+
+/// # Safety
+/// The arguments are those of a signal handler; `return_slot` is the stack pointer at its entry.
+unsafe extern "C" fn on_signal(
+    _signo: i32,
+    info: *const SigInfo,
+    context: *const UserContext,
+    return_slot: *mut u64,
+) -> u64 {
+    let base = base();
+    let tables = (base + TABLES_DISTANCE) as *const u8;
+    // SAFETY: the recorder maps the tables segment at this distance and length.
+    let tables = unsafe { Tables::new(tables, TABLES_LEN as usize) };
+    let mut frame = Frame {
+        // SAFETY: the kernel wrote it for this handler.
+        info: unsafe { &*info },
+        // SAFETY: as above.
+        context: unsafe { &*context },
+        // SAFETY: the slot holds our return address; nothing else refers to it.
+        return_slot: unsafe { &mut *return_slot },
+    };
+    signal::on_signal(data(base), tables, &mut frame)
+}
+
+// The compiler may call these for copies of its own. In assembly, or it would turn a loop into a
+// call of itself.
+
+/// # Safety
+/// As C's `memcpy`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn memcpy(_to: *mut u8, _from: *const u8, _count: usize) -> *mut u8 {
+    naked_asm!("mov rax, rdi", "mov rcx, rdx", "rep movsb", "ret")
+}
+
+/// # Safety
+/// As C's `memmove`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn memmove(_to: *mut u8, _from: *const u8, _count: usize) -> *mut u8 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rcx, rdx",
+        "cmp rdi, rsi",
+        "ja 2f",
+        "rep movsb",
+        "ret",
+        "2:",
+        "lea rdi, [rdi + rcx - 1]",
+        "lea rsi, [rsi + rcx - 1]",
+        "std",
+        "rep movsb",
+        "cld",
+        "ret",
+    )
+}
+
+/// # Safety
+/// As C's `memset`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn memset(_to: *mut u8, _value: i32, _count: usize) -> *mut u8 {
+    naked_asm!("mov r8, rdi", "mov eax, esi", "mov rcx, rdx", "rep stosb", "mov rax, r8", "ret")
+}
+
+/// # Safety
+/// As C's `memcmp`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn memcmp(_a: *const u8, _b: *const u8, _count: usize) -> i32 {
+    naked_asm!(
+        "xor eax, eax",
+        "2:",
+        "test rdx, rdx",
+        "jz 3f",
+        "movzx eax, byte ptr [rdi]",
+        "movzx ecx, byte ptr [rsi]",
+        "sub eax, ecx",
+        "jnz 3f",
+        "inc rdi",
+        "inc rsi",
+        "dec rdx",
+        "jmp 2b",
+        "3:",
+        "ret",
+    )
+}

@@ -1,0 +1,205 @@
+//! The handler's inner part: take one sample.
+
+use traceprof_abi::layout::{ClockMode, ControlBlock, Counter, DEPTH_MAX};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::hazard::Unprotected;
+use traceprof_abi::storage::log::{Sample, flags};
+use traceprof_abi::storage::table::{Put, TraceTable};
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::ThreadSlot;
+use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot, Tables};
+
+use crate::memory::StackMemory;
+use crate::signal::Frame;
+use crate::sys;
+
+/// The thread that takes the sample.
+struct Thread<'a> {
+    tid: u32,
+    index: usize,
+    slot: &'a ThreadSlot,
+    /// The slot was claimed for this sample.
+    fresh: bool,
+}
+
+/// Takes the sample of a hit that is ours.
+pub fn take(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
+    let control = data.control();
+    let Some(thread) = find_thread(data) else {
+        return control.count(Counter::LostThreadSlot);
+    };
+    let event = frame.info.perf_data as u32;
+    if !accept_event(data, thread.slot, event) {
+        return control.count(Counter::DuplicateEvent);
+    }
+    let hazards = data.hazards();
+    let hazard = match hazards.protect(thread.tid, &control.active) {
+        Ok(hazard) => hazard,
+        Err(Unprotected::Exhausted) => return control.count(Counter::LostHazard),
+        Err(Unprotected::Overtaken) => return control.count(Counter::LostRotation),
+    };
+    if hazard.collided {
+        control.count(Counter::HazardCollision);
+    }
+    match (data.table(hazard.table()), tables.snapshot()) {
+        (Some(table), Some(snapshot)) => {
+            store(data, &thread, &table, &snapshot, frame);
+        }
+        _ => control.count(Counter::Broken),
+    }
+    hazards.release(hazard);
+}
+
+fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
+    let tid = sys::gettid();
+    let threads = data.threads();
+    let (index, fresh) = match threads.find(tid) {
+        Some(index) => (index, false),
+        None => (threads.claim(tid)?, true),
+    };
+    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh })
+}
+
+/// A thread counts the hits of one event. A thread that was found by the recorder after it had
+/// inherited an event has two; the recorder closes the younger and marks it retired.
+fn accept_event(data: DataSegment, slot: &ThreadSlot, event: u32) -> bool {
+    let id = event.wrapping_add(1);
+    // Relaxed: the slot is this thread's own; the recorder only reads it.
+    let accepted = slot.event.load(Ordering::Relaxed);
+    if accepted == id {
+        return true;
+    }
+    if accepted == 0 || is_retired(data, accepted.wrapping_sub(1)) {
+        slot.event.store(id, Ordering::Relaxed);
+        return true;
+    }
+    slot.other_event.store(id, Ordering::Relaxed);
+    false
+}
+
+fn is_retired(data: DataSegment, event: u32) -> bool {
+    let word = data.events_retired().get(event as usize / 64);
+    // Relaxed: a bit that is seen late costs one more uncounted duplicate.
+    word.is_some_and(|word| word.load(Ordering::Relaxed) >> (event % 64) & 1 == 1)
+}
+
+fn store(
+    data: DataSegment,
+    thread: &Thread<'_>,
+    table: &TraceTable<'_>,
+    snapshot: &Snapshot<'_>,
+    frame: &Frame<'_>,
+) {
+    let control = data.control();
+    let registers = frame.context.registers();
+    let time = now(control);
+    let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
+    let in_syscall = !late && follows_syscall(snapshot, &registers);
+    let weight = weigh(control, thread, time, in_syscall);
+    let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
+        return control.count(Counter::Broken);
+    };
+    // Relaxed: an epoch that is seen late only makes the window be verified again.
+    let epoch = control.window_epoch.load(Ordering::Relaxed);
+    let probe_failed = &control.counters[Counter::ProbeFailed as usize];
+    let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
+    let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
+    memory.keep(thread.slot, epoch);
+    let depth = unwound.depth.min(DEPTH_MAX);
+    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, weight);
+    count_put(control, put);
+    let set = |flag: u32, on: bool| if on { flag } else { 0 };
+    let stored = table.append(&Sample {
+        time,
+        trace_id: put.id(),
+        slot: thread.index as u32,
+        // Relaxed: raised only when this thread is gone.
+        generation: thread.slot.generation.load(Ordering::Relaxed),
+        tid: thread.tid,
+        weight,
+        flags: set(flags::LATE, late)
+            | set(flags::IN_SYSCALL, in_syscall)
+            | set(flags::FIRST, thread.fresh),
+        state: 0,
+        reason: unwound.end as u16,
+        syscall: 0,
+        span: 0,
+        root_span: 0,
+        event: u64::from(frame.info.perf_data as u32),
+    });
+    account(control, thread.slot, stored, weight);
+    if late {
+        control.count(Counter::Late);
+    }
+    if table.nearly_full() {
+        // Relaxed: a hint that the recorder polls.
+        control.rotate_wanted.store(1, Ordering::Relaxed);
+    }
+}
+
+fn count_put(control: &ControlBlock, put: Put) {
+    control.count(Counter::Puts);
+    match put {
+        Put::New(_) => {}
+        Put::Hit(_) => control.count(Counter::Hits),
+        Put::Dropped => control.count(Counter::DroppedTrace),
+    }
+}
+
+fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32) {
+    if stored {
+        control.count(Counter::Samples);
+        // Relaxed: counts of this thread, read by the recorder at its leisure.
+        slot.samples.fetch_add(1, Ordering::Relaxed);
+        slot.weight.fetch_add(u64::from(weight), Ordering::Relaxed);
+    } else {
+        control.count(Counter::LostLog);
+    }
+}
+
+fn now(control: &ControlBlock) -> u64 {
+    // Relaxed: set before the handler was installed.
+    if control.clock_mode.load(Ordering::Relaxed) == ClockMode::Tsc as u32 {
+        traceprof_abi::clock::ticks()
+    } else {
+        sys::monotonic_ns()
+    }
+}
+
+/// True if the interrupted pc follows a system call instruction: the hit (or several) came while
+/// the thread was in the kernel on its behalf.
+fn follows_syscall(snapshot: &Snapshot<'_>, registers: &Registers) -> bool {
+    let before = registers.pc.wrapping_sub(2);
+    // The two bytes must lie in the mapping that the pc lies in: that one is mapped, since the
+    // thread is about to go on in it; execute-only mappings are not in the snapshot.
+    if !snapshot.range(registers.pc).is_some_and(|range| range.start <= before) {
+        return false;
+    }
+    let place = before as *const [u8; 2];
+    // SAFETY: inside a readable mapping as argued above; two bytes have no alignment.
+    sys::is_syscall_instruction(unsafe { place.read() })
+}
+
+/// The sample's weight in periods. Hits inside one system call coalesce into one signal, so there
+/// the CPU clock says how many there were; elsewhere it is one, and the clock is not read.
+fn weigh(control: &ControlBlock, thread: &Thread<'_>, time: u64, in_syscall: bool) -> u32 {
+    let slot = thread.slot;
+    // Relaxed: the slot is this thread's own, the rest is set before sampling starts.
+    let period_ns = control.period_ns.load(Ordering::Relaxed).max(1);
+    let accounted = slot.cpu_accounted_ns.load(Ordering::Relaxed);
+    let elapsed = time.saturating_sub(slot.last_time.swap(time, Ordering::Relaxed));
+    if !in_syscall || control.kernel_included.load(Ordering::Relaxed) == 0 {
+        slot.cpu_accounted_ns.store(accounted.saturating_add(period_ns), Ordering::Relaxed);
+        return 1;
+    }
+    let cpu = sys::thread_cpu_ns();
+    let owed = cpu.saturating_sub(accounted);
+    // What the thread has used since its last sample cannot exceed what has passed since: the
+    // rest of what is owed was lost elsewhere and is not this call's.
+    let periods_passed = elapsed / control.period_ticks.load(Ordering::Relaxed).max(1) + 1;
+    let weight = (owed / period_ns).clamp(1, periods_passed);
+    slot.cpu_accounted_ns.store(cpu - owed % period_ns, Ordering::Relaxed);
+    u32::try_from(weight).unwrap_or(u32::MAX)
+}
+
+const _: () = assert!(EndReason::ALL.len() < 256);

@@ -1,0 +1,86 @@
+//! The signal handler's outer part: whose signal is it, and who gets it if it is not ours.
+//!
+//! # Safety
+//! Called by the kernel through the image's trampoline with the signal frame's three arguments.
+
+use traceprof_abi::layout::{AgentState, Counter, MAGIC, SIG_DATA_MARK};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::unwind::Tables;
+
+use crate::sample;
+use crate::sys::{self, SigInfo, UserContext};
+
+/// What the kernel left on the stack for the handler.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// What the signal is.
+    pub info: &'a SigInfo,
+    /// What it interrupted.
+    pub context: &'a UserContext,
+    /// The return address of the handler: the restorer.
+    pub return_slot: &'a mut u64,
+}
+
+/// Handles one signal. Returns the address of a previous handler that the trampoline jumps to in
+/// our place, or 0 when the signal is done with.
+pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u64 {
+    let control = data.control();
+    // Relaxed: written before the handler was installed.
+    if control.magic.load(Ordering::Relaxed) != MAGIC {
+        // Not counted: what cannot be recognised must not be written either.
+        return 0;
+    }
+    let info = frame.info;
+    if info.code != sys::TRAP_PERF || (info.perf_data >> 48) as u16 != SIG_DATA_MARK {
+        control.count(Counter::Foreign);
+        return chain(data, frame);
+    }
+    let cookie = (info.perf_data >> 32) as u16;
+    // Relaxed: written before the handler was installed.
+    if u32::from(cookie) != control.cookie.load(Ordering::Relaxed) & 0xffff {
+        control.count(Counter::Stale);
+        return 0;
+    }
+    // Acquire: pairs with the recorder's Release when it turns sampling on.
+    if control.state.load(Ordering::Acquire) != AgentState::Sampling as u32 {
+        control.count(Counter::Off);
+        return 0;
+    }
+    sample::take(data, tables, frame);
+    0
+}
+
+/// Passes a foreign signal on as if we were not there: the previous handler runs in our place, on
+/// our frame, and returns through its own restorer, so that no address of ours stays behind.
+fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
+    let control = data.control();
+    let signal = frame.info.signo;
+    // Relaxed: written at installation, by this process.
+    let action = |word: usize| control.old_action[word].load(Ordering::Relaxed);
+    let (handler, flags, restorer, mask) = (action(0), action(1), action(2), action(3));
+    match handler {
+        sys::SIG_IGN => 0,
+        sys::SIG_DFL => {
+            let default = [sys::SIG_DFL, 0, 0, 0];
+            let mut ours = [0; 4];
+            // SAFETY: the default disposition has no handler.
+            unsafe { sys::sigaction(signal, &default, &mut ours) };
+            sys::requeue(signal, frame.info);
+            0
+        }
+        _ => {
+            if flags & sys::SA_RESETHAND != 0 {
+                // Relaxed: the next foreign signal of any thread may see it late, as it could
+                // without us.
+                control.old_action[0].store(sys::SIG_DFL, Ordering::Relaxed);
+            }
+            if flags & sys::SA_RESTORER != 0 {
+                *frame.return_slot = restorer;
+            }
+            let own = if flags & sys::SA_NODEFER == 0 { 1 << (signal - 1).clamp(0, 63) } else { 0 };
+            sys::set_signal_mask(frame.context.signal_mask | mask | own);
+            handler
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! x86_64: the system call instruction, its numbers, the signal frame.
+//!
+//! # Safety
+//! Wraps `syscall`; the frame types mirror the kernel's.
+
+use traceprof_abi::unwind::Registers;
+
+/// System call numbers.
+pub mod nr {
+    /// `rt_sigaction`
+    pub const RT_SIGACTION: u64 = 13;
+    /// `rt_sigprocmask`
+    pub const RT_SIGPROCMASK: u64 = 14;
+    /// `getpid`
+    pub const GETPID: u64 = 39;
+    /// `gettid`
+    pub const GETTID: u64 = 186;
+    /// `clock_gettime`
+    pub const CLOCK_GETTIME: u64 = 228;
+    /// `rt_tgsigqueueinfo`
+    pub const RT_TGSIGQUEUEINFO: u64 = 297;
+}
+
+/// A system call with up to four arguments; negative results are negated errnos.
+///
+/// # Safety
+/// The call must be sound with these arguments.
+pub unsafe fn syscall4(number: u64, arguments: [u64; 4]) -> i64 {
+    let result: i64;
+    // SAFETY: `syscall` clobbers rcx and r11 and nothing else; the rest is the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The part of the kernel's `ucontext` that the handler reads.
+#[repr(C)]
+#[derive(Debug)]
+pub struct UserContext {
+    flags: u64,
+    link: u64,
+    stack: [u64; 3],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, then what is not read.
+    gregs: [u64; 23],
+    fpstate: u64,
+    reserved: [u64; 8],
+    /// The signals that were blocked when the signal came.
+    pub signal_mask: u64,
+}
+const _: () = assert!(core::mem::offset_of!(UserContext, signal_mask) == 296);
+
+impl UserContext {
+    /// The interrupted registers, in DWARF's order.
+    pub fn registers(&self) -> Registers {
+        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, ..] =
+            self.gregs;
+        Registers {
+            pc: rip,
+            sp: rsp,
+            fp: rbp,
+            gpr: [
+                rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15,
+            ],
+        }
+    }
+}
+
+/// True if the bytes before a pc are the system call instruction.
+pub fn is_syscall_instruction(bytes: [u8; 2]) -> bool {
+    bytes == [0x0f, 0x05]
+}

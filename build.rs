@@ -1,0 +1,98 @@
+//! Compiles the freestanding agent image, which the tool embeds.
+//!
+//! Two plain `rustc` calls and no nested cargo: the shared crate as an rlib, then the agent as a
+//! shared object with `--cfg agent_image`. `-z defs` turns anything that would need a libc into a
+//! link error. The image is optimised whatever the profile: it runs in somebody else's process.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=abi/src");
+    println!("cargo::rerun-if-changed=agent/src");
+    println!("cargo::rerun-if-changed=build.rs");
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let target = variable("TARGET");
+    if !target.starts_with("x86_64-") || !target.contains("linux") {
+        panic!("traceprof's agent runs on x86_64 Linux; {target} is not supported yet");
+    }
+    let abi = out.join("libtraceprof_abi.rlib");
+    let mut shared = rustc(&target);
+    shared.args(["--crate-name", "traceprof_abi", "--crate-type", "rlib"]);
+    shared.arg("-o").arg(&abi).arg(root.join("abi/src/lib.rs"));
+    run(&mut shared);
+    let image = out.join("agent.so");
+    if !link(&root, &abi, &image, &target, &lld()) {
+        // A toolchain without rust-lld: any linker driver does.
+        assert!(
+            link(&root, &abi, &image, &target, &driver()),
+            "the agent image could not be linked, neither by rust-lld nor through cc"
+        );
+    }
+}
+
+/// The compiler that cargo uses, with the flags that both calls share.
+fn rustc(target: &str) -> Command {
+    let mut command = Command::new(variable("RUSTC"));
+    // The flags of the surrounding build (coverage, sanitizers, target-cpu) are not the image's.
+    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"]
+    {
+        command.env_remove(name);
+    }
+    command.args(["--edition", "2024", "--target", target, "--cfg", "agent_image"]);
+    command.args(["-C", "panic=abort", "-C", "opt-level=3", "-C", "codegen-units=1"]);
+    command.args(["-C", "relocation-model=pic", "-C", "debuginfo=0", "--cap-lints", "allow"]);
+    command
+}
+
+fn lld() -> Vec<String> {
+    let mut flags: Vec<String> =
+        ["-Clinker=rust-lld", "-Clinker-flavor=ld.lld"].map(String::from).to_vec();
+    for flag in [
+        "-Bsymbolic",
+        "-znorelro",
+        "--build-id=none",
+        "--no-eh-frame-hdr",
+        "-zdefs",
+        "--no-rosegment",
+        "-zmax-page-size=4096",
+        "--gc-sections",
+        "-etraceprof_entry",
+    ] {
+        flags.push(format!("-Clink-arg={flag}"));
+    }
+    flags
+}
+
+fn driver() -> Vec<String> {
+    let mut flags = vec!["-Clinker=cc".to_string()];
+    for flag in [
+        "-nostdlib",
+        "-nostartfiles",
+        "-Wl,-Bsymbolic,-z,norelro,--build-id=none,--no-eh-frame-hdr,-z,defs",
+        "-Wl,-z,noseparate-code,-z,max-page-size=4096,-e,traceprof_entry",
+    ] {
+        flags.push(format!("-Clink-arg={flag}"));
+    }
+    flags
+}
+
+fn link(root: &Path, abi: &Path, image: &Path, target: &str, flags: &[String]) -> bool {
+    let mut agent = rustc(target);
+    agent.args(["--crate-name", "traceprof_agent", "--crate-type", "cdylib"]);
+    agent.arg("-Clto=fat").args(flags);
+    let dependency = format!("traceprof_abi={}", abi.display());
+    agent.args(["--extern", &dependency]).arg("-o").arg(image).arg(root.join("agent/src/lib.rs"));
+    agent.status().is_ok_and(|status| status.success())
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?} failed");
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

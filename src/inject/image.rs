@@ -1,0 +1,120 @@
+//! The embedded agent image and its layout in the code segment.
+//!
+//! # Invariants
+//! - The image is loaded as one read-only, executable piece: whatever its segments say, nothing in
+//!   it is written in the target. Relocations are applied in the recorder's own copy, before.
+//!
+//! # Does not
+//! - resolve symbols: the image needs none.
+
+use object::elf::{FileHeader64, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::{Endianness, elf};
+
+/// Keeps the embedded bytes aligned as the ELF structures in them want it.
+#[repr(C, align(16))]
+struct Aligned<T: ?Sized>(T);
+
+static IMAGE: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/agent.so")));
+
+/// The agent image as it was built: an ELF shared object.
+pub fn bytes() -> &'static [u8] {
+    &IMAGE.0
+}
+
+/// Addresses (AVMA) within a laid out image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entries {
+    /// The entry that the chain calls.
+    pub entry: u64,
+    /// The signal handler.
+    pub handler: u64,
+    /// The code that returns from a signal handler.
+    pub restorer: u64,
+}
+
+/// Why the image cannot be laid out: it was built wrongly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageError {
+    /// Not an ELF file of the expected kind.
+    Malformed,
+    /// Longer than the code segment.
+    TooLong,
+    /// A relocation other than a relative one.
+    Relocation(u32),
+    /// One of the three symbols is missing.
+    Symbol(&'static str),
+}
+
+impl std::fmt::Display for ImageError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed => write!(out, "the embedded agent image is malformed"),
+            Self::TooLong => write!(out, "the embedded agent image exceeds its segment"),
+            Self::Relocation(kind) => write!(out, "agent image: relocation of type {kind}"),
+            Self::Symbol(name) => write!(out, "agent image: no symbol {name}"),
+        }
+    }
+}
+
+impl std::error::Error for ImageError {}
+
+/// Copies the image into `code` as it is to lie at `base` in the target, and relocates it.
+pub fn lay_out(code: &mut [u8], base: u64) -> Result<Entries, ImageError> {
+    lay_out_image(bytes(), code, base)
+}
+
+fn lay_out_image(image: &[u8], code: &mut [u8], base: u64) -> Result<Entries, ImageError> {
+    let endian = Endianness::Little;
+    let malformed = |_| ImageError::Malformed;
+    let header = FileHeader64::<Endianness>::parse(image).map_err(malformed)?;
+    for segment in header.program_headers(endian, image).map_err(malformed)? {
+        if segment.p_type(endian) != PT_LOAD {
+            continue;
+        }
+        let data = segment.data(endian, image).map_err(|()| ImageError::Malformed)?;
+        let start = segment.p_vaddr(endian) as usize;
+        let room = code.get_mut(start..).and_then(|room| room.get_mut(..data.len()));
+        room.ok_or(ImageError::TooLong)?.copy_from_slice(data);
+    }
+    let sections = header.sections(endian, image).map_err(malformed)?;
+    for section in sections.iter().filter(|s| s.sh_type(endian) == SHT_RELA) {
+        let Some((relocations, _)) = section.rela(endian, image).map_err(malformed)? else {
+            continue;
+        };
+        for relocation in relocations {
+            relocate(code, base, relocation, endian)?;
+        }
+    }
+    let symbols = sections.symbols(endian, image, elf::SHT_DYNSYM).map_err(malformed)?;
+    let find = |name: &'static str| {
+        let is_named = |symbol: &&elf::Sym64<Endianness>| {
+            symbol.name(endian, symbols.strings()).is_ok_and(|found| found == name.as_bytes())
+        };
+        let symbol = symbols.iter().find(is_named).ok_or(ImageError::Symbol(name))?;
+        Ok(base + symbol.st_value(endian))
+    };
+    Ok(Entries {
+        entry: find("traceprof_entry")?,
+        handler: find("traceprof_handler")?,
+        restorer: find("traceprof_restorer")?,
+    })
+}
+
+fn relocate(
+    code: &mut [u8],
+    base: u64,
+    relocation: &elf::Rela64<Endianness>,
+    endian: Endianness,
+) -> Result<(), ImageError> {
+    let kind = relocation.r_type(endian, false);
+    if kind != R_X86_64_RELATIVE {
+        return Err(ImageError::Relocation(kind));
+    }
+    let place = relocation.r_offset(endian) as usize;
+    let word = code.get_mut(place..).and_then(|rest| rest.first_chunk_mut::<8>());
+    let value = base.wrapping_add_signed(relocation.r_addend(endian));
+    *word.ok_or(ImageError::Malformed)? = value.to_le_bytes();
+    Ok(())
+}

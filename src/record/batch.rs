@@ -1,0 +1,44 @@
+//! What the collector hands to the scribe: plain, owned values.
+
+use std::sync::Arc;
+
+use traceprof_abi::storage::log::Sample;
+
+use super::modules::AddressMap;
+
+/// A call trace that samples of a batch refer to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallTrace {
+    /// Its 64-bit id.
+    pub id: u64,
+    /// End reason of the unwinding.
+    pub flags: u32,
+    /// Frame words, leaf first.
+    pub frames: Vec<u64>,
+}
+
+/// A thread's life as the recorder saw it: (slot, generation) names it within the recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ThreadNews {
+    /// A thread with its kernel id (as the recorder sees it) and name.
+    Seen { key: (u32, u32), tid: i32, name: String },
+    /// It has another name now.
+    Renamed { key: (u32, u32), name: String },
+    /// It is gone; no sample of it follows.
+    Gone { key: (u32, u32), time_ns: u64 },
+}
+
+/// One rotation's worth.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The traces, each id once.
+    pub traces: Vec<CallTrace>,
+    /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
+    pub samples: Vec<Sample>,
+    /// Threads that came, changed or went.
+    pub threads: Vec<ThreadNews>,
+    /// What is mapped where, if it changed.
+    pub addresses: Option<Arc<AddressMap>>,
+    /// Everything so far must be readable by others when the batch has been written.
+    pub flush: bool,
+}

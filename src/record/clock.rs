@@ -1,0 +1,145 @@
+//! From the samples' clock to CLOCK_MONOTONIC nanoseconds.
+//!
+//! # Invariants
+//! - Ticks are converted between two readings of both clocks that enclose them, so the error does
+//!   not grow with the length of the recording.
+
+use std::fs;
+
+use traceprof_abi::layout::ClockMode;
+
+/// Both clocks, read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Time stamp counter, or nanoseconds in the other mode.
+    pub ticks: u64,
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub monotonic_ns: u64,
+}
+
+/// The clock of one recording.
+#[derive(Debug)]
+pub struct Clock {
+    mode: ClockMode,
+    before: Reading,
+    after: Reading,
+}
+
+impl Clock {
+    /// Takes the time stamp counter where the kernel itself trusts it, else the system call.
+    pub fn start() -> Self {
+        let mode = if tsc_is_trusted() { ClockMode::Tsc } else { ClockMode::Monotonic };
+        let now = read(mode);
+        Self { mode, before: now, after: now }
+    }
+
+    /// What the handler is to read.
+    pub fn mode(&self) -> ClockMode {
+        self.mode
+    }
+
+    /// Reads both clocks again. Samples taken since the call before can be converted now.
+    pub fn advance(&mut self) {
+        self.before = self.after;
+        self.after = read(self.mode);
+    }
+
+    /// Ticks in a span of nanoseconds, at the rate seen between the last two readings.
+    pub fn ticks(&self, ns: u64) -> u64 {
+        let elapsed_ns = self.after.monotonic_ns.saturating_sub(self.before.monotonic_ns).max(1);
+        let elapsed = self.after.ticks.saturating_sub(self.before.ticks);
+        match self.mode {
+            ClockMode::Monotonic => ns,
+            ClockMode::Tsc => {
+                (u128::from(ns) * u128::from(elapsed) / u128::from(elapsed_ns)).max(1) as u64
+            }
+        }
+    }
+
+    /// The CLOCK_MONOTONIC time of a sample.
+    pub fn monotonic_ns(&self, ticks: u64) -> u64 {
+        convert(self.before, self.after, ticks)
+    }
+}
+
+/// Linear between (and a little beyond) two readings.
+fn convert(before: Reading, after: Reading, ticks: u64) -> u64 {
+    let span = i128::from(after.ticks) - i128::from(before.ticks);
+    let span_ns = i128::from(after.monotonic_ns) - i128::from(before.monotonic_ns);
+    if span <= 0 {
+        return after.monotonic_ns;
+    }
+    let offset = i128::from(ticks) - i128::from(before.ticks);
+    let time = i128::from(before.monotonic_ns) + offset * span_ns / span;
+    u64::try_from(time).unwrap_or(0)
+}
+
+/// CLOCK_MONOTONIC nanoseconds.
+pub fn monotonic_now_ns() -> u64 {
+    clock_ns(nix::time::ClockId::CLOCK_MONOTONIC)
+}
+
+/// A clock's time in nanoseconds; 0 if it is gone.
+pub fn clock_ns(clock: nix::time::ClockId) -> u64 {
+    nix::time::clock_gettime(clock).map_or(0, |time| {
+        (time.tv_sec() as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec() as u64)
+    })
+}
+
+fn read(mode: ClockMode) -> Reading {
+    // The tightest of a few tries: a preemption between the two clocks would tilt the scale.
+    let attempt = || {
+        let first = ticks(mode);
+        let monotonic_ns = monotonic_now_ns();
+        let last = ticks(mode);
+        (last - first.min(last), Reading { ticks: first + (last.saturating_sub(first)) / 2, monotonic_ns })
+    };
+    let best = (0..5).map(|_| attempt()).min_by_key(|(width, _)| *width);
+    best.map_or(Reading { ticks: 0, monotonic_ns: 0 }, |(_, reading)| match mode {
+        ClockMode::Tsc => reading,
+        ClockMode::Monotonic => Reading { ticks: reading.monotonic_ns, ..reading },
+    })
+}
+
+fn ticks(mode: ClockMode) -> u64 {
+    match mode {
+        ClockMode::Tsc => traceprof_abi::clock::ticks(),
+        ClockMode::Monotonic => 0,
+    }
+}
+
+/// The kernel keeps time by the counter, so it is the same on all cores and never stops.
+fn tsc_is_trusted() -> bool {
+    const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    fs::read_to_string(SOURCE).is_ok_and(|source| source.trim() == "tsc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ticks: u64, expected_ns: u64) {
+        let before = Reading { ticks: 1_000, monotonic_ns: 50_000 };
+        let after = Reading { ticks: 3_000, monotonic_ns: 51_000 };
+        assert_eq!(convert(before, after, ticks), expected_ns);
+    }
+
+    #[test]
+    fn ticks_between_two_readings_are_interpolated() {
+        check(1_000, 50_000);
+        check(2_000, 50_500);
+        check(3_000, 51_000);
+        check(3_200, 51_100);
+        check(800, 49_900);
+    }
+
+    #[test]
+    fn a_real_clock_agrees_with_the_kernels() {
+        let mut clock = Clock::start();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        clock.advance();
+        let now = read(clock.mode());
+        let converted = clock.monotonic_ns(now.ticks);
+        assert!(converted.abs_diff(now.monotonic_ns) < 1_000_000, "{converted} {now:?}");
+    }
+}

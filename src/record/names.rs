@@ -1,0 +1,156 @@
+//! From frame words to the trace's locations: each distinct address is symbolized once.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use traceprof_abi::unwind::lookup_avma;
+
+use super::batch::CallTrace;
+use super::modules::{AddressMap, LoadedModule};
+use crate::symbol::{Resolved, Symbolizer};
+use crate::trace::{Location, LocationId, Method, Module, ModuleId, TraceError, TraceWriter};
+
+/// An address: the module's index (`None` outside all modules) and the SVMA in it.
+type Place = (Option<u32>, u64);
+
+/// Locations by address, over one recording.
+#[derive(Default)]
+pub struct Names {
+    symbolizer: Symbolizer,
+    modules: HashMap<Option<u32>, ModuleId>,
+    /// Outermost function first.
+    places: HashMap<Place, Rc<[LocationId]>>,
+}
+
+impl Names {
+    /// Makes sure that the addresses of all traces are known, symbolizing them module by module.
+    pub fn learn(
+        &mut self,
+        writer: &mut TraceWriter,
+        addresses: &AddressMap,
+        traces: &[CallTrace],
+    ) -> Result<(), TraceError> {
+        let mut wanted: HashMap<Option<u32>, (Option<Arc<LoadedModule>>, Vec<u64>)> =
+            HashMap::new();
+        for frame in traces.iter().flat_map(|trace| &trace.frames) {
+            let (module, place) = locate(addresses, *frame);
+            if !self.places.contains_key(&place) {
+                wanted.entry(place.0).or_insert_with(|| (module.cloned(), Vec::new())).1.push(place.1);
+            }
+        }
+        for (index, (module, mut svmas)) in wanted {
+            svmas.sort_unstable();
+            svmas.dedup();
+            self.name(writer, index, module.as_deref(), &svmas)?;
+        }
+        Ok(())
+    }
+
+    /// The locations of a trace, root first. All its addresses have been learned.
+    pub fn stack(&self, addresses: &AddressMap, frames: &[u64]) -> Vec<LocationId> {
+        let places = frames.iter().rev().filter_map(|frame| {
+            let (_, place) = locate(addresses, *frame);
+            self.places.get(&place)
+        });
+        places.flat_map(|locations| locations.iter().copied()).collect()
+    }
+
+    /// The trace's id of a module.
+    pub fn module(
+        &mut self,
+        writer: &mut TraceWriter,
+        module: Option<&LoadedModule>,
+    ) -> Result<ModuleId, TraceError> {
+        let index = module.map(|module| module.index);
+        if let Some(id) = self.modules.get(&index) {
+            return Ok(*id);
+        }
+        let id = writer.module(&match module {
+            Some(module) => Module { path: module.path.clone(), build_id: module.build_id.clone() },
+            None => Module { path: "[unknown]".to_string(), build_id: Vec::new() },
+        })?;
+        self.modules.insert(index, id);
+        Ok(id)
+    }
+
+    fn name(
+        &mut self,
+        writer: &mut TraceWriter,
+        index: Option<u32>,
+        module: Option<&LoadedModule>,
+        svmas: &[u64],
+    ) -> Result<(), TraceError> {
+        let id = self.module(writer, module)?;
+        let elf = module.and_then(|module| module.elf.as_ref());
+        let resolved = match elf {
+            Some(elf) => self.symbolizer.resolve(elf, svmas),
+            None => Vec::new(),
+        };
+        for (position, svma) in svmas.iter().enumerate() {
+            let locations = write(writer, id, module, *svma, resolved.get(position))?;
+            self.places.insert((index, *svma), locations.into());
+        }
+        Ok(())
+    }
+}
+
+fn locate(addresses: &AddressMap, frame: u64) -> (Option<&Arc<LoadedModule>>, Place) {
+    let avma = lookup_avma(frame);
+    match addresses.find(avma) {
+        Some(range) => match &range.module {
+            Some(module) => {
+                (Some(module), (Some(module.index), avma.wrapping_sub(range.bias)))
+            }
+            None => (None, (None, avma)),
+        },
+        None => (None, (None, avma)),
+    }
+}
+
+/// Writes the locations of one address: the physical function, then what is inlined into it.
+fn write(
+    writer: &mut TraceWriter,
+    module: ModuleId,
+    loaded: Option<&LoadedModule>,
+    svma: u64,
+    resolved: Option<&Resolved>,
+) -> Result<Vec<LocationId>, TraceError> {
+    let function = resolved.and_then(|resolved| resolved.function.as_ref());
+    let (name, start_svma) = match function {
+        Some(function) => (function.name.clone(), function.start_svma),
+        None => fallback(loaded, svma),
+    };
+    let method = writer.method(&Method { module: Some(module), name, start_svma })?;
+    let mut parent = writer.location(&Location {
+        method,
+        svma,
+        file: resolved.and_then(|resolved| resolved.file.clone()),
+        line: resolved.map_or(0, |resolved| resolved.line),
+        inline_parent: None,
+    })?;
+    let mut locations = vec![parent];
+    for inlined in resolved.map_or(&[][..], |resolved| &resolved.inlined) {
+        let name = inlined.name.clone();
+        let method = writer.method(&Method { module: Some(module), name, start_svma: 0 })?;
+        parent = writer.location(&Location {
+            method,
+            svma,
+            file: inlined.file.clone(),
+            line: inlined.line,
+            inline_parent: Some(parent),
+        })?;
+        locations.push(parent);
+    }
+    Ok(locations)
+}
+
+/// Without a symbol, the function's start from the unwind information still tells functions apart.
+fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64) {
+    let Some(module) = module else { return ("[unknown]".to_string(), 0) };
+    let file = Path::new(&module.path).file_name();
+    let file = file.map_or_else(|| module.path.clone(), |name| name.to_string_lossy().into_owned());
+    let start = module.function_start(svma).unwrap_or(svma);
+    (format!("[{file}+{start:#x}]"), start)
+}

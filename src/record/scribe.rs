@@ -1,0 +1,243 @@
+//! The thread that symbolizes and writes, so that the collector never waits for a debug file.
+//!
+//! # Invariants
+//! - The queue is bounded: when writing falls behind, collecting waits, tables fill, and what does
+//!   not fit is counted by the handlers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use traceprof_abi::storage::log::Sample as Logged;
+use traceprof_abi::unwind::EndReason;
+
+use super::batch::{Batch, ThreadNews};
+use super::modules::AddressMap;
+use super::names::Names;
+use super::threads::Key;
+use crate::trace::{
+    LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError, TraceWriter,
+};
+
+/// Batches in the queue; at the usual rotation a few seconds' worth.
+const QUEUE: usize = 64;
+
+/// What was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their weights.
+    pub weight: u64,
+    /// Samples by end reason, in the order of [`EndReason::ALL`].
+    pub reasons: [u64; EndReason::ALL.len()],
+    /// Threads that have samples.
+    pub threads: u64,
+    /// Bytes of the data file and of the index file.
+    pub bytes: (u64, u64),
+}
+
+/// The collector's end of the thread.
+pub struct Scribe {
+    queue: Option<SyncSender<Batch>>,
+    thread: JoinHandle<Result<Work, TraceError>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    bytes: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl Scribe {
+    /// Starts the thread over an open trace of process `pid`.
+    pub fn start(writer: TraceWriter, pid: i32) -> std::io::Result<Self> {
+        let (queue, batches) = sync_channel(QUEUE);
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let work = move || {
+            let result = Work::new(writer, pid as u32).run(&batches, &theirs);
+            if result.is_err() {
+                // Relaxed: the error itself comes with the join.
+                theirs.failed.store(true, Ordering::Relaxed);
+            }
+            result
+        };
+        let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
+        Ok(Self { queue: Some(queue), thread, shared })
+    }
+
+    /// Hands over a batch; waits while the queue is full.
+    pub fn send(&self, batch: Batch) {
+        if let Some(queue) = &self.queue {
+            // A closed queue is a failed writer; `finish` tells why.
+            let _ = queue.send(batch);
+        }
+    }
+
+    /// Bytes written so far, both files.
+    pub fn bytes(&self) -> u64 {
+        // Relaxed: for the eye.
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Writing has failed: the recording should end.
+    pub fn has_failed(&self) -> bool {
+        // Relaxed: see `start`.
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the thread and waits for what is queued.
+    pub fn finish(mut self) -> Result<Finished, TraceError> {
+        self.queue = None;
+        let work = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Finished { work })
+    }
+}
+
+/// Everything is written but the end.
+pub struct Finished {
+    work: Work,
+}
+
+impl Finished {
+    /// What was written.
+    pub fn totals(&self) -> &Totals {
+        &self.work.totals
+    }
+
+    /// Writes the closing metadata and the end of both files.
+    pub fn close(mut self, metadata: Metadata) -> Result<Totals, TraceError> {
+        for (key, value) in metadata {
+            self.work.writer.set_metadata(&key, value)?;
+        }
+        let written = self.work.writer.finish()?;
+        let mut totals = self.work.totals;
+        totals.bytes = (written.data_bytes, written.index_bytes);
+        Ok(totals)
+    }
+}
+
+struct Work {
+    writer: TraceWriter,
+    pid: u32,
+    names: Names,
+    addresses: Arc<AddressMap>,
+    threads: HashMap<Key, ThreadId>,
+    totals: Totals,
+}
+
+impl Work {
+    fn new(writer: TraceWriter, pid: u32) -> Self {
+        Self {
+            writer,
+            pid,
+            names: Names::default(),
+            addresses: Arc::default(),
+            threads: HashMap::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Result<Self, TraceError> {
+        while let Ok(batch) = batches.recv() {
+            self.write(batch)?;
+            let (data, index) = self.writer.bytes_written();
+            // Relaxed: for the eye.
+            shared.bytes.store(data + index, Ordering::Relaxed);
+        }
+        Ok(self)
+    }
+
+    fn write(&mut self, batch: Batch) -> Result<(), TraceError> {
+        if let Some(addresses) = batch.addresses {
+            self.write_mappings(&addresses)?;
+            self.addresses = addresses;
+        }
+        self.names.learn(&mut self.writer, &self.addresses, &batch.traces)?;
+        let stacks: HashMap<u64, Vec<LocationId>> = batch
+            .traces
+            .iter()
+            .map(|trace| (trace.id, self.names.stack(&self.addresses, &trace.frames)))
+            .collect();
+        let (gone, seen): (Vec<_>, Vec<_>) =
+            batch.threads.into_iter().partition(|news| matches!(news, ThreadNews::Gone { .. }));
+        for news in seen {
+            self.write_thread(news)?;
+        }
+        for sample in &batch.samples {
+            let stack = stacks.get(&sample.trace_id).map_or(&[][..], Vec::as_slice);
+            self.write_sample(sample, stack)?;
+        }
+        for news in gone {
+            self.write_thread(news)?;
+        }
+        if batch.flush {
+            self.writer.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_mappings(&mut self, addresses: &AddressMap) -> Result<(), TraceError> {
+        for range in addresses.ranges.iter().filter(|range| !self.addresses.holds(range)) {
+            let module = self.names.module(&mut self.writer, range.module.as_deref())?;
+            self.writer.mapped_module(&MappedModule {
+                pid: self.pid,
+                start: range.start,
+                end: range.end,
+                file_offset: range.file_offset,
+                module,
+                first_seen_ns: addresses.seen_ns,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn write_thread(&mut self, news: ThreadNews) -> Result<(), TraceError> {
+        match news {
+            ThreadNews::Seen { key, tid, name } => {
+                let thread = Thread { pid: self.pid, tid: tid as u32, name };
+                self.threads.insert(key, self.writer.thread(&thread)?);
+            }
+            ThreadNews::Renamed { key, name } => {
+                if let Some(id) = self.threads.get(&key) {
+                    self.writer.rename_thread(*id, &name)?;
+                }
+            }
+            ThreadNews::Gone { key, time_ns } => {
+                if let Some(id) = self.threads.remove(&key) {
+                    self.writer.thread_exit(id, time_ns)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_sample(&mut self, logged: &Logged, stack: &[LocationId]) -> Result<(), TraceError> {
+        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+            return Ok(());
+        };
+        self.totals.samples += 1;
+        self.totals.weight += u64::from(logged.weight);
+        if let Some(count) = self.totals.reasons.get_mut(usize::from(logged.reason)) {
+            *count += 1;
+        }
+        self.totals.threads = self.totals.threads.max(u64::from(thread.0) + 1);
+        let sample = Sample {
+            time_ns: logged.time,
+            trace_id: logged.trace_id,
+            weight: logged.weight,
+            end_reason: logged.reason,
+            flags: logged.flags,
+            state: logged.state as u8,
+            syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
+            span: logged.span,
+            root_span: logged.root_span,
+            tags: [0; 10],
+        };
+        self.writer.sample(thread, &sample, stack)
+    }
+}

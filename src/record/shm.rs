@@ -1,0 +1,150 @@
+//! The three shared segments: created, owned by the target's user, and mapped here.
+//!
+//! # Safety
+//! The only place where the recorder turns bytes into shared types. System V segments are attached
+//! at addresses that the kernel chooses and stay attached until the value is dropped.
+//!
+//! # Invariants
+//! - A segment is marked for removal before the target attaches it: it has no name that could leak,
+//!   and goes with its last user.
+#![allow(unsafe_code, reason = "the door to System V shared memory")]
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use traceprof_abi::layout;
+use traceprof_abi::segment::DataSegment;
+
+/// An attached segment.
+#[derive(Debug)]
+pub struct Shared {
+    id: i32,
+    base: NonNull<u8>,
+    len: u64,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; what is in it is reached through
+// atomics or by one owner.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Creates a segment of `len` bytes that `owner` (user and group id) may attach, attaches it
+    /// and marks it for removal.
+    pub fn create(len: u64, owner: (u32, u32)) -> io::Result<Self> {
+        const MODE: i32 = 0o700;
+        // SAFETY: no pointers.
+        let id = unsafe {
+            libc::shmget(libc::IPC_PRIVATE, len as usize, MODE | libc::IPC_CREAT | SHM_NORESERVE)
+        };
+        if id < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: no address is asked for.
+        let base = unsafe { libc::shmat(id, ptr::null(), 0) };
+        let error = io::Error::last_os_error();
+        let given = give(id, owner);
+        // SAFETY: the id is ours; IPC_RMID takes no structure.
+        let removed = unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
+        if base as isize == -1 {
+            return Err(error);
+        }
+        let base = NonNull::new(base.cast::<u8>()).ok_or(error)?;
+        let shared = Self { id, base, len };
+        given?;
+        if removed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(shared)
+    }
+
+    /// The segment's id, good for attaching it as long as somebody has it attached.
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Where it is attached here.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Makes the pages of a range present, so that the target never has to allocate one.
+    pub fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
+        const PAGE: u64 = 4096;
+        const MADV_POPULATE_WRITE: i32 = 23;
+        let start = offset & !(PAGE - 1);
+        let end = (offset + len).next_multiple_of(PAGE).min(self.len);
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: `start` is below the segment's length.
+        let address = unsafe { self.base.as_ptr().add(start as usize) };
+        // SAFETY: the range lies within the segment; populating changes no contents.
+        let result =
+            unsafe { libc::madvise(address.cast(), (end - start) as usize, MADV_POPULATE_WRITE) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The bytes, while nobody else has the segment attached.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if somebody has.
+    pub fn exclusive(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if attached(self.id)? != 1 {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let len = len.min(self.len as usize);
+        // SAFETY: within the segment, attached once, and borrowed mutably for as long.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), len) })
+    }
+
+    /// The segment as the data segment.
+    pub fn as_data(&self) -> DataSegment {
+        assert!(self.len >= layout::DATA_LEN, "not the data segment");
+        // SAFETY: attached page aligned at its full length; the session drops the segment last,
+        // and everything reaches it through atomics.
+        unsafe { DataSegment::new(self.base.as_ptr()) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the address came from `shmat`, and the borrow of `self` has ended.
+        unsafe { libc::shmdt(self.base.as_ptr().cast()) };
+    }
+}
+
+const SHM_NORESERVE: i32 = 0o10000;
+
+fn status(id: i32) -> io::Result<libc::shmid_ds> {
+    let mut status = std::mem::MaybeUninit::zeroed();
+    // SAFETY: IPC_STAT fills the structure.
+    if unsafe { libc::shmctl(id, libc::IPC_STAT, status.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled by the call; zeroed before.
+    Ok(unsafe { status.assume_init() })
+}
+
+fn attached(id: i32) -> io::Result<u64> {
+    Ok(status(id)?.shm_nattch)
+}
+
+/// Gives the segment to the target's user: attaching checks the owner, also for root's segments.
+fn give(id: i32, (user, group): (u32, u32)) -> io::Result<()> {
+    let mut wanted = status(id)?;
+    if (wanted.shm_perm.uid, wanted.shm_perm.gid) == (user, group) {
+        return Ok(());
+    }
+    wanted.shm_perm.uid = user;
+    wanted.shm_perm.gid = group;
+    // SAFETY: IPC_SET reads the structure.
+    match unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut wanted) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

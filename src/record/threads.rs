@@ -1,0 +1,223 @@
+//! The target's threads as the recorder knows them: names, lives, and their slots.
+//!
+//! inotify reports nothing for `/proc/PID/task` (measured), so this is a scan; new threads need no
+//! help from it, since their events are inherited and their slots claimed by themselves.
+//!
+//! # Invariants
+//! - A slot is retired only when a scan had missed its thread before the rotation that collected
+//!   its last samples.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::log::Sample;
+use traceprof_abi::sync::Ordering;
+
+use super::batch::ThreadNews;
+use super::clock::monotonic_now_ns;
+use crate::proc;
+
+/// Slot and generation: a thread's name within a recording.
+pub type Key = (u32, u32);
+
+/// A thread that the last scan saw.
+#[derive(Debug, Clone)]
+struct Known {
+    name: String,
+    start_time: u64,
+    /// Kernel thread id as the target itself sees it.
+    inner: u32,
+}
+
+/// All threads of one target.
+pub struct Registry {
+    pid: i32,
+    data: DataSegment,
+    same_namespace: bool,
+    alive: BTreeMap<i32, Known>,
+    /// Threads with a slot, by key: thread id as the recorder sees it, and the name last told.
+    keys: BTreeMap<Key, (i32, u32, String)>,
+    /// Keys that the last scan missed; they are retired after the next rotation.
+    leaving: Vec<Key>,
+    /// Threads seen with the sampling signal blocked.
+    pub blocked: BTreeMap<i32, String>,
+    seen: BTreeSet<i32>,
+}
+
+impl Registry {
+    /// Of the process `pid`, whose slots are in `data`.
+    pub fn new(pid: i32, data: DataSegment) -> io::Result<Self> {
+        let same_namespace = proc::status(pid)?.inner_pid == pid;
+        Ok(Self {
+            pid,
+            data,
+            same_namespace,
+            alive: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            leaving: Vec::new(),
+            blocked: BTreeMap::new(),
+            seen: BTreeSet::new(),
+        })
+    }
+
+    /// Threads alive at the last scan.
+    pub fn count(&self) -> usize {
+        self.alive.len()
+    }
+
+    /// Threads alive at some scan.
+    pub fn count_ever(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Whether the thread with this id (as the target sees it) is gone.
+    pub fn is_gone(&self, inner: u32) -> bool {
+        if self.same_namespace {
+            return proc::task_stat(self.pid, inner as i32).is_err();
+        }
+        !self.alive.values().any(|thread| thread.inner == inner)
+    }
+
+    /// Claims slots for threads that have an event of their own, before sampling starts, with the
+    /// CPU time that they have used already: (thread id, event index, CPU time in nanoseconds).
+    pub fn prime(&mut self, threads: impl Iterator<Item = (i32, u32, u64)>) {
+        for (tid, event, cpu_ns) in threads {
+            let Some(inner) = self.alive.get(&tid).map(|thread| thread.inner) else { continue };
+            let registry = self.data.threads();
+            let Some(index) = registry.find(inner).or_else(|| registry.claim(inner)) else {
+                continue;
+            };
+            let Some(slot) = registry.slots.get(index) else { continue };
+            // Relaxed: published to the handlers by the Release with which sampling is turned on.
+            slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
+            slot.cpu_accounted_ns.store(cpu_ns, Ordering::Relaxed);
+            slot.primed.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the thread list anew. New threads are found by the difference; with `names` the names
+    /// of all are read again.
+    pub fn scan(&mut self, names: bool) {
+        let Ok(tids) = proc::tasks(self.pid) else {
+            self.alive.clear();
+            return;
+        };
+        let tids: BTreeSet<i32> = tids.into_iter().collect();
+        self.alive.retain(|tid, _| tids.contains(tid));
+        for tid in tids {
+            if names || !self.alive.contains_key(&tid) {
+                match self.look(tid) {
+                    Ok(known) => {
+                        self.seen.insert(tid);
+                        self.alive.insert(tid, known)
+                    }
+                    Err(_) => self.alive.remove(&tid),
+                };
+            }
+        }
+    }
+
+    fn look(&self, tid: i32) -> io::Result<Known> {
+        let stat = proc::task_stat(self.pid, tid)?;
+        let inner = if self.same_namespace {
+            tid
+        } else {
+            proc::task_status(self.pid, tid)?.inner_pid
+        };
+        Ok(Known { name: stat.name, start_time: stat.start_time, inner: inner as u32 })
+    }
+
+    /// Reads which threads block `signal`.
+    pub fn note_blocked(&mut self, signal: i32) {
+        for (tid, known) in &self.alive {
+            let blocks = |status: proc::Status| status.blocked >> (signal - 1) & 1 == 1;
+            if proc::task_status(self.pid, *tid).is_ok_and(blocks) {
+                self.blocked.insert(*tid, known.name.clone());
+            }
+        }
+    }
+
+    /// News of the threads that have slots, before a rotation.
+    pub fn news(&mut self) -> Vec<ThreadNews> {
+        let mut news = Vec::new();
+        let threads = self.data.threads();
+        // Relaxed: counts; a slot that is claimed later comes with its samples.
+        let used = threads.next.load(Ordering::Relaxed) as usize;
+        for (index, slot) in threads.slots.iter().enumerate().take(used) {
+            let inner = slot.tid.load(Ordering::Relaxed);
+            if inner != 0 {
+                let key = (index as u32, slot.generation.load(Ordering::Relaxed));
+                self.meet(key, inner, &mut news);
+            }
+        }
+        self.leaving = self
+            .keys
+            .iter()
+            .filter(|(_, (tid, inner, _))| {
+                self.alive.get(tid).is_none_or(|known| known.inner != *inner)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        news
+    }
+
+    /// Samples may come from threads that claimed their slot after [`Self::news`].
+    pub fn meet_samples(&mut self, samples: &[Sample], news: &mut Vec<ThreadNews>) {
+        for sample in samples {
+            let key = (sample.slot, sample.generation);
+            if !self.keys.contains_key(&key) {
+                self.meet(key, sample.tid, news);
+            }
+        }
+    }
+
+    fn meet(&mut self, key: Key, inner: u32, news: &mut Vec<ThreadNews>) {
+        let alive = self.alive.iter().find(|(tid, known)| {
+            known.inner == inner && (!self.same_namespace || **tid as u32 == inner)
+        });
+        let (tid, name) = match alive {
+            Some((tid, known)) => (*tid, known.name.clone()),
+            None => (inner as i32, String::new()),
+        };
+        match self.keys.get_mut(&key) {
+            None => {
+                self.seen.insert(tid);
+                self.keys.insert(key, (tid, inner, name.clone()));
+                news.push(ThreadNews::Seen { key, tid, name });
+            }
+            Some((_, _, told)) if !name.is_empty() && *told != name => {
+                told.clone_from(&name);
+                news.push(ThreadNews::Renamed { key, name });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// After a rotation: retires the slots of threads that were gone before it.
+    pub fn retire(&mut self, news: &mut Vec<ThreadNews>) {
+        let time_ns = monotonic_now_ns();
+        for key in std::mem::take(&mut self.leaving) {
+            if let Some((_, inner, _)) = self.keys.remove(&key) {
+                self.data.threads().retire(inner, key.0 as usize);
+                news.push(ThreadNews::Gone { key, time_ns });
+            }
+        }
+    }
+
+    /// Events that are the younger of two on one thread, from the slots' notes.
+    pub fn younger_events(&self) -> BTreeSet<u32> {
+        let threads = self.data.threads();
+        // Relaxed: notes of the handlers, read at leisure.
+        let used = threads.next.load(Ordering::Relaxed) as usize;
+        let pairs = threads.slots.iter().take(used).map(|slot| {
+            (slot.event.load(Ordering::Relaxed), slot.other_event.load(Ordering::Relaxed))
+        });
+        pairs.filter(|(one, other)| *one != 0 && *other != 0).map(|(a, b)| a.max(b) - 1).collect()
+    }
+
+    /// Start time of a live thread, to tell a reused id.
+    pub fn start_time(&self, tid: i32) -> Option<u64> {
+        self.alive.get(&tid).map(|known| known.start_time)
+    }
+}
