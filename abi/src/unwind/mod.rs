@@ -3,6 +3,29 @@
 //! A frame word is the frame's program counter; its top bit ([`RETURN_ADDRESS`]) says that it is a
 //! return address, so that what is looked up is the byte before it. The leaf and the frame below
 //! a signal frame are exact.
+//!
+//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` applies a rule to
+//! a frame. Another architecture is another file beside that one, with the same items.
+//!
+//! # Invariants
+//! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
+//!   that is not ours.
+
+pub mod rule;
+#[cfg(not(loom))]
+pub mod tables;
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+mod walk;
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+mod x86_64;
+
+pub use rule::Rule;
+#[cfg(not(loom))]
+pub use tables::{Snapshot, Tables};
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub use walk::{Memory, Unwound, unwind};
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub use x86_64::{RBP, RSP, Registers};
 
 /// Marks a frame word as a return address.
 pub const RETURN_ADDRESS: u64 = 1 << 63;

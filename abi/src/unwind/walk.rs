@@ -1,0 +1,103 @@
+//! The walk up a stack: looks up a rule for each frame and has the architecture apply it.
+//!
+//! # Invariants
+//! - At most `frames.len()` steps, each with a bounded number of loads.
+//! - Nothing is read but through [`Memory`], and nothing through [`Memory::load`] outside
+//!   [`Memory::bounds`].
+//!
+//! # Does not
+//! - know registers or instructions: those are in the architecture's file.
+
+use super::rule::Rule;
+use super::tables::{Module, Range, Snapshot};
+use super::{EndReason, RETURN_ADDRESS};
+use crate::sync::{AtomicU64, Ordering};
+
+use super::x86_64 as arch;
+
+/// The stack that is walked.
+pub trait Memory {
+    /// One 8-byte load that never faults. Asked only for multiples of 8 within the bounds.
+    fn load(&mut self, avma: u64) -> Option<u64>;
+
+    /// Called after a signal frame or a stack switch: the bounds are derived anew from this sp.
+    /// False if there is no stack known at `sp`.
+    fn rebound(&mut self, sp: u64) -> bool;
+
+    /// The stack's readable range [lo, hi).
+    fn bounds(&self) -> (u64, u64);
+
+    /// Eight bytes of code, at any address in an executable range, never faulting. Only asked in
+    /// code without unwind information; `None` costs such a leaf its caller and nothing else.
+    fn load_code(&mut self, _avma: u64) -> Option<u64> {
+        None
+    }
+}
+
+/// What an unwinding found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unwound {
+    /// Frame words written.
+    pub depth: usize,
+    /// Why there are no more.
+    pub end: EndReason,
+}
+
+/// Unwinds from `registers` and stores the frame words, leaf first. `frames.len()` is the depth
+/// limit.
+pub fn unwind(
+    snapshot: &Snapshot,
+    registers: &arch::Registers,
+    memory: &mut impl Memory,
+    frames: &[AtomicU64],
+) -> Unwound {
+    let mut frame = arch::Frame::new(registers);
+    let mut lookup = Lookup { snapshot, last: None };
+    let mut depth = 0usize;
+    for word in frames {
+        let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
+        // Relaxed: the words are the caller's own until it publishes them.
+        word.store((frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
+        depth = depth.wrapping_add(1);
+        if let Err(end) = arch::step(&mut frame, &mut lookup, memory) {
+            return Unwound { depth, end };
+        }
+    }
+    Unwound { depth, end: EndReason::Depth }
+}
+
+/// Rule lookups in one snapshot. Neighbouring frames are often of one module, so the last one is
+/// kept.
+#[derive(Debug)]
+pub(super) struct Lookup<'s> {
+    snapshot: &'s Snapshot<'s>,
+    last: Option<(&'s Range, Option<Module<'s>>)>,
+}
+
+impl Lookup<'_> {
+    /// The rule at an address.
+    #[inline]
+    pub(super) fn rule(&mut self, avma: u64) -> Result<Rule, EndReason> {
+        let (range, module) = match self.last {
+            Some((range, module)) if range.start <= avma && avma < range.end => (range, module),
+            _ => {
+                let range = self.snapshot.range(avma).ok_or(EndReason::NoModule)?;
+                let module = self.snapshot.module(range);
+                if module.is_none() && range.module != 0 {
+                    return Err(EndReason::NoModule);
+                }
+                self.last = Some((range, module));
+                (range, module)
+            }
+        };
+        Ok(match module {
+            Some(module) => module.rule(avma.wrapping_sub(range.bias)),
+            None => Rule::GAP_FP,
+        })
+    }
+
+    /// The address lies in an executable range.
+    pub(super) fn is_code(&self, avma: u64) -> bool {
+        self.snapshot.range(avma).is_some()
+    }
+}
