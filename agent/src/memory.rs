@@ -126,4 +126,13 @@ impl Memory for StackMemory<'_> {
     fn bounds(&self) -> (u64, u64) {
         (self.lo, self.hi)
     }
+
+    fn load_code(&mut self, avma: u64) -> Option<u64> {
+        if !sys::readable(avma) {
+            return None;
+        }
+        let place = avma as *const u64;
+        // SAFETY: these eight bytes were just found readable; the value may be anything.
+        Some(unsafe { place.read_unaligned() })
+    }
 }

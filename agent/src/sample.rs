@@ -7,7 +7,7 @@ use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::storage::table::{Put, TraceTable};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
-use traceprof_abi::unwind::{self, EndReason, Registers, Snapshot, Tables};
+use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
@@ -172,7 +172,7 @@ fn follows_syscall(snapshot: &Snapshot<'_>, registers: &Registers) -> bool {
     let before = registers.pc.wrapping_sub(2);
     // The two bytes must lie in the mapping that the pc lies in: that one is mapped, since the
     // thread is about to go on in it; execute-only mappings are not in the snapshot.
-    if !snapshot.range(registers.pc).is_some_and(|range| range.start <= before) {
+    if snapshot.range(registers.pc).is_none_or(|range| range.start > before) {
         return false;
     }
     let place = before as *const [u8; 2];
@@ -196,10 +196,9 @@ fn weigh(control: &ControlBlock, thread: &Thread<'_>, time: u64, in_syscall: boo
     let owed = cpu.saturating_sub(accounted);
     // What the thread has used since its last sample cannot exceed what has passed since: the
     // rest of what is owed was lost elsewhere and is not this call's.
-    let periods_passed = elapsed / control.period_ticks.load(Ordering::Relaxed).max(1) + 1;
-    let weight = (owed / period_ns).clamp(1, periods_passed);
+    let period_ticks = control.period_ticks.load(Ordering::Relaxed).max(1);
+    let periods_passed = (elapsed / period_ticks).saturating_add(1);
+    let weight = (owed / period_ns).min(periods_passed).max(1);
     slot.cpu_accounted_ns.store(cpu - owed % period_ns, Ordering::Relaxed);
     u32::try_from(weight).unwrap_or(u32::MAX)
 }
-
-const _: () = assert!(EndReason::ALL.len() < 256);

@@ -57,8 +57,8 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
     let control = data.control();
     let signal = frame.info.signo;
     // Relaxed: written at installation, by this process.
-    let action = |word: usize| control.old_action[word].load(Ordering::Relaxed);
-    let (handler, flags, restorer, mask) = (action(0), action(1), action(2), action(3));
+    let [handler, flags, restorer, mask] =
+        control.old_action.each_ref().map(|word| word.load(Ordering::Relaxed));
     match handler {
         sys::SIG_IGN => 0,
         sys::SIG_DFL => {
