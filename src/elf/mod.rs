@@ -1,1 +1,205 @@
 //! The one ELF reader: pure over `&[u8]`.
+//!
+//! A thin reader over the `object` crate, which checks every offset. The bytes are a file, or the
+//! memory image of a module that has no file (the vDSO), where data lies at its address.
+//!
+//! # Invariants
+//! - Addresses are SVMAs: those that the file itself states. [`Elf::bias`] leads to AVMAs.
+//! - Missing or damaged section headers are no error: everything needed is found through segments.
+//!
+//! # Does not
+//! - read files, resolve names, or relocate.
+
+mod segment;
+
+use std::fmt;
+
+use object::LittleEndian;
+use object::elf::{
+    self, ET_DYN, FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader64, SHF_COMPRESSED,
+    SHT_NOBITS,
+};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable};
+
+pub use segment::Load;
+
+/// Why bytes are not a usable ELF file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElfError {
+    /// No ELF magic.
+    NotElf,
+    /// Another class or byte order than 64-bit little-endian.
+    Class,
+    /// The headers point outside the bytes.
+    Headers,
+    /// There is no segment to load.
+    NoSegments,
+}
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotElf => "not an ELF file",
+            Self::Class => "not a 64-bit little-endian ELF file",
+            Self::Headers => "ELF headers point outside the file",
+            Self::NoSegments => "ELF file without loadable segments",
+        })
+    }
+}
+
+impl std::error::Error for ElfError {}
+
+/// How SVMAs lead to bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    File,
+    /// The image starts at this SVMA.
+    Image(u64),
+}
+
+/// A section with contents.
+#[derive(Debug, Clone, Copy)]
+pub struct Section<'a> {
+    /// Address, 0 for sections that are not loaded.
+    pub svma: u64,
+    /// Contents.
+    pub data: &'a [u8],
+}
+
+/// A parsed ELF file or image.
+#[derive(Debug, Clone)]
+pub struct Elf<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+    header: &'a FileHeader64<LittleEndian>,
+    program: &'a [ProgramHeader64<LittleEndian>],
+    sections: Option<SectionTable<'a, FileHeader64<LittleEndian>>>,
+    loads: Vec<Load>,
+}
+
+const LE: LittleEndian = LittleEndian;
+
+impl<'a> Elf<'a> {
+    /// Reads the headers of a file.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ElfError> {
+        Self::read(bytes, false)
+    }
+
+    /// Reads the headers of a memory image that starts at the module's first segment.
+    pub fn parse_image(bytes: &'a [u8]) -> Result<Self, ElfError> {
+        Self::read(bytes, true)
+    }
+
+    fn read(bytes: &'a [u8], image: bool) -> Result<Self, ElfError> {
+        if !bytes.starts_with(&elf::ELFMAG) {
+            return Err(ElfError::NotElf);
+        }
+        if bytes.get(4..6) != Some(&[elf::ELFCLASS64.0, elf::ELFDATA2LSB.0]) {
+            return Err(ElfError::Class);
+        }
+        let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(|_| ElfError::Headers)?;
+        let program = header.program_headers(LE, bytes).map_err(|_| ElfError::Headers)?;
+        let mut loads: Vec<Load> =
+            program.iter().filter(|segment| segment.p_type(LE) == PT_LOAD).map(Load::new).collect();
+        loads.sort_by_key(|load| load.svma);
+        let first = loads.first().ok_or(ElfError::NoSegments)?;
+        let layout =
+            if image { Layout::Image(first.svma - first.svma % 4096) } else { Layout::File };
+        // The image of a module need not hold its section headers.
+        let sections = if image { None } else { header.sections(LE, bytes).ok() };
+        Ok(Self { bytes, layout, header, program, sections, loads })
+    }
+
+    /// The loaded segments, by address.
+    pub fn loads(&self) -> &[Load] {
+        &self.loads
+    }
+
+    /// The machine (`EM_*`).
+    pub fn machine(&self) -> u16 {
+        self.header.e_machine(LE).0
+    }
+
+    /// Position independent: a shared object or a PIE.
+    pub fn is_dynamic(&self) -> bool {
+        self.header.e_type(LE) == ET_DYN
+    }
+
+    /// What to subtract, wrapping, from an AVMA to get an SVMA, given where a mapping of the file
+    /// starts in memory and in the file.
+    pub fn bias(&self, start: u64, file_offset: u64, exec: bool) -> Option<u64> {
+        let fits = |load: &&Load| load.maps(file_offset);
+        let load = self
+            .loads
+            .iter()
+            .filter(fits)
+            .find(|load| load.exec == exec)
+            .or_else(|| self.loads.iter().find(fits))?;
+        let svma = load.svma.wrapping_sub(load.file_offset).wrapping_add(file_offset);
+        Some(start.wrapping_sub(svma))
+    }
+
+    /// The file offset of an address that a segment takes from the file.
+    pub fn file_offset(&self, svma: u64) -> Option<u64> {
+        self.loads.iter().find_map(|load| load.file_offset_of(svma))
+    }
+
+    /// The address of a file offset, an executable segment's first.
+    pub fn svma(&self, file_offset: u64) -> Option<u64> {
+        let of = |exec: bool| {
+            let mut loads = self.loads.iter().filter(move |load| load.exec == exec);
+            loads.find_map(|load| load.svma_of(file_offset))
+        };
+        of(true).or_else(|| of(false))
+    }
+
+    /// The bytes from an address to the end of its segment's contents.
+    pub fn data(&self, svma: u64) -> Option<&'a [u8]> {
+        let load = self.loads.iter().find(|load| load.file_offset_of(svma).is_some())?;
+        let rest = load.svma.checked_add(load.file_len)?.checked_sub(svma)?;
+        let from = match self.layout {
+            Layout::File => load.file_offset_of(svma)?,
+            Layout::Image(base) => svma.checked_sub(base)?,
+        };
+        let from = self.bytes.get(usize::try_from(from).ok()?..)?;
+        // A truncated file still gives what it has.
+        Some(&from[..from.len().min(usize::try_from(rest).ok()?)])
+    }
+
+    /// A section by name, if it has contents that are not compressed.
+    pub fn section(&self, name: &str) -> Option<Section<'a>> {
+        let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;
+        if header.sh_type(LE) == SHT_NOBITS || header.sh_flags(LE).0 & SHF_COMPRESSED.0 != 0 {
+            return None;
+        }
+        Some(Section { svma: header.sh_addr(LE), data: header.data(LE, self.bytes).ok()? })
+    }
+
+    /// The address of `.eh_frame_hdr` by its program header.
+    pub fn eh_frame_hdr(&self) -> Option<u64> {
+        let mut headers = self.program.iter();
+        headers.find(|segment| segment.p_type(LE) == PT_GNU_EH_FRAME).map(|s| s.p_vaddr(LE))
+    }
+
+    /// The build id, through the note segments or, without them, the note section.
+    pub fn build_id(&self) -> Option<&'a [u8]> {
+        let segments = self.program.iter().filter(|segment| segment.p_type(LE) == PT_NOTE);
+        let notes = segments.filter_map(|segment| {
+            let data = self.data(segment.p_vaddr(LE))?;
+            let length = usize::try_from(segment.p_filesz(LE)).ok()?;
+            Some((segment.p_align(LE), data.get(..length)?))
+        });
+        let section = self.section(".note.gnu.build-id").map(|section| (4, section.data));
+        notes.chain(section).find_map(|(align, data)| build_id_in(align, data))
+    }
+}
+
+fn build_id_in(align: u64, data: &[u8]) -> Option<&[u8]> {
+    let mut notes = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, align, data).ok()?;
+    while let Ok(Some(note)) = notes.next() {
+        if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID {
+            return Some(note.desc());
+        }
+    }
+    None
+}

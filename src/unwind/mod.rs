@@ -1,1 +1,27 @@
-//! Compiles `.eh_frame` into the tables that the agent steps with.
+//! Compiles call frame information into the tables that the agent steps with.
+//!
+//! A module's `.eh_frame` and `.debug_frame` become rows of compact rules ([`compile()`]); the
+//! [`TableWriter`] lays modules out in the tables segment and publishes snapshots of the target's
+//! mappings.
+//!
+//! # Invariants
+//! - Modules come from the target's file system: any bytes are ordinary input.
+//! - What cannot be expressed becomes a rule that ends the walk with a reason, never a guess.
+//!
+//! # Does not
+//! - step: that is `traceprof_abi::unwind`, which runs in the target too;
+//! - know where modules are mapped, or which.
+
+mod cfi;
+mod compile;
+mod entries;
+mod gap;
+mod rows;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image};
+pub use entries::function_starts;
+pub use writer::{ExecRange, ModuleRef, TableWriter, TablesFull};

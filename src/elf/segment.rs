@@ -1,0 +1,62 @@
+//! A segment that the loader maps.
+
+use object::LittleEndian;
+use object::elf::{PF_R, PF_W, PF_X, ProgramHeader64};
+use object::read::elf::ProgramHeader;
+
+/// Mappings start and end at multiples of this, whatever the segment says.
+const PAGE: u64 = 4096;
+
+/// A loaded segment. Its numbers are the file's own: they may be nonsense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// First address.
+    pub svma: u64,
+    /// Length in memory in bytes.
+    pub mem_len: u64,
+    /// Where its contents start in the file.
+    pub file_offset: u64,
+    /// Length of its contents in the file.
+    pub file_len: u64,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub exec: bool,
+}
+
+impl Load {
+    pub(super) fn new(header: &ProgramHeader64<LittleEndian>) -> Self {
+        let le = LittleEndian;
+        let flags = header.p_flags(le).0;
+        Self {
+            svma: header.p_vaddr(le),
+            mem_len: header.p_memsz(le),
+            file_offset: header.p_offset(le),
+            file_len: header.p_filesz(le),
+            read: flags & PF_R.0 != 0,
+            write: flags & PF_W.0 != 0,
+            exec: flags & PF_X.0 != 0,
+        }
+    }
+
+    /// A mapping that starts at this file offset can be one of the segment.
+    pub(super) fn maps(&self, file_offset: u64) -> bool {
+        let start = self.file_offset - self.file_offset % PAGE;
+        let end = self.file_offset.saturating_add(self.file_len);
+        start <= file_offset && file_offset < end
+    }
+
+    /// The file offset of an address, if the segment takes it from the file.
+    pub fn file_offset_of(&self, svma: u64) -> Option<u64> {
+        let distance = svma.checked_sub(self.svma)?;
+        (distance < self.file_len).then(|| self.file_offset.checked_add(distance))?
+    }
+
+    /// The address of a file offset.
+    pub fn svma_of(&self, file_offset: u64) -> Option<u64> {
+        let distance = file_offset.checked_sub(self.file_offset)?;
+        (distance < self.file_len).then(|| self.svma.checked_add(distance))?
+    }
+}

@@ -1,0 +1,139 @@
+//! One row of call frame information as a rule.
+
+use gimli::{
+    CfaRule, Encoding, Operation, Register, RegisterRule, UnwindExpression, UnwindSection,
+    UnwindTableRow,
+};
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::{fp_op, op};
+
+use super::entries::{Fde, Slice};
+
+const RBP: Register = Register(6);
+const RSP: Register = Register(7);
+const RETURN_ADDRESS: Register = Register(16);
+
+/// What linkers state for `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. The
+/// second is for entries that start with `endbr64`.
+const PLT_11: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22];
+const PLT_10: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3A, 0x2A, 0x33, 0x24, 0x22];
+
+/// The op and offset of a CFA.
+type Cfa = (u8, i64);
+
+/// The rule for a row of `fde`.
+pub(super) fn rule<'a>(
+    row: &UnwindTableRow<usize>,
+    fde: &Fde<'a>,
+    section: &impl UnwindSection<Slice<'a>>,
+) -> Rule {
+    express(row, fde, section).unwrap_or(Rule::BAD)
+}
+
+fn express<'a>(
+    row: &UnwindTableRow<usize>,
+    fde: &Fde<'a>,
+    section: &impl UnwindSection<Slice<'a>>,
+) -> Option<Rule> {
+    if fde.cie().return_address_register() != RETURN_ADDRESS {
+        return None;
+    }
+    let encoding = fde.cie().encoding();
+    let (cfa_op, cfa_off) = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => register_cfa(*register, *offset)?,
+        CfaRule::Expression(expression) => expression_cfa(*expression, section, encoding)?,
+    };
+    let (cfa_op, cfa_off) = match row.register(RETURN_ADDRESS) {
+        None | Some(RegisterRule::Undefined) => return Some(Rule::STOP),
+        // The return address lies below sp: it was taken off the stack for good, as musl's
+        // `__clone` does on the new thread.
+        Some(RegisterRule::Offset(-8)) if cfa_op == op::SP && cfa_off < 8 => {
+            return Some(Rule::STOP);
+        }
+        Some(RegisterRule::Offset(-8)) => (cfa_op, cfa_off),
+        Some(RegisterRule::Register(Register(number)))
+            if cfa_op == op::SP && number < u16::from(op::REGISTERS) =>
+        {
+            (op::RA_REG_LEAF + number as u8, cfa_off)
+        }
+        _ => return None,
+    };
+    let (fp_op, fp_off) = match row.register(RBP) {
+        None | Some(RegisterRule::SameValue) => (fp_op::SAME, 0),
+        Some(RegisterRule::Undefined) => (fp_op::CLEAR, 0),
+        Some(RegisterRule::Offset(offset)) => (fp_op::AT_CFA, offset),
+        Some(RegisterRule::Expression(expression)) => {
+            (fp_op::AT_FP, fp_expression(expression, section, encoding)?)
+        }
+        _ => return None,
+    };
+    if fp_off % 8 != 0 {
+        return None;
+    }
+    let rule = Rule {
+        op: cfa_op,
+        fp_op,
+        fp_off: i16::try_from(fp_off / 8).ok()?,
+        cfa_off: i32::try_from(cfa_off).ok()?,
+    };
+    let standard = Rule { op: op::FP, ..Rule::FP_STD };
+    Some(if rule == standard { Rule::FP_STD } else { rule })
+}
+
+fn register_cfa(register: Register, offset: i64) -> Option<Cfa> {
+    match register {
+        RSP => Some((op::SP, offset)),
+        RBP => Some((op::FP, offset)),
+        Register(number) if number < u16::from(op::REGISTERS) => {
+            Some((op::REG_LEAF + number as u8, offset))
+        }
+        _ => None,
+    }
+}
+
+fn expression_cfa<'a>(
+    expression: UnwindExpression<usize>,
+    section: &impl UnwindSection<Slice<'a>>,
+    encoding: Encoding,
+) -> Option<Cfa> {
+    let expression = expression.get(section).ok()?;
+    match expression.0.slice() {
+        bytes if bytes == PLT_11 => return Some((op::PLT_11, 8)),
+        bytes if bytes == PLT_10 => return Some((op::PLT_10, 8)),
+        _ => {}
+    }
+    let mut operations = expression.operations(encoding);
+    let Some(Operation::RegisterOffset { register, offset, .. }) = operations.next().ok()? else {
+        return None;
+    };
+    match operations.next().ok()? {
+        None => return register_cfa(register, offset),
+        Some(Operation::Deref { size: 8, space: false, .. }) => {}
+        _ => return None,
+    }
+    let add = match operations.next().ok()? {
+        None => 0,
+        Some(Operation::PlusConstant { value }) if operations.next().ok()?.is_none() => value,
+        _ => return None,
+    };
+    match (register, add) {
+        (RSP, 0) => Some((op::DEREF_SP, offset)),
+        (RSP, 8) => Some((op::DEREF_SP_8, offset)),
+        (RBP, 0) => Some((op::DEREF_FP, offset)),
+        (RBP, 8) => Some((op::DEREF_FP_8, offset)),
+        _ => None,
+    }
+}
+
+/// The offset of an expression that says `[rbp + offset]`.
+fn fp_expression<'a>(
+    expression: UnwindExpression<usize>,
+    section: &impl UnwindSection<Slice<'a>>,
+    encoding: Encoding,
+) -> Option<i64> {
+    let mut operations = expression.get(section).ok()?.operations(encoding);
+    match (operations.next().ok()?, operations.next().ok()?) {
+        (Some(Operation::RegisterOffset { register: RBP, offset, .. }), None) => Some(offset),
+        _ => None,
+    }
+}

@@ -1,0 +1,352 @@
+//! A module's call frame information as a table: position independent, ready to be laid out.
+//!
+//! # Invariants
+//! - Rows ascend strictly, so no block of 256 bytes has more than 256 rows.
+//! - Where entries overlap, `.eh_frame` holds, and of its entries the one that starts first.
+
+use std::fmt;
+
+use gimli::{BaseAddresses, UnwindContext, UnwindOffset, UnwindSection};
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::op;
+use traceprof_abi::unwind::tables::BLOCK;
+
+use super::cfi;
+use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
+use super::gap::{self, Gaps};
+use super::rows::{Row, Rows, RuleId, Rules};
+use crate::elf::{Elf, ElfError};
+
+/// Executable bytes from the first to the last that a table covers. The small code model ends at
+/// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
+const SPAN_MAX: u64 = 1 << 30;
+const EM_X86_64: u16 = 62;
+
+/// Why a module has no table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompileError {
+    /// The ELF headers are unusable.
+    Elf(ElfError),
+    /// It is for another machine (`EM_*`).
+    Machine(u16),
+    /// It has no executable segment with contents.
+    NoCode,
+    /// Its executable segments are too far apart, by this many bytes.
+    Span(u64),
+}
+
+impl From<ElfError> for CompileError {
+    fn from(error: ElfError) -> Self {
+        Self::Elf(error)
+    }
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elf(error) => error.fmt(f),
+            Self::Machine(machine) => write!(f, "ELF file for machine {machine}, not x86_64"),
+            Self::NoCode => f.write_str("ELF file without executable code"),
+            Self::Span(bytes) => write!(f, "executable segments span {bytes} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for CompileError {}
+
+/// What a compilation saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Frame description entries compiled.
+    pub fdes: usize,
+    /// Entries left out: unparsable, empty, outside the code, or covered by others.
+    pub skipped_fdes: usize,
+    /// Rows of the table.
+    pub rows: usize,
+    /// Distinct rules.
+    pub rules: usize,
+    /// Bytes of code under a rule that cannot be expressed.
+    pub bad_bytes: u64,
+    /// Bytes of code without information.
+    pub gap_bytes: u64,
+    /// Bytes of code with a standard frame.
+    pub frame_pointer_bytes: u64,
+    /// Bytes from the first to the last executable one.
+    pub span_bytes: u64,
+    /// Length of `.eh_frame`.
+    pub eh_frame_bytes: usize,
+}
+
+/// A module's table, position independent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleTable {
+    pub(super) base: u64,
+    pub(super) blocks: Vec<u32>,
+    pub(super) lows: Vec<u8>,
+    pub(super) ids: Vec<u16>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) default_rule: u32,
+    statistics: Statistics,
+}
+
+impl ModuleTable {
+    /// What the compilation saw.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Most of the module's code keeps frame pointers.
+    pub fn keeps_frame_pointers(&self) -> bool {
+        let Statistics { span_bytes, gap_bytes, frame_pointer_bytes, .. } = self.statistics;
+        keeps_frame_pointers(frame_pointer_bytes, span_bytes.saturating_sub(gap_bytes))
+    }
+}
+
+fn keeps_frame_pointers(standard: u64, covered: u64) -> bool {
+    standard * 2 > covered
+}
+
+/// Compiles a module from its file.
+pub fn compile(elf: &[u8]) -> Result<ModuleTable, CompileError> {
+    compile_elf(&Elf::parse(elf)?)
+}
+
+/// Compiles a module from its memory: the vDSO, or one whose file is gone.
+pub fn compile_image(image: &[u8]) -> Result<ModuleTable, CompileError> {
+    compile_elf(&Elf::parse_image(image)?)
+}
+
+fn compile_elf(elf: &Elf<'_>) -> Result<ModuleTable, CompileError> {
+    if elf.machine() != EM_X86_64 {
+        return Err(CompileError::Machine(elf.machine()));
+    }
+    let code = Code::of(elf)?;
+    let sections = Sections::find(elf);
+    let mut collected = Collected { code, ..Collected::new(elf) };
+    if let Some(frames) = &sections.eh_frame {
+        collected.section(frames, frames.bytes(), &sections.bases);
+    }
+    let eh_frame_fdes = collected.fdes.len();
+    if let Some(frames) = &sections.debug_frame {
+        collected.section(frames, frames.bytes(), &sections.bases);
+    }
+    for fde in &mut collected.fdes[eh_frame_fdes..] {
+        fde.secondary = true;
+    }
+    let mut table = collected.finish(elf);
+    table.statistics.eh_frame_bytes = sections.eh_frame_len;
+    Ok(table)
+}
+
+/// The executable part of a module.
+#[derive(Debug, Default)]
+struct Code {
+    base: u64,
+    /// Behind the base.
+    end: u32,
+    /// (start, end) of the executable segments' contents, SVMAs.
+    parts: Vec<(u64, u64)>,
+}
+
+impl Code {
+    fn of(elf: &Elf<'_>) -> Result<Self, CompileError> {
+        let parts: Vec<(u64, u64)> = elf
+            .loads()
+            .iter()
+            .filter(|load| load.exec)
+            .filter_map(|load| {
+                let length = elf.data(load.svma)?.len() as u64;
+                Some((load.svma, load.svma.checked_add(length)?))
+            })
+            .filter(|(start, end)| start < end)
+            .collect();
+        let first = parts.first().ok_or(CompileError::NoCode)?.0;
+        let base = first - first % BLOCK;
+        let end = parts.iter().map(|part| part.1).max().unwrap_or(base);
+        if end - base > SPAN_MAX {
+            return Err(CompileError::Span(end - base));
+        }
+        Ok(Self { base, end: (end - base) as u32, parts })
+    }
+
+    /// A range of code behind the base.
+    fn range(&self, start: u64, end: u64) -> Option<(u32, u32)> {
+        let inside = |part: &(u64, u64)| part.0 <= start && start < end && end <= part.1;
+        self.parts.iter().any(inside).then(|| {
+            // Both are at most SPAN_MAX behind the base: `Code::of` has checked the parts.
+            ((start - self.base) as u32, (end - self.base) as u32)
+        })
+    }
+}
+
+/// The rows of one frame description entry.
+#[derive(Debug)]
+struct FdeRows {
+    start: u32,
+    end: u32,
+    first_row: usize,
+    end_row: usize,
+    secondary: bool,
+}
+
+/// Rows as they come, entry by entry.
+#[derive(Debug)]
+struct Collected<'e, 'a> {
+    elf: &'e Elf<'a>,
+    code: Code,
+    fdes: Vec<FdeRows>,
+    rows: Vec<Row>,
+    rules: Rules,
+    skipped: usize,
+}
+
+impl<'e, 'a> Collected<'e, 'a> {
+    fn new(elf: &'e Elf<'a>) -> Self {
+        let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
+        Self { elf, code: Code::default(), fdes, rows, rules, skipped: 0 }
+    }
+
+    fn section<'s, S>(&mut self, section: &S, data: &'s [u8], bases: &BaseAddresses)
+    where
+        S: UnwindSection<Slice<'s>>,
+        S::Offset: UnwindOffset<usize>,
+    {
+        let mut context = UnwindContext::new();
+        let unparsable = for_each_fde(section, data, bases, |fde| {
+            if self.entry(section, fde, bases, &mut context).is_none() {
+                self.skipped += 1;
+            }
+        });
+        self.skipped += unparsable;
+    }
+
+    fn entry<'s>(
+        &mut self,
+        section: &impl UnwindSection<Slice<'s>>,
+        fde: &Fde<'s>,
+        bases: &BaseAddresses,
+        context: &mut UnwindContext<usize>,
+    ) -> Option<()> {
+        // Entries of discarded functions stay at address 0 or outside the code.
+        let start_svma = fde.initial_address();
+        let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
+        let first_row = self.rows.len();
+        if fde.is_signal_trampoline() && self.is_sigreturn(start_svma) {
+            let rule = self.rules.number(Rule::SIGNAL);
+            self.rows.push(Row { offset: start, rule });
+        } else if self.collect_rows(section, fde, bases, context).is_err() {
+            self.rows.truncate(first_row);
+            return None;
+        }
+        let end_row = self.rows.len();
+        self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false });
+        Some(())
+    }
+
+    fn collect_rows<'s>(
+        &mut self,
+        section: &impl UnwindSection<Slice<'s>>,
+        fde: &Fde<'s>,
+        bases: &BaseAddresses,
+        context: &mut UnwindContext<usize>,
+    ) -> gimli::Result<()> {
+        let mut rows = fde.rows(section, bases, context)?;
+        let last = fde.end_address();
+        while let Some(row) = rows.next_row()? {
+            // The entry lies in the code; a row outside of it is nonsense that ends it.
+            let start = row.start_address();
+            if start >= last {
+                break;
+            }
+            if start >= row.end_address() {
+                continue;
+            }
+            let rule = self.rules.number(cfi::rule(row, fde, section));
+            self.rows.push(Row { offset: (start - self.code.base) as u32, rule });
+        }
+        Ok(())
+    }
+
+    /// C libraries state the trampoline from one byte early on, for callers that look up pc - 1.
+    fn is_sigreturn(&self, svma: u64) -> bool {
+        let code = self.elf.data(svma).unwrap_or_default();
+        (0..2).any(|early| code.get(early..).is_some_and(|c| gap::sigreturn_len(c).is_some()))
+    }
+
+    fn finish(mut self, elf: &Elf<'_>) -> ModuleTable {
+        self.fdes.sort_by_key(|fde| (fde.start, fde.secondary, fde.end));
+        let mut statistics = self.measure();
+        let covered = statistics.frame_pointer_bytes;
+        let total: u64 = self.fdes.iter().map(|fde| u64::from(fde.end - fde.start)).sum();
+        let gaps = Gaps::new(elf, self.code.base, keeps_frame_pointers(covered, total));
+        let default_rule = u32::from(self.rules.number(Rule::GAP_GUESS));
+        let mut rows = Rows::default();
+        let mut up_to = 0;
+        for fde in &self.fdes {
+            if fde.end <= up_to {
+                self.skipped += 1;
+                continue;
+            }
+            if gaps.fill(up_to, fde.start, &mut self.rules, &mut rows) {
+                statistics.gap_bytes += u64::from(fde.start - up_to);
+            }
+            let own = &self.rows[fde.first_row..fde.end_row];
+            let ends = own.iter().skip(1).map(|row| row.offset).chain([fde.end]);
+            for (row, end) in own.iter().zip(ends) {
+                if end > up_to {
+                    rows.push(row.offset.max(up_to), row.rule);
+                }
+            }
+            up_to = fde.end;
+            statistics.fdes += 1;
+        }
+        if gaps.fill(up_to, self.code.end, &mut self.rules, &mut rows) {
+            statistics.gap_bytes += u64::from(self.code.end - up_to);
+        }
+        statistics.skipped_fdes = self.skipped;
+        statistics.rows = rows.0.len();
+        statistics.rules = self.rules.list.len();
+        self.lay_out(&rows.0, default_rule, statistics)
+    }
+
+    /// Bytes by kind of rule, counted in the entries before they are merged.
+    fn measure(&self) -> Statistics {
+        let mut statistics =
+            Statistics { span_bytes: u64::from(self.code.end), ..Statistics::default() };
+        for fde in &self.fdes {
+            let own = &self.rows[fde.first_row..fde.end_row];
+            let ends = own.iter().skip(1).map(|row| row.offset).chain([fde.end]);
+            for (row, end) in own.iter().zip(ends) {
+                let bytes = u64::from(end.saturating_sub(row.offset));
+                match self.rules.list.get(usize::from(row.rule)).map_or(op::BAD, |rule| rule.op) {
+                    op::BAD => statistics.bad_bytes += bytes,
+                    op::FP_STD => statistics.frame_pointer_bytes += bytes,
+                    _ => {}
+                }
+            }
+        }
+        statistics
+    }
+
+    fn lay_out(self, rows: &[Row], default_rule: u32, statistics: Statistics) -> ModuleTable {
+        let block_count = self.code.end.div_ceil(BLOCK as u32);
+        let mut blocks = Vec::with_capacity(block_count as usize + 1);
+        let mut below = 0;
+        for block in 0..=block_count {
+            let start = u64::from(block) * BLOCK;
+            while rows.get(below).is_some_and(|row| u64::from(row.offset) < start) {
+                below += 1;
+            }
+            blocks.push(below as u32);
+        }
+        ModuleTable {
+            base: self.code.base,
+            blocks,
+            lows: rows.iter().map(|row| row.offset as u8).collect(),
+            ids: rows.iter().map(|row: &Row| -> RuleId { row.rule }).collect(),
+            rules: self.rules.list,
+            default_rule,
+            statistics,
+        }
+    }
+}

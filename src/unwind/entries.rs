@@ -1,0 +1,173 @@
+//! The frame description entries of a module.
+//!
+//! # Invariants
+//! - An entry that cannot be parsed is skipped and counted; the others are still found, which
+//!   gimli's own iterator, ending at the first error, does not give.
+
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Error,
+    FrameDescriptionEntry, LittleEndian, Pointer, UnwindOffset, UnwindSection,
+};
+
+use super::compile::CompileError;
+use crate::elf::Elf;
+
+/// The bytes of a section.
+pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+/// A frame description entry.
+pub(super) type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
+
+/// The sections with call frame information.
+#[derive(Debug)]
+pub(super) struct Sections<'a> {
+    pub(super) eh_frame: Option<EhFrame<Slice<'a>>>,
+    pub(super) debug_frame: Option<DebugFrame<Slice<'a>>>,
+    pub(super) bases: BaseAddresses,
+    /// Bytes of `.eh_frame`.
+    pub(super) eh_frame_len: usize,
+}
+
+impl<'a> Sections<'a> {
+    pub(super) fn find(elf: &Elf<'a>) -> Self {
+        let mut bases = BaseAddresses::default();
+        if let Some(text) = elf.section(".text") {
+            bases = bases.set_text(text.svma);
+        }
+        if let Some(got) = elf.section(".got") {
+            bases = bases.set_got(got.svma);
+        }
+        let found = elf
+            .section(".eh_frame")
+            .map(|section| (section.svma, section.data))
+            .or_else(|| eh_frame_by_header(elf));
+        if let Some((svma, _)) = found {
+            bases = bases.set_eh_frame(svma);
+        }
+        let eh_frame = found.map(|(_, data)| EhFrame::new(data, LittleEndian));
+        let debug_frame = elf.section(".debug_frame").map(|section| {
+            let mut frames = DebugFrame::new(section.data, LittleEndian);
+            frames.set_address_size(8);
+            frames
+        });
+        let eh_frame_len = found.map_or(0, |(_, data)| data.len());
+        Self { eh_frame, debug_frame, bases, eh_frame_len }
+    }
+}
+
+/// `.eh_frame` as the loaded module itself finds it, for images and files without section headers.
+/// Its end is not stated; its terminator ends the iteration.
+fn eh_frame_by_header<'a>(elf: &Elf<'a>) -> Option<(u64, &'a [u8])> {
+    let svma = elf.eh_frame_hdr()?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(svma);
+    let header = EhFrameHdr::new(elf.data(svma)?, LittleEndian).parse(&bases, 8).ok()?;
+    match header.eh_frame_ptr() {
+        Pointer::Direct(svma) => Some((svma, elf.data(svma)?)),
+        Pointer::Indirect(_) => None,
+    }
+}
+
+/// Visits the frame description entries of a section and returns how many could not be parsed.
+pub(super) fn for_each_fde<'a, S>(
+    section: &S,
+    data: &'a [u8],
+    bases: &BaseAddresses,
+    mut visit: impl FnMut(&Fde<'a>),
+) -> usize
+where
+    S: UnwindSection<Slice<'a>>,
+    S::Offset: UnwindOffset<usize>,
+{
+    let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
+    let mut skipped = 0;
+    for offset in (EntryOffsets { data, at: 0 }) {
+        let entry = section.partial_fde_from_offset(bases, S::Offset::from(offset));
+        let fde = entry.and_then(|partial| {
+            partial.parse(|section, bases, offset| {
+                let key = UnwindOffset::into(offset);
+                if let Some(cie) = cies.get(&key) {
+                    return Ok(cie.clone());
+                }
+                let cie = section.cie_from_offset(bases, offset)?;
+                cies.insert(key, cie.clone());
+                Ok(cie)
+            })
+        });
+        match fde {
+            Ok(fde) => visit(&fde),
+            // A common information entry.
+            Err(Error::NotCiePointer(_)) => {}
+            Err(_) => skipped += 1,
+        }
+    }
+    skipped
+}
+
+/// Offsets of the entries of a section, by their lengths alone.
+struct EntryOffsets<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl Iterator for EntryOffsets<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let start = self.at;
+        let short = self.data.get(start..)?.first_chunk::<4>()?;
+        let (head, length) = match u32::from_le_bytes(*short) {
+            0 => return None,
+            u32::MAX => {
+                let long = self.data.get(start + 4..)?.first_chunk::<8>()?;
+                (12, usize::try_from(u64::from_le_bytes(*long)).ok()?)
+            }
+            length => (4, length as usize),
+        };
+        self.at = start.checked_add(head)?.checked_add(length)?;
+        (self.at <= self.data.len()).then_some(start)
+    }
+}
+
+/// The functions of a module as (SVMA, length), sorted: the bounds that remain in a file without
+/// symbols.
+pub fn function_starts(elf: &[u8]) -> Result<Vec<(u64, u64)>, CompileError> {
+    let elf = Elf::parse(elf)?;
+    let sections = Sections::find(&elf);
+    let is_code = |svma: u64| {
+        let mut loads = elf.loads().iter().filter(|load| load.exec);
+        loads.any(|load| load.file_offset_of(svma).is_some())
+    };
+    let mut functions = Vec::new();
+    let mut visit = |fde: &Fde<'_>| {
+        if fde.len() != 0 && is_code(fde.initial_address()) {
+            functions.push((fde.initial_address(), fde.len()));
+        }
+    };
+    if let Some(frames) = &sections.eh_frame {
+        for_each_fde(frames, frames.bytes(), &sections.bases, &mut visit);
+    }
+    if let Some(frames) = &sections.debug_frame {
+        for_each_fde(frames, frames.bytes(), &sections.bases, &mut visit);
+    }
+    functions.sort_unstable();
+    functions.dedup_by_key(|&mut (start, _)| start);
+    Ok(functions)
+}
+
+/// The bytes behind a section of call frame information.
+pub(super) trait Bytes<'a> {
+    fn bytes(&self) -> &'a [u8];
+}
+
+impl<'a> Bytes<'a> for EhFrame<Slice<'a>> {
+    fn bytes(&self) -> &'a [u8] {
+        gimli::Section::reader(self).slice()
+    }
+}
+
+impl<'a> Bytes<'a> for DebugFrame<Slice<'a>> {
+    fn bytes(&self) -> &'a [u8] {
+        gimli::Section::reader(self).slice()
+    }
+}

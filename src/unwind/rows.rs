@@ -1,0 +1,115 @@
+//! Rows of rules in the order of their addresses, while they are collected.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use traceprof_abi::unwind::Rule;
+
+/// Number of a rule among a module's rules.
+pub(super) type RuleId = u16;
+
+/// From `offset` on, behind the module's base, a rule holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) offset: u32,
+    pub(super) rule: RuleId,
+}
+
+/// The distinct rules of a module.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    pub(super) list: Vec<Rule>,
+    numbers: HashMap<u64, RuleId, BuildHasherDefault<RuleHasher>>,
+    last: Option<(Rule, RuleId)>,
+}
+
+impl Rules {
+    /// The number of a rule. A module with more rules than numbers gets [`Rule::BAD`] for the
+    /// rest, which only a file made to be hostile has.
+    pub(super) fn number(&mut self, rule: Rule) -> RuleId {
+        if let Some((last, id)) = self.last
+            && last == rule
+        {
+            return id;
+        }
+        let id = match self.numbers.get(&rule.to_bits()) {
+            Some(&id) => id,
+            None => self.add(rule),
+        };
+        self.last = Some((rule, id));
+        id
+    }
+
+    fn add(&mut self, rule: Rule) -> RuleId {
+        let room = self.list.len() < usize::from(RuleId::MAX);
+        if !room && rule != Rule::BAD {
+            return self.number(Rule::BAD);
+        }
+        let id = self.list.len() as RuleId;
+        self.list.push(rule);
+        self.numbers.insert(rule.to_bits(), id);
+        id
+    }
+}
+
+/// A multiply is enough: keys are few, and a bad distribution costs only time.
+#[derive(Debug, Default)]
+struct RuleHasher(u64);
+
+impl Hasher for RuleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 29;
+    }
+}
+
+/// Rows that grow upwards only.
+#[derive(Debug, Default)]
+pub(super) struct Rows(pub(super) Vec<Row>);
+
+impl Rows {
+    /// Adds a row; of rows at one address the last holds, and equal neighbours are one.
+    pub(super) fn push(&mut self, offset: u32, rule: RuleId) {
+        if self.0.last().is_some_and(|last| last.offset == offset) {
+            self.0.pop();
+        }
+        if self.0.last().is_none_or(|last| last.rule != rule) {
+            self.0.push(Row { offset, rule });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_neighbours_are_one_row_and_the_last_at_an_address_holds() {
+        let mut rows = Rows::default();
+        for (offset, rule) in [(0, 1), (4, 1), (8, 2), (8, 1), (12, 3), (12, 4)] {
+            rows.push(offset, rule);
+        }
+        assert_eq!(rows.0, [Row { offset: 0, rule: 1 }, Row { offset: 12, rule: 4 }]);
+    }
+
+    #[test]
+    fn rules_beyond_the_numbers_are_bad() {
+        let mut rules = Rules::default();
+        for cfa_off in 0..70_000 {
+            let rule = Rule { cfa_off, ..Rule::plain(1) };
+            let id = rules.number(rule);
+            let expected = if cfa_off < 65_535 { rule } else { Rule::BAD };
+            assert_eq!(rules.list[usize::from(id)], expected);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The recorder's side of the tables segment: modules are added, snapshots published.
+//!
+//! # Invariants
+//! - A module's bytes are never written again once [`TableWriter::add_module`] has returned.
+//! - A snapshot's bytes are written again only after [`TableWriter::recycle`].
+//!
+//! # Does not
+//! - map or populate memory: it says how far the segment is used.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use traceprof_abi::ABI_VERSION;
+use traceprof_abi::unwind::tables::{ALIGN, Header, MAGIC, ModuleHead, Range};
+
+use super::compile::ModuleTable;
+
+/// Room for a snapshot is given in steps, so that the next, slightly larger one fits as well.
+const SNAPSHOT_STEP: u64 = 4096;
+
+/// Where a module's table lies in the segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleRef(u32);
+
+/// An executable mapping of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecRange {
+    /// First address (AVMA).
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// What to subtract, wrapping, from an AVMA to get the module's SVMA.
+    pub bias: u64,
+    /// Its table; `None` for anonymous code, which is taken to keep frame pointers.
+    pub module: Option<ModuleRef>,
+}
+
+/// The segment has no room left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TablesFull {
+    /// Bytes asked for.
+    pub wanted: u64,
+    /// Bytes left.
+    pub left: u64,
+}
+
+impl fmt::Display for TablesFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, left } = self;
+        write!(f, "unwind tables full: {wanted} bytes wanted, {left} left")
+    }
+}
+
+impl std::error::Error for TablesFull {}
+
+/// Bytes of a snapshot.
+#[derive(Debug, Clone, Copy)]
+struct Area {
+    offset: u64,
+    len: u64,
+}
+
+/// Writes the tables segment.
+#[derive(Debug)]
+pub struct TableWriter<'a> {
+    words: &'a [AtomicU64],
+    used: u64,
+    generation: u64,
+    current: Option<Area>,
+    /// Replaced, perhaps still read.
+    retired: Vec<Area>,
+    free: Vec<Area>,
+}
+
+impl<'a> TableWriter<'a> {
+    /// Takes the recorder's own, zeroed and writable mapping of the segment. The head is written
+    /// at once: its first page must be populated.
+    ///
+    /// # Panics
+    /// If there is not even room for the head.
+    pub fn new(words: &'a [AtomicU64]) -> Self {
+        let used = size_of::<Header>() as u64;
+        assert!(words.len() as u64 * 8 >= used, "tables segment smaller than its head");
+        let writer = Self {
+            words,
+            used,
+            generation: 0,
+            current: None,
+            retired: Vec::new(),
+            free: Vec::new(),
+        };
+        // Relaxed: the target does not see the segment yet.
+        writer.words[0].store(MAGIC, Ordering::Relaxed);
+        writer.words[1].store(u64::from(ABI_VERSION), Ordering::Relaxed);
+        writer
+    }
+
+    /// Bytes from the start of the segment that are in use, and are to be populated.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The bytes that adding a module takes.
+    pub fn module_bytes(module: &ModuleTable) -> u64 {
+        module_layout(module).1
+    }
+
+    /// Adds a module's table.
+    pub fn add_module(&mut self, module: &ModuleTable) -> Result<ModuleRef, TablesFull> {
+        let ([blocks, lows, ids, rules], len) = module_layout(module);
+        let at = self.allocate(len)?;
+        // The segment is shorter than 4 GiB (asserted in `abi`), so offsets in it fit.
+        let place = |part: u64| (at + part) as u32;
+        let head = ModuleHead {
+            base: module.base,
+            block_count: (module.blocks.len() - 1) as u32,
+            row_count: module.lows.len() as u32,
+            blocks: place(blocks),
+            lows: place(lows),
+            ids: place(ids),
+            rules: place(rules),
+            rule_count: module.rules.len() as u32,
+            default_rule: module.default_rule,
+            reserved: [0; 2],
+        };
+        self.write(at, &module_head_bytes(&head));
+        self.write(at + blocks, &le_bytes(&module.blocks, |word| word.to_le_bytes()));
+        self.write(at + lows, &module.lows);
+        self.write(at + ids, &le_bytes(&module.ids, |word| word.to_le_bytes()));
+        self.write(at + rules, &le_bytes(&module.rules, |rule| rule.to_bits().to_le_bytes()));
+        Ok(ModuleRef(at as u32))
+    }
+
+    /// Publishes the target's mappings: executable ranges, and ranges [lo, hi) that can be read and
+    /// written. Both in any order; empty ones are left out.
+    pub fn publish(
+        &mut self,
+        ranges: &[ExecRange],
+        writable: &[(u64, u64)],
+    ) -> Result<(), TablesFull> {
+        let mut ranges: Vec<Range> = ranges
+            .iter()
+            .filter(|range| range.start < range.end)
+            .map(|range| Range {
+                start: range.start,
+                end: range.end,
+                bias: range.bias,
+                module: range.module.map_or(0, |module| module.0),
+                reserved: 0,
+            })
+            .collect();
+        ranges.sort_by_key(|range| range.start);
+        let mut writable: Vec<(u64, u64)> =
+            writable.iter().copied().filter(|(lo, hi)| lo < hi).collect();
+        writable.sort_unstable();
+
+        let head = u64::from(ranges.len() as u32) | (writable.len() as u64) << 32;
+        let mut words = vec![head, self.generation + 1];
+        for range in &ranges {
+            words.extend([range.start, range.end, range.bias, u64::from(range.module)]);
+        }
+        words.extend(writable.iter().flat_map(|&(lo, hi)| [lo, hi]));
+        let area = self.snapshot_area(words.len() as u64 * 8)?;
+        self.write(area.offset, &le_bytes(&words, |word| word.to_le_bytes()));
+        // Release: pairs with the Acquire in `Tables::snapshot`; makes this snapshot and the
+        // modules that it names visible.
+        self.words[2].store(area.offset, Ordering::Release);
+        self.generation += 1;
+        self.retired.extend(self.current.replace(area));
+        Ok(())
+    }
+
+    /// Gives the memory of replaced snapshots free for reuse. To be called when no handler runs
+    /// that started before the last [`Self::publish`].
+    pub fn recycle(&mut self) {
+        self.free.append(&mut self.retired);
+    }
+
+    fn snapshot_area(&mut self, bytes: u64) -> Result<Area, TablesFull> {
+        if let Some(index) = self.free.iter().position(|area| area.len >= bytes) {
+            return Ok(self.free.swap_remove(index));
+        }
+        let len = bytes.next_multiple_of(SNAPSHOT_STEP);
+        let offset = self.allocate(len)?;
+        Ok(Area { offset, len })
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<u64, TablesFull> {
+        let at = self.used.next_multiple_of(ALIGN);
+        let left = (self.words.len() as u64 * 8).saturating_sub(at);
+        if bytes > left {
+            return Err(TablesFull { wanted: bytes, left });
+        }
+        self.used = at + bytes;
+        Ok(at)
+    }
+
+    /// Writes bytes at a multiple of 8; the rest of the last word becomes zero.
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        let words = &self.words[(offset / 8) as usize..][..bytes.len().div_ceil(8)];
+        for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
+            let mut value = [0; 8];
+            value[..chunk.len()].copy_from_slice(chunk);
+            // Relaxed: published by the Release in `publish`.
+            word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Offsets of blocks, lows, ids and rules behind the head, and the length of it all.
+fn module_layout(module: &ModuleTable) -> ([u64; 4], u64) {
+    let mut at = size_of::<ModuleHead>() as u64;
+    let parts =
+        [module.blocks.len() * 4, module.lows.len(), module.ids.len() * 2, module.rules.len() * 8];
+    let offsets = parts.map(|len| {
+        let start = at.next_multiple_of(ALIGN);
+        at = start + len as u64;
+        start
+    });
+    (offsets, at)
+}
+
+fn module_head_bytes(head: &ModuleHead) -> Vec<u8> {
+    let words = [
+        head.block_count,
+        head.row_count,
+        head.blocks,
+        head.lows,
+        head.ids,
+        head.rules,
+        head.rule_count,
+        head.default_rule,
+    ];
+    let mut bytes = head.base.to_le_bytes().to_vec();
+    bytes.extend(le_bytes(&words, |word| word.to_le_bytes()));
+    bytes.extend(le_bytes(&head.reserved, |word| word.to_le_bytes()));
+    bytes
+}
+
+fn le_bytes<T, const N: usize>(items: &[T], bytes: impl Fn(&T) -> [u8; N]) -> Vec<u8> {
+    items.iter().flat_map(bytes).collect()
+}
