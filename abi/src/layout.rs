@@ -48,7 +48,7 @@ pub const THREAD_SLOTS: usize = 16384;
 /// Offset of the threads' frame buffers, one of [`SCRATCH_STRIDE`] bytes for each slot.
 pub const SCRATCH_OFFSET: u64 = 0x100_0000;
 /// Bytes of frame buffer for each thread slot.
-pub const SCRATCH_STRIDE: u64 = 0x4000;
+pub const SCRATCH_STRIDE: u64 = 0x2000;
 /// Deepest stack that is recorded, in frames; what is beyond is marked truncated.
 pub const DEPTH_MAX: usize = 1024;
 /// Offset of the first trace table.

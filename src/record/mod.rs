@@ -1,1 +1,227 @@
-//! A recording, from attach to detach.
+//! A recording from attach to detach.
+
+mod account;
+mod attach;
+mod batch;
+mod clock;
+mod collect;
+mod file;
+mod modules;
+mod names;
+mod options;
+mod perf;
+mod report;
+mod scribe;
+mod session;
+mod shm;
+mod spawn;
+mod stop;
+mod threads;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+
+use self::attach::{Attached, Before};
+use self::clock::Clock;
+use self::collect::Collector;
+use self::perf::Setup;
+use self::scribe::Scribe;
+use self::session::{End, Parts, Session};
+use self::spawn::{Held, Started};
+use self::stop::Stop;
+use crate::inject::{self, Guardian, Permits};
+use crate::proc;
+use crate::trace::{TraceError, TraceWriter, Value, WriterOptions};
+
+pub use options::{Options, Target};
+pub use report::{Event, Observer, Progress, RecordError, Summary};
+use report::{inject_error, refusal_error};
+
+/// Records a target until its end, the asked duration or a signal.
+///
+/// # Errors
+/// [`RecordError`] tells by its kind which exit code fits; the target is as it was before.
+pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
+    check_output(options)?;
+    let mut stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
+    // Forked first, while this process has one thread and nothing open.
+    let mut guardian = Guardian::start()
+        .context("starting the guardian process")
+        .map_err(RecordError::Other)?;
+    let mut opened = Opened::open(&options.target, &mut guardian)?;
+    let permits = Permits {
+        seccomp_filter: options.allow_seccomp,
+        tracer: Some(guardian.pid()),
+    };
+    inject::preflight_with(opened.pid, permits).map_err(refusal_error)?;
+    let before = opened.before(options)?;
+    let clock = Clock::start(before.clock_mode);
+    let attached = Attached::attach(guardian, &before)?;
+    let writer = create(options, &opened, &attached)?;
+    let exit = exit_descriptor(opened.pid)?;
+    let collector = Collector::start(attached.data());
+    let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
+    let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
+    let mut session = Session::start(parts, options.duration, observer)?;
+    opened.go_on();
+    stop.start(options.duration);
+    let engine = engine_name(before.setup);
+    session.announce(engine.clone(), opened.command_pid());
+    let end = session.run(&stop);
+    let ended = session.finish(end)?;
+    report::conclude(ended, &engine, options, opened.command)
+}
+
+/// The process to record, before anything is changed in it.
+struct Opened {
+    pid: i32,
+    start_time: u64,
+    command: Option<Started>,
+    hold_fd: Option<i32>,
+    command_line: Vec<OsString>,
+}
+
+impl Opened {
+    fn open(target: &Target, guardian: &mut Guardian) -> Result<Self, RecordError> {
+        let (pid, command, hold_fd) = match target {
+            Target::Pid(pid) => (*pid, None, None),
+            Target::Command(command) => {
+                let (pid, hold_fd, started) = start(command, guardian)?;
+                (pid, Some(started), Some(hold_fd))
+            }
+        };
+        let gone = |error| target_error(pid, error);
+        Ok(Self {
+            pid,
+            start_time: proc::start_time(pid).map_err(gone)?,
+            command,
+            hold_fd,
+            command_line: proc::command_line(pid).unwrap_or_default(),
+        })
+    }
+
+    /// How it will be sampled: asked of the kernel before the target is touched.
+    fn before(&self, options: &Options) -> Result<Before, RecordError> {
+        let setup = Setup {
+            period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
+            kernel: options.kernel,
+            // Any number that the session before is unlikely to have had.
+            cookie: (clock::monotonic_now_ns() >> 10) as u16,
+        };
+        let setup = perf::probe(self.pid, setup).map_err(|error| event_error(self.pid, error))?;
+        Ok(Before {
+            pid: self.pid,
+            hold_fd: self.hold_fd,
+            setup,
+            clock_mode: Clock::best_mode(),
+            freq_hz: options.freq_hz,
+        })
+    }
+
+    fn command_pid(&self) -> Option<i32> {
+        self.command.as_ref().map(|_| self.pid)
+    }
+
+    /// A program that was held goes on.
+    fn go_on(&mut self) {
+        if let Some(command) = &mut self.command {
+            command.release();
+        }
+    }
+}
+
+fn start(
+    command: &[OsString],
+    guardian: &mut Guardian,
+) -> Result<(i32, i32, Started), RecordError> {
+    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let held = Held::start(command, guardian.pid())
+        .with_context(|| format!("starting {name}"))
+        .map_err(RecordError::Other)?;
+    let (pid, hold_fd) = (held.pid(), held.hold_fd());
+    guardian.hold_at_exec(pid).map_err(inject_error)?;
+    let started = held.exec(|| guardian.wait_exec());
+    let started = started.map_err(|failure| match failure {
+        spawn::ExecError::Spawn(error) => {
+            RecordError::Other(anyhow::Error::new(error).context(format!("starting {name}")))
+        }
+        spawn::ExecError::Wait(error) => inject_error(error),
+    })?;
+    Ok((pid, hold_fd, started))
+}
+
+/// Existing files are refused before the target is touched; they are created after the attach, so
+/// that a refused attach leaves nothing behind.
+fn check_output(options: &Options) -> Result<(), RecordError> {
+    let exists = options.output.symlink_metadata().is_ok();
+    if exists && !options.force {
+        let path = options.output.display();
+        return Err(RecordError::Output(anyhow!(
+            "{path} exists already: choose another --output, or replace it with --force"
+        )));
+    }
+    let directory = options.output.parent().filter(|path| !path.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    if !directory.is_dir() {
+        let path = directory.display();
+        return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));
+    }
+    Ok(())
+}
+
+fn create(
+    options: &Options,
+    opened: &Opened,
+    attached: &Attached,
+) -> Result<TraceWriter, RecordError> {
+    let writer_options = WriterOptions { force: options.force, ..WriterOptions::default() };
+    let mut writer = TraceWriter::create(&options.output, writer_options).map_err(output_error)?;
+    for (key, value) in report::opening(options, opened.pid, &opened.command_line, attached.setup) {
+        writer.set_metadata(&key, value).map_err(output_error)?;
+    }
+    let start = Value::Unsigned(opened.start_time);
+    writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
+    Ok(writer)
+}
+
+/// Readable when the process is gone.
+fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
+    perf::pidfd(pid).map_err(|error| target_error(pid, error))
+}
+
+fn engine_name(setup: Setup) -> String {
+    let kernel = if setup.kernel { "kernel time included" } else { "user time only" };
+    format!("perf task clock, {kernel}")
+}
+
+fn output_error(error: TraceError) -> RecordError {
+    RecordError::Output(anyhow::Error::new(error))
+}
+
+/// An error about a process that may just have ended.
+fn target_error(pid: i32, error: io::Error) -> RecordError {
+    if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) {
+        return RecordError::TargetGone(anyhow!("process {pid} is gone"));
+    }
+    RecordError::Other(anyhow::Error::new(error).context(format!("looking at process {pid}")))
+}
+
+fn event_error(pid: i32, error: io::Error) -> RecordError {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => RecordError::NotPermitted(anyhow!(
+            "the kernel refuses perf events on process {pid} ({error}): lower \
+             /proc/sys/kernel/perf_event_paranoid to 2 or less, or run with CAP_PERFMON"
+        )),
+        Some(libc::EMFILE) => RecordError::Other(anyhow!(
+            "too few descriptors for one event a thread: raise the limit with `ulimit -n`"
+        )),
+        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => RecordError::Other(anyhow!(
+            "this kernel has no events that signal threads ({error}): Linux 6.1 or later is needed"
+        )),
+        _ => target_error(pid, error),
+    }
+}

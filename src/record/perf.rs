@@ -201,3 +201,14 @@ fn raise_descriptor_limit() {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
+
+/// A descriptor that is readable when the process is gone.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned it to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+}

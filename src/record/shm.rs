@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //! The only place where the recorder turns bytes into shared types. System V segments are attached
-//! at addresses that the kernel chooses and stay attached until the value is dropped.
+//! at addresses that the kernel chooses and stay attached until the process ends, so references into
+//! them may be `'static`; their memory can be given back before ([`Shared::release`]).
 //!
 //! # Invariants
 //! - A segment is marked for removal before the target attaches it: it has no name that could leak,
@@ -14,6 +15,7 @@ use std::ptr::{self, NonNull};
 
 use traceprof_abi::layout;
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::AtomicU64;
 
 /// An attached segment.
 #[derive(Debug)]
@@ -102,19 +104,29 @@ impl Shared {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), len) })
     }
 
+    /// The segment as words.
+    pub fn words(&self) -> &'static [AtomicU64] {
+        // SAFETY: attached page aligned at this length until the process ends; zero bytes are
+        // valid atomics, and both processes reach them as atomics.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len as usize / 8) }
+    }
+
+    /// Gives the memory back, if nobody else has the segment attached: it reads as zeros then.
+    pub fn release(&self) {
+        if attached(self.id).is_ok_and(|users| users == 1) {
+            // SAFETY: the whole segment, of which every word may change at any time anyway.
+            unsafe {
+                libc::madvise(self.base.as_ptr().cast(), self.len as usize, libc::MADV_REMOVE)
+            };
+        }
+    }
+
     /// The segment as the data segment.
     pub fn as_data(&self) -> DataSegment {
         assert!(self.len >= layout::DATA_LEN, "not the data segment");
-        // SAFETY: attached page aligned at its full length; the session drops the segment last,
-        // and everything reaches it through atomics.
+        // SAFETY: attached page aligned at its full length until the process ends; everything
+        // reaches it through atomics.
         unsafe { DataSegment::new(self.base.as_ptr()) }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: the address came from `shmat`, and the borrow of `self` has ended.
-        unsafe { libc::shmdt(self.base.as_ptr().cast()) };
     }
 }
 

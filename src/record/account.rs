@@ -1,0 +1,253 @@
+//! The reckoning at the end: what was sampled against what the target used.
+
+use nix::time::ClockId;
+use nix::unistd::Pid;
+use traceprof_abi::layout::{ControlBlock, Counter};
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::unwind::EndReason;
+
+use super::clock::clock_ns;
+use super::scribe::Totals;
+use crate::trace::{Metadata, Value};
+
+/// The target's CPU clock, read from outside.
+#[derive(Debug)]
+pub struct CpuClock {
+    clock: Option<ClockId>,
+    start_ns: u64,
+    last_ns: u64,
+}
+
+impl CpuClock {
+    /// Of a process, from now on.
+    pub fn start(pid: i32) -> Self {
+        let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).ok();
+        let now = clock.map_or(0, clock_ns);
+        Self { clock, start_ns: now, last_ns: now }
+    }
+
+    /// Reads the clock while the process is there; what it last said counts when it is gone.
+    pub fn advance(&mut self) {
+        self.last_ns = self.last_ns.max(self.clock.map_or(0, clock_ns));
+    }
+
+    /// CPU time since the start in nanoseconds.
+    pub fn used_ns(&self) -> u64 {
+        self.last_ns.saturating_sub(self.start_ns)
+    }
+}
+
+/// Samples that were not stored, by reason, in the words of the trailer.
+pub const LOSSES: [(Counter, &str); 6] = [
+    (Counter::LostThreadSlot, "no thread slot"),
+    (Counter::LostHazard, "no hazard slot"),
+    (Counter::LostRotation, "overtaken by rotations"),
+    (Counter::LostLog, "log full"),
+    (Counter::Broken, "control block unusable"),
+    (Counter::Off, "sampling off"),
+];
+
+/// The value of one counter.
+pub fn count(control: &ControlBlock, counter: Counter) -> u64 {
+    // Relaxed: a count.
+    control.counters[counter as usize].load(Ordering::Relaxed)
+}
+
+/// Samples lost for whatever reason, while sampling was on.
+pub fn lost(control: &ControlBlock) -> u64 {
+    let during = LOSSES.iter().filter(|(counter, _)| *counter != Counter::Off);
+    during.map(|(counter, _)| count(control, *counter)).sum()
+}
+
+/// All that the trailer tells.
+#[derive(Debug)]
+pub struct Reckoning<'a> {
+    /// The handlers' counters.
+    pub control: &'a ControlBlock,
+    /// What was written.
+    pub totals: &'a Totals,
+    /// The engine, in words.
+    pub engine: String,
+    /// Nanoseconds between samples.
+    pub period_ns: u64,
+    /// Time in the kernel was sampled.
+    pub kernel: bool,
+    /// CPU time that the target used.
+    pub cpu_ns: u64,
+    /// Of it, time in the kernel, if that was not sampled.
+    pub system_ns: Option<u64>,
+    /// Of it, time of threads that block the signal.
+    pub blocked_ns: u64,
+    /// Such threads: id and name.
+    pub blocked: Vec<(i32, String)>,
+    /// Wall-clock time of the recording in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Threads that were there at some time.
+    pub threads_seen: usize,
+    /// Log records that were never committed.
+    pub holes: u64,
+    /// Stops of a thread at attach, in nanoseconds.
+    pub attach_stops_ns: Vec<u64>,
+    /// How long the target was stopped at detach, if it was still there.
+    pub detach_stopped_ns: Option<u64>,
+}
+
+impl Reckoning<'_> {
+    /// Samples whose stack reached the root.
+    pub fn rooted(&self) -> u64 {
+        self.totals.reasons[EndReason::Root as usize]
+    }
+
+    /// CPU time that the weights stand for, in nanoseconds.
+    fn sampled_ns(&self) -> u64 {
+        self.totals.weight.saturating_mul(self.period_ns)
+    }
+
+    /// What the trace keeps of it.
+    pub fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new();
+        let mut set = |key: &str, value: u64| {
+            metadata.insert(key.to_string(), Value::Unsigned(value));
+        };
+        set("samples", self.totals.samples);
+        set("weight_sum", self.totals.weight);
+        set("cpu_time_ns", self.cpu_ns);
+        set("rooted", self.rooted());
+        set("threads", self.threads_seen as u64);
+        set("kernel_included", u64::from(self.kernel));
+        set("elapsed_ns", self.elapsed_ns);
+        for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
+            set(&format!("ended.{}", reason.name()), samples);
+        }
+        for (counter, name) in LOSSES {
+            set(&format!("lost.{name}"), count(self.control, counter));
+        }
+        set("lost.log holes", self.holes);
+        for (counter, name) in [
+            (Counter::DroppedTrace, "dropped_traces"),
+            (Counter::DuplicateEvent, "duplicate_events"),
+            (Counter::Foreign, "foreign_signals"),
+            (Counter::Stale, "stale_signals"),
+            (Counter::Late, "late_signals"),
+            (Counter::ProbeFailed, "probes_failed"),
+            (Counter::HazardCollision, "hazard_collisions"),
+            (Counter::Puts, "puts"),
+            (Counter::Hits, "put_hits"),
+        ] {
+            set(name, count(self.control, counter));
+        }
+        if let Some(ns) = self.detach_stopped_ns {
+            set("detach_stopped_ns", ns);
+        }
+        let stops = self.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
+        metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        metadata
+    }
+
+    /// The lines of the trailer.
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
+        line("engine", self.engine.clone());
+        line("rate", self.rate());
+        line("samples", self.samples());
+        line("threads", self.thread_line());
+        line("lost", self.losses());
+        line("CPU time", self.cpu());
+        if !self.blocked.is_empty() {
+            let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
+            let names = names.collect::<Vec<_>>().join(", ");
+            line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        line("stopped", self.stops());
+        lines
+    }
+
+    fn rate(&self) -> String {
+        let asked = 1e9 / self.period_ns as f64;
+        let effective = self.totals.weight as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
+        if self.cpu_ns < self.period_ns {
+            return format!("{asked:.0} Hz of CPU time asked; the target used less than one period");
+        }
+        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had")
+    }
+
+    fn samples(&self) -> String {
+        let samples = self.totals.samples;
+        let mut text = format!("{samples}, of which {} reached a root", percent(self.rooted(), samples));
+        let others = EndReason::ALL.iter().zip(self.totals.reasons);
+        let others = others.filter(|(reason, count)| **reason != EndReason::Root && *count > 0);
+        let others: Vec<_> =
+            others.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        if !others.is_empty() {
+            text.push_str(&format!(" (others ended: {})", others.join(", ")));
+        }
+        text
+    }
+
+    fn thread_line(&self) -> String {
+        format!("{} seen, {} with samples", self.threads_seen, self.totals.threads)
+    }
+
+    fn losses(&self) -> String {
+        let mut parts: Vec<String> = LOSSES
+            .iter()
+            .map(|(counter, name)| (count(self.control, *counter), *name))
+            .chain([(self.holes, "log holes")])
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, name)| format!("{count} ({name})"))
+            .collect();
+        let dropped = count(self.control, Counter::DroppedTrace);
+        if dropped > 0 {
+            parts.push(format!("{dropped} kept without their stack (table full)"));
+        }
+        if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
+    }
+
+    /// Sum of the weights against the CPU clock, and what is known of the difference.
+    fn cpu(&self) -> String {
+        let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
+        let mut text = format!(
+            "{} used, {} sampled ({})",
+            seconds(self.cpu_ns),
+            seconds(self.sampled_ns()),
+            percent(self.sampled_ns(), self.cpu_ns),
+        );
+        let Some(mut missing) = self.cpu_ns.checked_sub(self.sampled_ns()) else { return text };
+        let mut known = Vec::new();
+        let mut explain = |ns: u64, what: &str| {
+            let part = ns.min(missing);
+            if part > 0 {
+                missing -= part;
+                known.push(format!("{} {what}", seconds(part)));
+            }
+        };
+        explain(self.blocked_ns, "in threads that block the signal");
+        if let Some(system) = self.system_ns {
+            explain(system, "in the kernel, which this user may not sample");
+        }
+        let lost = lost(self.control) + self.holes;
+        explain(lost.saturating_mul(self.period_ns), "lost");
+        if missing > self.period_ns {
+            known.push(format!("{} coalesced or below a period", seconds(missing)));
+        }
+        if !known.is_empty() {
+            text.push_str(&format!("; the rest: {}", known.join(", ")));
+        }
+        text
+    }
+
+    fn stops(&self) -> String {
+        let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
+        let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
+        let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
+        match &self.detach_stopped_ns {
+            Some(ns) => format!("{attach} at attach, {} at detach", us(ns)),
+            None => format!("{attach} at attach; the target was gone at detach"),
+        }
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
+}

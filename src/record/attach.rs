@@ -1,0 +1,251 @@
+//! The injected agent with everything that it stands on: segments, tables, guardian.
+//!
+//! # Invariants
+//! - Everything slow (modules, tables, populated pages) is done before the first stop.
+//! - Dropped without [`Attached::detach`], it cures the target all the same.
+
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context;
+use traceprof_abi::layout::{self, ClockMode, MAGIC};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::table;
+use traceprof_abi::sync::Ordering;
+
+use super::modules::{AddressMap, Modules};
+use super::perf::Setup;
+use super::shm::Shared;
+use super::{RecordError, inject_error};
+use crate::inject::{self, Access, AttachPlan, Guardian, Segment, image};
+use crate::proc::{self, Mapping};
+use crate::unwind::TableWriter;
+
+/// The signal of the `perf` engine.
+const SIGTRAP: i32 = 5;
+/// Thread slots that are kept ready beyond those in use.
+const SPARE_SLOTS: u32 = 128;
+
+/// What is known of the target before anything is changed.
+#[derive(Debug, Clone)]
+pub struct Before {
+    /// Its process id.
+    pub pid: i32,
+    /// The descriptor that a started program is parked on.
+    pub hold_fd: Option<i32>,
+    /// How it will be sampled.
+    pub setup: Setup,
+    /// How the handler reads the time.
+    pub clock_mode: ClockMode,
+    /// Samples a second and thread.
+    pub freq_hz: u32,
+}
+
+/// What the cure came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// How long the target was stopped, if it was still there.
+    pub stopped_ns: Option<u64>,
+    /// What stays behind, and why.
+    pub residue: Option<String>,
+}
+
+/// An injected agent.
+pub struct Attached {
+    guardian: Option<Guardian>,
+    /// The target's modules and their tables.
+    pub modules: Modules<'static>,
+    /// How long each stop at attach took, in nanoseconds.
+    pub stops_ns: Vec<u64>,
+    /// How it is sampled.
+    pub setup: Setup,
+    base: u64,
+    entries: image::Entries,
+    data: Shared,
+    tables: Shared,
+    code: Shared,
+}
+
+impl Attached {
+    /// Prepares everything, then injects the agent.
+    pub fn attach(mut guardian: Guardian, before: &Before) -> Result<Self, RecordError> {
+        let mut attached = Self::prepare(before)?;
+        let plan = attached.plan(before)?;
+        let report = guardian.attach(&plan).map_err(inject_error)?;
+        attached.stops_ns = report.stops_ns;
+        attached.guardian = Some(guardian);
+        Ok(attached)
+    }
+
+    fn prepare(before: &Before) -> Result<Self, RecordError> {
+        let gone = |error: io::Error| super::target_error(before.pid, error);
+        let status = proc::status(before.pid).map_err(gone)?;
+        let mappings = proc::mappings(before.pid).map_err(gone)?;
+        let base = inject::find_hole(&mappings, layout::SPAN)
+            .context("the target's address space has no hole of 2 GiB left")
+            .map_err(RecordError::Other)?;
+        let owner = (status.euid, status.egid);
+        let create = |len: u64, what: &str| {
+            Shared::create(len, owner)
+                .with_context(|| format!("creating the shared {what} segment"))
+                .map_err(RecordError::Other)
+        };
+        let mut code = create(layout::CODE_LEN, "code")?;
+        let tables = create(layout::TABLES_LEN, "tables")?;
+        let data = create(layout::DATA_LEN, "data")?;
+        let room = code.exclusive(layout::CODE_LEN as usize).map_err(other)?;
+        let entries = image::lay_out(room, base).map_err(other)?;
+        let writer = TableWriter::new(tables.words());
+        let mut modules = Modules::new(before.pid, writer, base..base + layout::SPAN);
+        modules.refresh(&mappings).map_err(other)?;
+        let attached = Self {
+            guardian: None,
+            modules,
+            stops_ns: Vec::new(),
+            setup: before.setup,
+            base,
+            entries,
+            data,
+            tables,
+            code,
+        };
+        attached.populate(before.freq_hz, status.threads).map_err(other)?;
+        attached.initialise(before, status.inner_tgid);
+        Ok(attached)
+    }
+
+    fn plan(&self, before: &Before) -> Result<AttachPlan, RecordError> {
+        let segment = |shared: &Shared, distance: u64, access: Access| Segment {
+            shm_id: shared.id(),
+            avma: self.base + distance,
+            len: shared.len(),
+            access,
+        };
+        let entries = self.entries;
+        let gone = |error: io::Error| super::target_error(before.pid, error);
+        Ok(AttachPlan {
+            pid: before.pid,
+            start_time: proc::start_time(before.pid).map_err(gone)?,
+            code: segment(&self.code, 0, Access::ReadExecute),
+            tables: segment(&self.tables, layout::TABLES_DISTANCE, Access::Read),
+            data: segment(&self.data, layout::DATA_DISTANCE, Access::ReadWrite),
+            entry_avma: entries.entry,
+            restorer_avma: entries.restorer,
+            handler_avma: entries.handler,
+            signal: SIGTRAP,
+            hold_fd: before.hold_fd,
+        })
+    }
+
+    /// Makes present what the handlers will touch, and says so in the limits.
+    fn populate(&self, freq_hz: u32, threads: u32) -> io::Result<()> {
+        const RECORDS_MIN: u64 = 4096;
+        const WORDS_PER_RECORD: u64 = 32;
+        self.data.populate(0, layout::EVENTS_RETIRED_OFFSET + layout::EVENTS_MAX as u64 / 8)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        // Half a second of samples on all cores: five rotations.
+        let records = (u64::from(freq_hz) * cores / 2).clamp(RECORDS_MIN, table::LOG_RECORDS as u64);
+        let words = (records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
+        for index in 0..layout::TRACE_TABLES {
+            let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
+            self.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
+            self.data.populate(start + table::ARENA_OFFSET, words * 8)?;
+            self.data.populate(start + table::LOG_OFFSET, records * 128)?;
+            if let Some(table) = self.data().table(index) {
+                // Relaxed: published with the agent's installation.
+                table.header.arena_limit.store(words, Ordering::Relaxed);
+                table.header.log_limit.store(records, Ordering::Relaxed);
+            }
+        }
+        self.populate_slots(threads.saturating_add(SPARE_SLOTS))
+    }
+
+    fn populate_slots(&self, wanted: u32) -> io::Result<()> {
+        let control = self.data().control();
+        let wanted = wanted.min(layout::THREAD_SLOTS as u32);
+        // Relaxed: only the recorder writes it.
+        let present = u64::from(control.slots_limit.load(Ordering::Relaxed));
+        let more = u64::from(wanted).saturating_sub(present);
+        self.data.populate(layout::THREAD_SLOTS_OFFSET + present * 256, more * 256)?;
+        let scratch = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
+        self.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
+        // Relaxed: the pages are present before this is stored, and present for both processes.
+        control.slots_limit.fetch_max(wanted, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn initialise(&self, before: &Before, inner_pid: i32) {
+        let control = self.data().control();
+        // Relaxed: published to the target by the system calls of the injection.
+        let set = |word: &traceprof_abi::sync::AtomicU32, value: u32| {
+            word.store(value, Ordering::Relaxed);
+        };
+        set(&control.version, traceprof_abi::ABI_VERSION);
+        set(&control.cookie, u32::from(before.setup.cookie));
+        set(&control.pid, inner_pid as u32);
+        set(&control.signal, SIGTRAP as u32);
+        set(&control.clock_mode, before.clock_mode as u32);
+        set(&control.kernel_included, u32::from(before.setup.kernel));
+        control.period_ns.store(before.setup.period_ns, Ordering::Relaxed);
+        control.window_epoch.store(1, Ordering::Relaxed);
+        control.magic.store(MAGIC, Ordering::Relaxed);
+    }
+
+    /// The data segment.
+    pub fn data(&self) -> DataSegment {
+        self.data.as_data()
+    }
+
+    /// The sampling signal.
+    pub fn signal(&self) -> i32 {
+        SIGTRAP
+    }
+
+    /// Keeps thread slots ready ahead of their use.
+    pub fn grow(&self) -> io::Result<()> {
+        let control = self.data().control();
+        // Relaxed: counts.
+        let used = control.slots_next.load(Ordering::Relaxed);
+        let limit = control.slots_limit.load(Ordering::Relaxed);
+        if used.saturating_add(SPARE_SLOTS / 2) > limit {
+            self.populate_slots(limit.saturating_mul(2))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the agent's mappings are among these.
+    pub fn is_in(&self, mappings: &[Mapping]) -> bool {
+        mappings.iter().any(|mapping| mapping.start == self.base)
+    }
+
+    /// Publishes changed mappings.
+    pub fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
+        self.modules.refresh(mappings)
+    }
+
+    /// Cures the target. Its events have been closed before.
+    pub fn detach(&mut self, is_gone: bool) -> Detached {
+        let Some(mut guardian) = self.guardian.take() else { return Detached::default() };
+        match guardian.detach() {
+            Ok(report) => Detached {
+                stopped_ns: (!is_gone).then_some(report.stopped_ns),
+                residue: report.residue,
+            },
+            Err(_) if is_gone => Detached::default(),
+            Err(error) => Detached { stopped_ns: None, residue: Some(error.to_string()) },
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.detach(false);
+        for segment in [&self.data, &self.tables, &self.code] {
+            segment.release();
+        }
+    }
+}
+
+fn other<E: std::error::Error + Send + Sync + 'static>(error: E) -> RecordError {
+    RecordError::Other(anyhow::Error::new(error))
+}

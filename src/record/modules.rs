@@ -1,0 +1,319 @@
+//! The target's mappings: each ELF file is opened when it is first seen, its unwind information
+//! compiled and published, and its descriptor kept for symbolization.
+//!
+//! # Invariants
+//! - What the handlers read is published whole, by one store (`unwind::TableWriter`).
+//! - The agent's own segments are in no snapshot.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::clock::monotonic_now_ns;
+use super::file;
+use crate::elf::Elf;
+use crate::proc::{self, Mapping};
+use crate::symbol::ElfFile;
+use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TableWriter};
+
+/// A module of the target.
+#[derive(Debug)]
+pub struct LoadedModule {
+    /// Its number within the recording.
+    pub index: u32,
+    /// Path as the target sees it.
+    pub path: String,
+    /// GNU build id, empty if there is none.
+    pub build_id: Vec<u8>,
+    /// The open file, if it could be opened.
+    pub elf: Option<ElfFile>,
+    /// Functions by the unwind information: start and length (SVMA), sorted.
+    functions: Vec<(u64, u64)>,
+    /// Its place in the tables segment.
+    table: Option<ModuleRef>,
+    /// Load segments, to find the bias of each mapping.
+    loads: Loads,
+}
+
+/// Start of a file's executable bytes: what turns a mapping into a bias.
+#[derive(Debug, Clone, Default)]
+struct Loads(Vec<(Range<u64>, u64)>);
+
+impl LoadedModule {
+    /// Start of the function that holds this SVMA, by the unwind information.
+    pub fn function_start(&self, svma: u64) -> Option<u64> {
+        let after = self.functions.partition_point(|(start, _)| *start <= svma);
+        let (start, len) = self.functions.get(after.checked_sub(1)?)?;
+        (svma - start < *len).then_some(*start)
+    }
+}
+
+/// An executable mapping.
+#[derive(Debug, Clone)]
+pub struct AddressRange {
+    /// First AVMA.
+    pub start: u64,
+    /// One past the last AVMA.
+    pub end: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// AVMA - SVMA.
+    pub bias: u64,
+    /// The module; `None` for code without a file.
+    pub module: Option<Arc<LoadedModule>>,
+}
+
+/// What is executable where, at one time.
+#[derive(Debug, Clone, Default)]
+pub struct AddressMap {
+    /// Sorted by address.
+    pub ranges: Vec<AddressRange>,
+    /// When it was read, CLOCK_MONOTONIC nanoseconds.
+    pub seen_ns: u64,
+}
+
+impl AddressMap {
+    /// The range that holds an address.
+    pub fn find(&self, avma: u64) -> Option<&AddressRange> {
+        let after = self.ranges.partition_point(|range| range.start <= avma);
+        self.ranges.get(after.checked_sub(1)?).filter(|range| avma < range.end)
+    }
+
+    /// The same range was there before.
+    pub fn holds(&self, range: &AddressRange) -> bool {
+        self.find(range.start).is_some_and(|known| same(known, range))
+    }
+}
+
+fn same(one: &AddressRange, other: &AddressRange) -> bool {
+    let index = |range: &AddressRange| range.module.as_ref().map(|module| module.index);
+    (one.start, one.end, one.bias, index(one)) == (other.start, other.end, other.bias, index(other))
+}
+
+/// What a file was, to be recognised when it is mapped again.
+type FileKey = ((u32, u32), u64, std::ffi::OsString);
+
+/// All modules of a recording, and the tables they were compiled into.
+pub struct Modules<'a> {
+    pid: i32,
+    tables: TableWriter<'a>,
+    known: HashMap<FileKey, Arc<LoadedModule>>,
+    current: Arc<AddressMap>,
+    writable: Vec<(u64, u64)>,
+    /// The agent's addresses in the target.
+    own: Range<u64>,
+    /// What could not be opened or compiled, for the user.
+    pub notices: Vec<String>,
+}
+
+impl<'a> Modules<'a> {
+    /// Of the process `pid`; `own` are the agent's addresses.
+    pub fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
+        Self {
+            pid,
+            tables,
+            known: HashMap::new(),
+            current: Arc::default(),
+            writable: Vec::new(),
+            own,
+            notices: Vec::new(),
+        }
+    }
+
+    /// The address map of the last refresh.
+    pub fn current(&self) -> Arc<AddressMap> {
+        Arc::clone(&self.current)
+    }
+
+    /// Bytes of the tables segment that are in use.
+    pub fn used(&self) -> u64 {
+        self.tables.used()
+    }
+
+    /// No handler that started before the last completed rotation is running any more.
+    pub fn recycle(&mut self) {
+        self.tables.recycle();
+    }
+
+    /// Reads the mappings; publishes and returns the new address map if anything changed.
+    /// `grow` is called with the bytes about to be used, before they are written.
+    pub fn refresh(
+        &mut self,
+        mappings: &[Mapping],
+    ) -> io::Result<Option<Arc<AddressMap>>> {
+        let mut ranges = Vec::new();
+        for mapping in mappings.iter().filter(|mapping| mapping.exec && !self.is_own(mapping)) {
+            // Code that cannot be read cannot be looked at by the handler either.
+            if mapping.read && mapping.path != "[vsyscall]" {
+                ranges.push(self.range(mapping));
+            }
+        }
+        let writable = writable(mappings, &self.own);
+        let unchanged = ranges.len() == self.current.ranges.len()
+            && ranges.iter().zip(&self.current.ranges).all(|(a, b)| same(a, b));
+        if unchanged && writable == self.writable {
+            return Ok(None);
+        }
+        let published: Vec<ExecRange> = ranges
+            .iter()
+            .map(|range| ExecRange {
+                start: range.start,
+                end: range.end,
+                bias: range.bias,
+                module: range.module.as_ref().and_then(|module| module.table),
+            })
+            .collect();
+        if self.tables.publish(&published, &writable).is_err() {
+            return Err(io::Error::other("the tables segment is full"));
+        }
+        self.writable = writable;
+        if unchanged {
+            return Ok(None);
+        }
+        self.current = Arc::new(AddressMap { ranges, seen_ns: monotonic_now_ns() });
+        Ok(Some(Arc::clone(&self.current)))
+    }
+
+    fn is_own(&self, mapping: &Mapping) -> bool {
+        self.own.contains(&mapping.start)
+    }
+
+    fn range(&mut self, mapping: &Mapping) -> AddressRange {
+        let module = self.module(mapping);
+        let bias = module.as_ref().map_or(0, |module| module.loads.bias(mapping));
+        AddressRange {
+            start: mapping.start,
+            end: mapping.end,
+            file_offset: mapping.file_offset,
+            bias,
+            module,
+        }
+    }
+
+    fn module(&mut self, mapping: &Mapping) -> Option<Arc<LoadedModule>> {
+        let is_vdso = mapping.path == "[vdso]";
+        if !is_vdso && mapping.inode == 0 {
+            return None;
+        }
+        let key = (mapping.device, mapping.inode, mapping.path.clone());
+        if let Some(module) = self.known.get(&key) {
+            return Some(Arc::clone(module));
+        }
+        let index = self.known.len() as u32;
+        let module = Arc::new(self.load(index, mapping, is_vdso));
+        self.known.insert(key, Arc::clone(&module));
+        Some(module)
+    }
+
+    fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> LoadedModule {
+        let path = mapping.path.to_string_lossy().into_owned();
+        let loaded = open(self.pid, mapping, is_vdso).and_then(|descriptor| {
+            let bytes = file::map(&descriptor)?;
+            Ok((descriptor, bytes))
+        });
+        let mut module = LoadedModule {
+            index,
+            path: path.clone(),
+            build_id: Vec::new(),
+            elf: None,
+            functions: Vec::new(),
+            table: None,
+            loads: Loads::default(),
+        };
+        let (descriptor, bytes) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.notices.push(format!("{path}: cannot be opened, no names from it: {error}"));
+                return module;
+            }
+        };
+        match self.compile(&bytes, is_vdso) {
+            Ok(compiled) => {
+                module.build_id = compiled.build_id;
+                module.functions = compiled.functions;
+                module.table = compiled.table;
+                module.loads = compiled.loads;
+                module.elf = Some(ElfFile::new(descriptor, path, module.build_id.clone()));
+            }
+            Err(what) => self.notices.push(format!("{path}: {what}")),
+        }
+        module
+    }
+
+    fn compile(&mut self, bytes: &[u8], is_vdso: bool) -> Result<Compiled, String> {
+        let elf = if is_vdso { Elf::parse_image(bytes) } else { Elf::parse(bytes) };
+        let elf = elf.map_err(|error| format!("not an ELF file: {error}"))?;
+        let table: ModuleTable =
+            if is_vdso { unwind::compile_image(bytes) } else { unwind::compile(bytes) }
+                .map_err(|error| format!("no unwind table: {error}"))?;
+        let reference = self.tables.add_module(&table);
+        if reference.is_err() {
+            self.notices.push("the tables segment is full, later modules have no table".into());
+        }
+        Ok(Compiled {
+            build_id: elf.build_id().unwrap_or_default().to_vec(),
+            functions: unwind::function_starts(bytes).unwrap_or_default(),
+            table: reference.ok(),
+            loads: Loads::of(&elf),
+        })
+    }
+}
+
+struct Compiled {
+    build_id: Vec<u8>,
+    functions: Vec<(u64, u64)>,
+    table: Option<ModuleRef>,
+    loads: Loads,
+}
+
+impl Loads {
+    /// File ranges of the load segments and the SVMA - file offset of each.
+    fn of(elf: &Elf<'_>) -> Self {
+        Self(
+            elf.loads()
+                .iter()
+                .map(|load| {
+                    // The loader maps whole pages around a segment.
+                    let start = load.file_offset & !0xfff;
+                    let range = start..load.file_offset + load.file_len;
+                    (range, load.svma.wrapping_sub(load.file_offset))
+                })
+                .collect(),
+        )
+    }
+
+    fn bias(&self, mapping: &Mapping) -> u64 {
+        let holds = |(range, _): &&(Range<u64>, u64)| range.contains(&mapping.file_offset);
+        let shift = self.0.iter().rev().find(holds).map_or(0, |(_, shift)| *shift);
+        mapping.start.wrapping_sub(mapping.file_offset.wrapping_add(shift))
+    }
+}
+
+fn open(pid: i32, mapping: &Mapping, is_vdso: bool) -> io::Result<std::os::fd::OwnedFd> {
+    if !is_vdso {
+        return proc::open_mapping(pid, mapping);
+    }
+    let image = proc::read_memory(pid, mapping.start, (mapping.end - mapping.start) as usize)?;
+    file::in_memory(c"vdso", &image)
+}
+
+/// Where stacks may lie: what is readable and writable. The main stack grows on demand, so its
+/// range reaches down to where it may grow.
+fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
+    const GROWTH: u64 = 8 << 20;
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for mapping in mappings {
+        if !(mapping.read && mapping.write) || own.contains(&mapping.start) {
+            continue;
+        }
+        let floor = ranges.last().map_or(0, |(_, end)| *end);
+        let start = if mapping.path == "[stack]" {
+            mapping.end.saturating_sub(GROWTH).min(mapping.start).max(floor)
+        } else {
+            mapping.start
+        };
+        ranges.push((start, mapping.end));
+    }
+    ranges
+}

@@ -1,0 +1,203 @@
+//! What a recording tells while it runs and when it is over.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use super::account::Reckoning;
+use super::perf::Setup;
+use super::session::{End, Ended};
+use super::spawn::Started;
+use super::{Options, Target, clock};
+use crate::inject::{InjectError, Refusal};
+use crate::trace::{Metadata, Value};
+
+/// Watches a recording while it runs.
+pub trait Observer {
+    /// Something happened once.
+    fn event(&mut self, event: Event);
+    /// The state some time later; called several times a second.
+    fn tick(&mut self, progress: &Progress);
+}
+
+/// Something that happens once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Sampling is on.
+    Attached {
+        /// Name of the sampling engine.
+        engine: String,
+        /// Threads that are sampled.
+        threads: usize,
+        /// How long each stop of a thread took, in nanoseconds.
+        stops_ns: Vec<u64>,
+        /// Pid of the program that was started.
+        command_pid: Option<i32>,
+    },
+    /// Something the user should know.
+    Notice(String),
+    /// Sampling ends, the target is cleaned up.
+    Detaching,
+}
+
+/// How far a recording is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Time since the attach.
+    pub elapsed: Duration,
+    /// How long it was asked to last.
+    pub duration: Option<Duration>,
+    /// Samples stored.
+    pub samples: u64,
+    /// Samples lost, for whatever reason.
+    pub lost: u64,
+    /// Threads that are sampled now.
+    pub threads: usize,
+    /// Bytes written, data and index.
+    pub bytes: u64,
+}
+
+/// What a recording came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Label and value of each line of the trailer, ready to print.
+    pub text: Vec<(String, String)>,
+    /// Samples stored.
+    pub samples: u64,
+    /// Samples whose stack reaches the thread's root.
+    pub rooted: u64,
+    /// How the started program ended, if it did.
+    pub command_status: Option<ExitStatus>,
+    /// The data file.
+    pub output: PathBuf,
+    /// The figure that `--fail-under` looks at: samples that reached a root, in percent.
+    pub quality_percent: f64,
+}
+
+/// Why there is no recording.
+#[derive(Debug)]
+pub enum RecordError {
+    /// The target may not be traced by this user.
+    NotPermitted(anyhow::Error),
+    /// The target ended before there was any data.
+    TargetGone(anyhow::Error),
+    /// The files could not be written.
+    Output(anyhow::Error),
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// Anything else.
+    Other(anyhow::Error),
+}
+
+/// The error of an injection, by the exit code that fits.
+pub(super) fn inject_error(error: InjectError) -> RecordError {
+    match error {
+        InjectError::Refused(refusal) => refusal_error(refusal),
+        InjectError::NotPermitted => RecordError::NotPermitted(error.into()),
+        error if error.is_gone() => RecordError::TargetGone(error.into()),
+        error => RecordError::Other(error.into()),
+    }
+}
+
+/// The error of a refused attach, by the exit code that fits.
+pub(super) fn refusal_error(refusal: Refusal) -> RecordError {
+    match refusal {
+        Refusal::NoSuchProcess { .. } | Refusal::Exited { .. } => {
+            RecordError::TargetGone(refusal.into())
+        }
+        Refusal::NotAProcess { .. } | Refusal::Own | Refusal::Unreadable { .. } => {
+            RecordError::Other(refusal.into())
+        }
+        _ => RecordError::NotPermitted(refusal.into()),
+    }
+}
+
+/// What the trace says of a recording before its first sample.
+pub(super) fn opening(
+    options: &Options,
+    pid: i32,
+    command_line: &[std::ffi::OsString],
+    setup: Setup,
+) -> Metadata {
+    let number = Value::Unsigned;
+    let text = |text: String| Value::Text(text);
+    let realtime = clock::clock_ns(nix::time::ClockId::CLOCK_REALTIME);
+    let host = nix::sys::utsname::uname().ok();
+    let part = |value: Option<&std::ffi::OsStr>| {
+        text(value.map(|value| value.to_string_lossy().into_owned()).unwrap_or_default())
+    };
+    let arguments = command_line.iter().map(|word| text(word.to_string_lossy().into_owned()));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    [
+        ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
+        ("engine", text(super::engine_name(setup))),
+        ("period_ns", number(setup.period_ns)),
+        ("freq_hz", number(u64::from(options.freq_hz))),
+        ("kernel_included", number(u64::from(setup.kernel))),
+        ("pid", number(pid as u64)),
+        ("command_line", Value::List(arguments.collect())),
+        ("host", part(host.as_ref().map(|host| host.nodename()))),
+        ("kernel", part(host.as_ref().map(|host| host.release()))),
+        ("cpus", number(cpus as u64)),
+        ("start_realtime_ns", number(realtime)),
+        ("start_monotonic_ns", number(clock::monotonic_now_ns())),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_string(), value))
+    .collect()
+}
+
+/// Closes the trace, waits for a started program, and sums up.
+pub(super) fn conclude(
+    ended: Ended,
+    engine: &str,
+    options: &Options,
+    command: Option<Started>,
+) -> Result<Summary, RecordError> {
+    let reckoning = ended.reckoning(engine.to_string());
+    let mut text = reckoning.lines();
+    let mut metadata = reckoning.metadata();
+    metadata
+        .insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
+    let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
+    let quality_percent = quality(&reckoning);
+    text.extend(why(&ended, &options.target));
+    let totals = ended.finished.close(metadata).map_err(super::output_error)?;
+    let command_status = command.map(|mut command| command.wait()).transpose();
+    let command_status = command_status
+        .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
+    if let Some(status) = command_status {
+        text.push(("program".to_string(), format!("ended with {status}")));
+    }
+    let (data, index) = totals.bytes;
+    let per_sample = (data + index) as f64 / samples.max(1) as f64;
+    let path = options.output.display();
+    text.push((
+        "written".to_string(),
+        format!("{path}: {data} bytes, {path}.idx: {index} bytes ({per_sample:.1} a sample)"),
+    ));
+    let output = options.output.clone();
+    Ok(Summary { text, samples, rooted, command_status, output, quality_percent })
+}
+
+fn quality(reckoning: &Reckoning<'_>) -> f64 {
+    reckoning.rooted() as f64 * 100.0 / reckoning.totals.samples.max(1) as f64
+}
+
+/// Why the recording ended, where the user did not ask for it, and what stays behind.
+fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
+    let reason = match (ended.end, target) {
+        (End::Asked | End::Output, _) | (End::Exited, Target::Command(_)) => None,
+        (End::Exited, Target::Pid(_)) => Some("the target exited"),
+        (End::Executed, _) => Some("the target executed another program"),
+        (End::SignalTaken, _) => Some(
+            "the application took SIGTRAP for itself; sampling was stopped before it could be hit",
+        ),
+    };
+    let reason = reason.map(|reason| ("ended".to_string(), reason.to_string()));
+    let residue =
+        ended.detached.residue.iter().map(|text| ("left behind".to_string(), text.clone()));
+    reason.into_iter().chain(residue).collect()
+}

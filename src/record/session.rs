@@ -1,0 +1,423 @@
+//! One recording: attach, sample, drain, detach.
+//!
+//! # Invariants
+//! - The handler is installed before an event is enabled, and events are closed before it is
+//!   removed.
+//! - Whatever fails after the attach, the target is cured: on every path out of here, and by the
+//!   guardian if this process dies.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use traceprof_abi::layout::{AgentState, Counter};
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::unwind::EndReason;
+
+use super::account::{self, CpuClock, Reckoning};
+use super::attach::Attached;
+use super::batch::Batch;
+use super::clock::{Clock, monotonic_now_ns};
+use super::collect::Collector;
+use super::modules::AddressMap;
+use super::perf::Events;
+use super::scribe::{Finished, Scribe};
+use super::stop::Stop;
+use super::threads::Registry;
+use super::{Event, Observer, Progress, RecordError};
+use crate::proc;
+
+/// How long the loop sleeps at most.
+const NAP: Duration = Duration::from_millis(10);
+/// Between two rotations, unless a table fills up before.
+const ROTATION: Duration = Duration::from_millis(100);
+/// Between two looks at whether the application took our signal away.
+const SIGNAL_WATCH: Duration = Duration::from_millis(50);
+/// Between two readings of the mappings when nothing hints at a change.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Samples must be readable by others after this long.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Between two reports of the progress.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Why the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The time was up, or a signal asked for it.
+    Asked,
+    /// The target is gone.
+    Exited,
+    /// The target runs another program now: nothing of ours is left in it.
+    Executed,
+    /// The application took the sampling signal for itself.
+    SignalTaken,
+    /// The trace could not be written.
+    Output,
+}
+
+/// A thing to do every so often.
+struct Every {
+    interval: Duration,
+    due: Instant,
+}
+
+impl Every {
+    fn new(interval: Duration) -> Self {
+        Self { interval, due: Instant::now() + interval }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now >= self.due;
+        if due {
+            self.due = now + self.interval;
+        }
+        due
+    }
+
+    fn hasten(&mut self) {
+        self.due = Instant::now();
+    }
+}
+
+/// A recording while it runs.
+pub struct Session<'a> {
+    pid: i32,
+    attached: Attached,
+    clock: Clock,
+    collector: Collector,
+    registry: Registry,
+    events: Option<Events>,
+    scribe: Scribe,
+    cpu: CpuClock,
+    exit: OwnedFd,
+    addresses: Arc<AddressMap>,
+    started: Instant,
+    started_ns: u64,
+    duration: Option<Duration>,
+    observer: &'a mut dyn Observer,
+    refresh: Every,
+    flush: Every,
+    system_start_ns: u64,
+    flushed_unknown: u64,
+}
+
+/// What the session is made of.
+pub struct Parts {
+    /// The target's process id.
+    pub pid: i32,
+    /// The injected agent, with its segments and modules.
+    pub attached: Attached,
+    /// The samples' clock.
+    pub clock: Clock,
+    /// The storage.
+    pub collector: Collector,
+    /// The writer's thread.
+    pub scribe: Scribe,
+    /// Readable when the target is gone.
+    pub exit: OwnedFd,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the events and turns sampling on.
+    pub fn start(
+        mut parts: Parts,
+        duration: Option<Duration>,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Self, (Box<Attached>, RecordError)> {
+        let pid = parts.pid;
+        let (registry, events) = match open_events(&parts) {
+            Ok(opened) => opened,
+            Err(error) => return Err((Box::new(parts.attached), error)),
+        };
+        parts.clock.advance();
+        let control = parts.attached.data().control();
+        let setup = parts.attached.setup;
+        // Relaxed: published by the Release below.
+        control.period_ticks.store(parts.clock.ticks(setup.period_ns), Ordering::Relaxed);
+        let cpu = CpuClock::start(pid);
+        // Release: pairs with the Acquire in the handler; all that was set up is visible.
+        control.state.store(AgentState::Sampling as u32, Ordering::Release);
+        events.enable();
+        let addresses = parts.attached.modules.current();
+        Ok(Self {
+            pid,
+            attached: parts.attached,
+            clock: parts.clock,
+            collector: parts.collector,
+            registry,
+            events: Some(events),
+            scribe: parts.scribe,
+            cpu,
+            exit: parts.exit,
+            addresses,
+            started: Instant::now(),
+            started_ns: monotonic_now_ns(),
+            duration,
+            observer,
+            refresh: Every::new(REFRESH),
+            flush: Every::new(FLUSH),
+            system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
+            flushed_unknown: 0,
+        })
+    }
+
+    /// Tells the observer that sampling is on.
+    pub fn announce(&mut self, engine: String, command_pid: Option<i32>) {
+        let threads = self.events.as_ref().map_or(0, Events::len);
+        let stops_ns = self.attached.stops_ns.clone();
+        self.observer.event(Event::Attached { engine, threads, stops_ns, command_pid });
+        for (tid, name) in &self.registry.blocked {
+            let text = format!(
+                "thread {tid} ({name}) blocks the sampling signal: it is not sampled while it does"
+            );
+            self.observer.event(Event::Notice(text));
+        }
+        self.tell_notices();
+    }
+
+    /// Samples until the end.
+    pub fn run(&mut self, stop: &Stop) -> End {
+        let mut rotation = Every::new(ROTATION);
+        let mut watch = Every::new(SIGNAL_WATCH);
+        let mut tick = Every::new(TICK);
+        let mut first = self.send_addresses();
+        // A program that has just been started maps its libraries now.
+        let settling = Instant::now() + Duration::from_secs(1);
+        loop {
+            if self.nap() {
+                return End::Exited;
+            }
+            self.cpu.advance();
+            if stop.is_due() {
+                return End::Asked;
+            }
+            if self.scribe.has_failed() {
+                return End::Output;
+            }
+            if watch.is_due() && self.signal_is_taken() {
+                return End::SignalTaken;
+            }
+            if std::mem::take(&mut first) || rotation.is_due() || self.collector.is_wanted() {
+                self.rotate();
+            }
+            if Instant::now() < settling {
+                self.refresh.hasten();
+            }
+            if self.refresh.is_due() && !self.look_at_mappings() {
+                return End::Executed;
+            }
+            if tick.is_due() {
+                self.tick();
+            }
+        }
+    }
+
+    /// Sleeps a little; true when the target is gone.
+    fn nap(&self) -> bool {
+        let mut wait = [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(NAP).unwrap_or(PollTimeout::ZERO);
+        // An interruption is a signal that asks for the end; the loop sees it.
+        poll(&mut wait, timeout).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The disposition is gone: the next hit would kill the target, so the events go first.
+    fn signal_is_taken(&mut self) -> bool {
+        let signal = self.attached.signal();
+        let Ok(status) = proc::status(self.pid) else { return false };
+        let is_caught = status.caught >> (signal - 1) & 1 == 1;
+        if !is_caught && status.has_memory {
+            self.events = None;
+            return true;
+        }
+        false
+    }
+
+    fn tick(&mut self) {
+        let control = self.attached.data().control();
+        let progress = Progress {
+            elapsed: self.started.elapsed(),
+            duration: self.duration,
+            samples: account::count(control, Counter::Samples),
+            lost: account::lost(control),
+            threads: self.registry.count(),
+            bytes: self.scribe.bytes(),
+        };
+        self.observer.tick(&progress);
+    }
+
+    fn rotate(&mut self) {
+        let flush = self.flush.is_due();
+        let before = self.registry.count_ever();
+        self.registry.scan(flush);
+        if self.registry.count_ever() != before {
+            // New threads have new stacks.
+            self.refresh.hasten();
+        }
+        let mut batch = Batch { flush, threads: self.registry.news(), ..Batch::default() };
+        let registry = &self.registry;
+        self.collector.rotate(&mut batch, &|_| false, &|inner| registry.is_gone(inner));
+        self.attached.modules.recycle();
+        self.grow();
+        self.close_younger_events();
+        self.finish_batch(&mut batch);
+        self.registry.retire(&mut batch.threads);
+        if batch.flush || !batch.samples.is_empty() || !batch.threads.is_empty() {
+            self.scribe.send(batch);
+        }
+    }
+
+    /// Times, and threads that only their samples tell of.
+    fn finish_batch(&mut self, batch: &mut Batch) {
+        self.clock.advance();
+        let no_module = EndReason::NoModule as u16;
+        for sample in &mut batch.samples {
+            sample.time = self.clock.monotonic_ns(sample.time);
+            self.flushed_unknown += u64::from(sample.reason == no_module);
+        }
+        if std::mem::take(&mut self.flushed_unknown) > 0 {
+            // Code that no table covers yet: a library was loaded.
+            self.refresh.hasten();
+        }
+        self.registry.meet_samples(&batch.samples, &mut batch.threads);
+        batch.addresses = Some(Arc::clone(&self.addresses));
+    }
+
+    /// Keeps thread slots populated ahead of their use.
+    fn grow(&mut self) {
+        if let Err(error) = self.attached.grow() {
+            let text = format!("no memory for more thread slots: {error}");
+            self.observer.event(Event::Notice(text));
+        }
+    }
+
+    fn close_younger_events(&mut self) {
+        let Some(events) = &mut self.events else { return };
+        for index in self.registry.younger_events() {
+            if events.close(index) {
+                let word = &self.attached.data().events_retired()[index as usize / 64];
+                // Relaxed: a handler that sees it late counts one more duplicate.
+                word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Reads the mappings; false if the agent's are not among them.
+    fn look_at_mappings(&mut self) -> bool {
+        let Ok(mappings) = proc::mappings(self.pid) else { return true };
+        if !mappings.is_empty() && !self.attached.is_in(&mappings) {
+            return false;
+        }
+        match self.attached.refresh(&mappings) {
+            Ok(Some(addresses)) => self.addresses = addresses,
+            Ok(None) => {}
+            Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
+        }
+        self.tell_notices();
+        true
+    }
+
+    fn tell_notices(&mut self) {
+        for text in std::mem::take(&mut self.attached.modules.notices) {
+            self.observer.event(Event::Notice(text));
+        }
+    }
+
+    fn send_addresses(&self) -> bool {
+        let addresses = Some(Arc::clone(&self.addresses));
+        self.scribe.send(Batch { addresses, ..Batch::default() });
+        false
+    }
+
+    /// Turns sampling off, cures the target, collects what is left.
+    pub fn finish(mut self, end: End) -> Result<Ended, RecordError> {
+        self.observer.event(Event::Detaching);
+        self.cpu.advance();
+        let elapsed_ns = monotonic_now_ns() - self.started_ns;
+        let signal = self.attached.signal();
+        self.registry.scan(true);
+        self.registry.note_blocked(signal);
+        let system_now_ns = proc::system_time_ns(self.pid).ok();
+        if let Some(events) = &self.events {
+            events.disable();
+        }
+        self.events = None;
+        let detached = self.attached.detach(end == End::Exited);
+        let mut batch = Batch { flush: true, threads: self.registry.news(), ..Batch::default() };
+        self.collector.finish(&mut batch);
+        self.finish_batch(&mut batch);
+        self.scribe.send(batch);
+        let finished = self.scribe.finish().map_err(super::output_error)?;
+        let blocked_ns = 0;
+        Ok(Ended {
+            end,
+            finished,
+            detached,
+            attached: self.attached,
+            cpu_ns: self.cpu.used_ns(),
+            system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
+            blocked_ns,
+            blocked: self.registry.blocked.into_iter().collect(),
+            elapsed_ns,
+            threads_seen: self.registry.seen_count(),
+            holes: self.collector.stats.holes,
+        })
+    }
+}
+
+/// A recording whose target is cured and whose samples are written.
+pub struct Ended {
+    /// Why it ended.
+    pub end: End,
+    /// The writer before its last words.
+    pub finished: Finished,
+    /// How long the target was stopped for the cure, and what stays behind.
+    pub detached: super::attach::Detached,
+    attached: Attached,
+    cpu_ns: u64,
+    system_ns: Option<u64>,
+    blocked_ns: u64,
+    blocked: Vec<(i32, String)>,
+    elapsed_ns: u64,
+    threads_seen: usize,
+    holes: u64,
+}
+
+impl Ended {
+    /// The reckoning.
+    pub fn reckoning(&self, engine: String) -> Reckoning<'_> {
+        let setup = self.attached.setup;
+        Reckoning {
+            control: self.attached.data().control(),
+            totals: self.finished.totals(),
+            engine,
+            period_ns: setup.period_ns,
+            kernel: setup.kernel,
+            cpu_ns: self.cpu_ns,
+            system_ns: self.system_ns.filter(|_| !setup.kernel),
+            blocked_ns: self.blocked_ns,
+            blocked: self.blocked.clone(),
+            elapsed_ns: self.elapsed_ns,
+            threads_seen: self.threads_seen,
+            holes: self.holes,
+            attach_stops_ns: self.attached.stops_ns.clone(),
+            detach_stopped_ns: self.detached.stopped_ns,
+        }
+    }
+}
+
+fn open_events(parts: &Parts) -> Result<(Registry, Events), RecordError> {
+    let data = parts.attached.data();
+    let signal = parts.attached.signal();
+    let open = || {
+        let mut registry = Registry::new(parts.pid, data)?;
+        let events = Events::open(parts.pid, parts.attached.setup)?;
+        registry.scan(true);
+        registry.note_blocked(signal);
+        let used = |tid| proc::task_cpu_ns(parts.pid, tid).unwrap_or(0);
+        registry.prime(events.threads().map(|(tid, event)| (tid, event, used(tid))));
+        Ok((registry, events))
+    };
+    open().map_err(|error| super::event_error(parts.pid, error))
+}
