@@ -167,14 +167,17 @@ impl Reckoning<'_> {
         let asked = 1e9 / self.period_ns as f64;
         let effective = self.totals.weight as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
         if self.cpu_ns < self.period_ns {
-            return format!("{asked:.0} Hz of CPU time asked; the target used less than one period");
+            return format!(
+                "{asked:.0} Hz of CPU time asked; the target used less than one period"
+            );
         }
         format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had")
     }
 
     fn samples(&self) -> String {
         let samples = self.totals.samples;
-        let mut text = format!("{samples}, of which {} reached a root", percent(self.rooted(), samples));
+        let mut text =
+            format!("{samples}, of which {} reached a root", percent(self.rooted(), samples));
         let others = EndReason::ALL.iter().zip(self.totals.reasons);
         let others = others.filter(|(reason, count)| **reason != EndReason::Root && *count > 0);
         let others: Vec<_> =

@@ -144,7 +144,8 @@ impl Attached {
         self.data.populate(0, layout::EVENTS_RETIRED_OFFSET + layout::EVENTS_MAX as u64 / 8)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Half a second of samples on all cores: five rotations.
-        let records = (u64::from(freq_hz) * cores / 2).clamp(RECORDS_MIN, table::LOG_RECORDS as u64);
+        let records =
+            (u64::from(freq_hz) * cores / 2).clamp(RECORDS_MIN, table::LOG_RECORDS as u64);
         let words = (records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
         for index in 0..layout::TRACE_TABLES {
             let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;

@@ -96,7 +96,10 @@ fn read(mode: ClockMode) -> Reading {
         let first = ticks(mode);
         let monotonic_ns = monotonic_now_ns();
         let last = ticks(mode);
-        (last - first.min(last), Reading { ticks: first + (last.saturating_sub(first)) / 2, monotonic_ns })
+        (
+            last - first.min(last),
+            Reading { ticks: first + (last.saturating_sub(first)) / 2, monotonic_ns },
+        )
     };
     let best = (0..5).map(|_| attempt()).min_by_key(|(width, _)| *width);
     best.map_or(Reading { ticks: 0, monotonic_ns: 0 }, |(_, reading)| match mode {

@@ -49,14 +49,10 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     check_output(options)?;
     let mut stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
     // Forked first, while this process has one thread and nothing open.
-    let mut guardian = Guardian::start()
-        .context("starting the guardian process")
-        .map_err(RecordError::Other)?;
+    let mut guardian =
+        Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
     let mut opened = Opened::open(&options.target, &mut guardian)?;
-    let permits = Permits {
-        seccomp_filter: options.allow_seccomp,
-        tracer: Some(guardian.pid()),
-    };
+    let permits = Permits { seccomp_filter: options.allow_seccomp, tracer: Some(guardian.pid()) };
     inject::preflight_with(opened.pid, permits).map_err(refusal_error)?;
     let before = opened.before(options)?;
     let clock = Clock::start(before.clock_mode);

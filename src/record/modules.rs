@@ -138,10 +138,7 @@ impl<'a> Modules<'a> {
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
     /// `grow` is called with the bytes about to be used, before they are written.
-    pub fn refresh(
-        &mut self,
-        mappings: &[Mapping],
-    ) -> io::Result<Option<Arc<AddressMap>>> {
+    pub fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         let mut ranges = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.exec && !self.is_own(mapping)) {
             // Code that cannot be read cannot be looked at by the handler either.

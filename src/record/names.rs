@@ -37,7 +37,11 @@ impl Names {
         for frame in traces.iter().flat_map(|trace| &trace.frames) {
             let (module, place) = locate(addresses, *frame);
             if !self.places.contains_key(&place) {
-                wanted.entry(place.0).or_insert_with(|| (module.cloned(), Vec::new())).1.push(place.1);
+                wanted
+                    .entry(place.0)
+                    .or_insert_with(|| (module.cloned(), Vec::new()))
+                    .1
+                    .push(place.1);
             }
         }
         for (index, (module, mut svmas)) in wanted {
@@ -100,9 +104,7 @@ fn locate(addresses: &AddressMap, frame: u64) -> (Option<&Arc<LoadedModule>>, Pl
     let avma = lookup_avma(frame);
     match addresses.find(avma) {
         Some(range) => match &range.module {
-            Some(module) => {
-                (Some(module), (Some(module.index), avma.wrapping_sub(range.bias)))
-            }
+            Some(module) => (Some(module), (Some(module.index), avma.wrapping_sub(range.bias))),
             None => (None, (None, avma)),
         },
         None => (None, (None, avma)),

@@ -159,8 +159,7 @@ pub(super) fn conclude(
     let reckoning = ended.reckoning(engine.to_string());
     let mut text = reckoning.lines();
     let mut metadata = reckoning.metadata();
-    metadata
-        .insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
+    metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
     let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
     let quality_percent = quality(&reckoning);
     text.extend(why(&ended, &options.target));

@@ -63,7 +63,9 @@ impl Held {
             // SAFETY: a descriptor of this process that nothing here uses.
             unsafe { libc::close(go_fd) };
             // SAFETY: only system calls on descriptors that the parent keeps open until now.
-            unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer as u32), 0, 0, 0) };
+            unsafe {
+                libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(tracer as u32), 0, 0, 0)
+            };
             // SAFETY: as above; the buffer is four bytes.
             unsafe { libc::write(tell_fd, pid.as_ptr().cast(), pid.len()) };
             // SAFETY: as above; the buffer is one byte.

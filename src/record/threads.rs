@@ -120,11 +120,8 @@ impl Registry {
 
     fn look(&self, tid: i32) -> io::Result<Known> {
         let stat = proc::task_stat(self.pid, tid)?;
-        let inner = if self.same_namespace {
-            tid
-        } else {
-            proc::task_status(self.pid, tid)?.inner_pid
-        };
+        let inner =
+            if self.same_namespace { tid } else { proc::task_status(self.pid, tid)?.inner_pid };
         Ok(Known { name: stat.name, start_time: stat.start_time, inner: inner as u32 })
     }
 

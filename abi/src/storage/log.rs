@@ -9,7 +9,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// One sample as the handler stores it. 128 bytes, two cache lines.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SampleRecord {
     /// instance id << 32 | index + 1, stored last.
     pub commit: AtomicU64,

@@ -69,9 +69,7 @@ impl UserContext {
             pc: rip,
             sp: rsp,
             fp: rbp,
-            gpr: [
-                rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15,
-            ],
+            gpr: [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15],
         }
     }
 }

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs the models of the lock-free steps over all interleavings. Takes about a minute.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export RUSTFLAGS="--cfg loom"
+exec cargo test -p traceprof-abi --release --target-dir target/loom --test loom "$@"
