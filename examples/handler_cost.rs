@@ -1,0 +1,159 @@
+//! What one sample costs inside the handler: the real agent image, laid out in this process, is
+//! called with a real signal frame at the bottom of stacks of known depth.
+//!
+//! Prints one line for each depth: `depth frames ns` (median of many batches, warm). The kernel's
+//! share (timer, signal delivery, sigreturn) is not in it. `scripts/bench` reads this.
+//!
+//! # Safety
+//! A benchmark: it maps memory at an address of its own choosing and jumps into it.
+
+use std::cell::Cell;
+use std::fs;
+use std::time::Instant;
+
+use traceprof::elf::Elf;
+use traceprof::inject::image;
+use traceprof::proc;
+use traceprof::unwind::{self, ExecRange, TableWriter};
+use traceprof_abi::layout::{self, AgentState, ClockMode, Counter, MAGIC};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::rotation::Rotation;
+use traceprof_abi::storage::table;
+use traceprof_abi::sync::{AtomicU64, Ordering};
+
+const BASE: u64 = 0x1000_0000_0000;
+const BATCH: u32 = 2000;
+const BATCHES: usize = 101;
+
+type Handler = unsafe extern "C" fn(i32, *const Info, *const libc::c_void);
+
+#[repr(C)]
+struct Info {
+    signo: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    addr: u64,
+    data: u64,
+    kind: u32,
+    flags: u32,
+    rest: [u64; 11],
+}
+
+thread_local! {
+    static HANDLER: Cell<u64> = const { Cell::new(0) };
+    static RESULT: Cell<f64> = const { Cell::new(0.0) };
+}
+
+fn main() {
+    let (handler, data) = install();
+    HANDLER.set(handler);
+    let signal = libc::SIGUSR1;
+    let here: extern "C" fn(i32, *const libc::siginfo_t, *const libc::c_void) = measure;
+    // SAFETY: zero bytes are a valid sigaction; the handler has the kernel's signature.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = here as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+    println!("{:>6} {:>7} {:>9}", "depth", "frames", "ns");
+    for depth in [8u32, 32, 128] {
+        let table = data.table(0).expect("there is a first table");
+        down(depth.saturating_sub(7), signal);
+        let frames = table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0);
+        println!("{depth:>6} {frames:>7} {:>9.0}", RESULT.get());
+        table.reset(1);
+    }
+    let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);
+    eprintln!("hits that found the log full (their cost counts all the same): {lost}");
+}
+
+#[inline(never)]
+fn down(depth: u32, signal: i32) -> u32 {
+    if depth == 0 {
+        // SAFETY: a signal to ourselves that has a handler.
+        unsafe { libc::raise(signal) };
+        return 0;
+    }
+    std::hint::black_box(down(depth - 1, signal)) + 1
+}
+
+extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c_void) {
+    // SAFETY: the address is the image's handler, of this signature.
+    let handler = unsafe { std::mem::transmute::<usize, Handler>(HANDLER.get() as usize) };
+    let data = u64::from(layout::SIG_DATA_MARK) << 48;
+    let info =
+        Info { signo: 5, errno: 0, code: 6, padding: 0, addr: 0, data, kind: 1, flags: 0, rest: [0; 11] };
+    let mut times: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                // SAFETY: a real context of this thread, on whose stack we stand.
+                unsafe { handler(5, &raw const info, context) };
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(BATCH)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    RESULT.set(times[BATCHES / 2]);
+}
+
+/// Maps the three segments, lays out image and tables, and says that sampling is on.
+fn install() -> (u64, DataSegment) {
+    let map = |at: u64, len: u64| {
+        let flags =
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: fresh memory at an address that is free, or the call fails.
+        let got = unsafe { libc::mmap(at as *mut _, len as usize, access, flags, -1, 0) };
+        assert_eq!(got as u64, at, "{}", std::io::Error::last_os_error());
+        got.cast::<u8>()
+    };
+    let code = map(BASE, layout::CODE_LEN);
+    let tables = map(BASE + layout::TABLES_DISTANCE, layout::TABLES_LEN);
+    let data = map(BASE + layout::DATA_DISTANCE, layout::DATA_LEN);
+    // SAFETY: the mapping above; nothing else knows of it yet.
+    let room = unsafe { std::slice::from_raw_parts_mut(code, layout::CODE_LEN as usize) };
+    let entries = image::lay_out(room, BASE).expect("the image can be laid out");
+    // SAFETY: whole pages of the mapping above.
+    unsafe { libc::mprotect(code.cast(), room.len(), libc::PROT_READ | libc::PROT_EXEC) };
+    // SAFETY: zeroed, aligned memory that stays mapped.
+    let words = unsafe {
+        std::slice::from_raw_parts(tables.cast::<AtomicU64>(), layout::TABLES_LEN as usize / 8)
+    };
+    publish(words);
+    // SAFETY: a zeroed mapping of the segment's length that stays mapped.
+    let data = unsafe { DataSegment::new(data) };
+    let control = data.control();
+    control.magic.store(MAGIC, Ordering::Relaxed);
+    control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
+    control.clock_mode.store(ClockMode::Tsc as u32, Ordering::Relaxed);
+    control.period_ns.store(1_000_000, Ordering::Relaxed);
+    control.slots_limit.store(16, Ordering::Relaxed);
+    control.window_epoch.store(1, Ordering::Relaxed);
+    let all: Vec<_> = (0..layout::TRACE_TABLES).filter_map(|index| data.table(index)).collect();
+    for table in &all {
+        table.header.arena_limit.store(table::ARENA_WORDS as u64, Ordering::Relaxed);
+        table.header.log_limit.store(table::LOG_RECORDS as u64, Ordering::Relaxed);
+    }
+    Rotation::start(&all, &control.active);
+    control.state.store(AgentState::Sampling as u32, Ordering::Release);
+    (entries.handler, data)
+}
+
+fn publish(words: &'static [AtomicU64]) {
+    let mut writer = TableWriter::new(words);
+    let mappings = proc::mappings(std::process::id() as i32).expect("own mappings");
+    let mut ranges = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0) {
+        let bytes = fs::read(&mapping.path).expect("own files can be read");
+        let elf = Elf::parse(&bytes).expect("own files are ELF");
+        let bias = elf.bias(mapping.start, mapping.file_offset, true).unwrap_or(0);
+        let module = unwind::compile(&bytes).ok().and_then(|table| writer.add_module(&table).ok());
+        ranges.push(ExecRange { start: mapping.start, end: mapping.end, bias, module });
+    }
+    let writable = mappings.iter().filter(|m| m.read && m.write).map(|m| (m.start, m.end));
+    let writable: Vec<_> = writable.collect();
+    writer.publish(&ranges, &writable).expect("the tables segment has room");
+}
