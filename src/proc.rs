@@ -1,8 +1,25 @@
 //! What `/proc` tells of the target: the only user of the procfs crate.
+//!
+//! The crate opens the process's directory once, so that all reads of one call are of one process,
+//! and parses `stat`, `syscall` and `task`. `maps` and `status` are parsed here from bytes: paths
+//! and thread names need not be UTF-8, and a profiler that fails on such a name is of no use.
+//!
+//! # Invariants
+//! - A process or thread that is gone is an ordinary result: [`io::ErrorKind::NotFound`].
+//!
+//! # Does not
+//! - stop, signal or change anything.
 
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use procfs::ProcError;
+use procfs::process::{Process, Syscall};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,19 +48,467 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+/// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Name (comm), with bytes that are not UTF-8 replaced.
+    pub name: String,
+    /// State letter: `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
+    pub state: char,
+    /// Thread group id: the pid of the process.
+    pub tgid: i32,
+    /// Pid of the parent.
+    pub parent: i32,
+    /// Pid of the tracer, 0 if there is none.
+    pub tracer: i32,
+    /// Real user id.
+    pub uid: u32,
+    /// Effective user id.
+    pub euid: u32,
+    /// Saved user id.
+    pub suid: u32,
+    /// Real group id.
+    pub gid: u32,
+    /// Effective group id.
+    pub egid: u32,
+    /// Saved group id.
+    pub sgid: u32,
+    /// The thread's id in its innermost pid namespace.
+    pub inner_pid: i32,
+    /// The process's id in its innermost pid namespace.
+    pub inner_tgid: i32,
+    /// Number of threads.
+    pub threads: u32,
+    /// It has memory of its own: not a kernel thread, not a zombie.
+    pub has_memory: bool,
+    /// It is a kernel thread.
+    pub kernel_thread: bool,
+    /// Seccomp mode: 0 none, 1 strict, 2 filter.
+    pub seccomp: u32,
+    /// It runs on a shadow stack.
+    pub shadow_stack: bool,
+    /// Signals pending for the thread; bit 0 is signal 1, as in the four that follow.
+    pub pending: u64,
+    /// Signals pending for the process.
+    pub shared_pending: u64,
+    /// Blocked by the thread.
+    pub blocked: u64,
+    /// Ignored by the process.
+    pub ignored: u64,
+    /// Caught by the process.
+    pub caught: u64,
+    /// Effective capabilities.
+    pub cap_effective: u64,
+}
+
+/// What a thread is doing, from `/proc/PID/task/TID/syscall`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs, or is ready to.
+    Running,
+    /// It is blocked outside a system call (a page fault, a stop).
+    Blocked {
+        /// Its stack pointer.
+        sp: u64,
+        /// Its program counter.
+        pc: u64,
+    },
+    /// It is blocked in a system call.
+    Syscall {
+        /// The system call's number.
+        number: u64,
+        /// Its arguments.
+        args: [u64; 6],
+        /// Its stack pointer.
+        sp: u64,
+        /// The address after the system call instruction.
+        pc: u64,
+    },
+}
+
+/// A thread's name, state and times, from `/proc/PID/task/TID/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskStat {
+    /// Name (comm), with bytes that are not UTF-8 replaced.
+    pub name: String,
+    /// State letter as in [`Status::state`].
+    pub state: char,
+    /// When it started, in clock ticks since boot: with the id it names a thread for good.
+    pub start_time: u64,
+    /// User and system time in clock ticks.
+    pub cpu_ticks: u64,
+}
+
+/// Class and machine of an executable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElfKind {
+    /// 64-bit, not 32-bit.
+    pub is_64: bool,
+    /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
+    pub machine: u16,
+}
+
 /// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
 /// live thread.
-pub fn mappings(_pid: i32) -> io::Result<Vec<Mapping>> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
+    let process = open(pid)?;
+    let whole = read_file(&process, "maps")?;
+    if !whole.is_empty() {
+        return parse_maps(&whole);
+    }
+    for tid in tasks(pid)?.into_iter().filter(|&tid| tid != pid) {
+        match read_file(&process, format!("task/{tid}/maps")) {
+            Ok(bytes) if !bytes.is_empty() => return parse_maps(&bytes),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Kernel thread ids of a process, ascending.
-pub fn tasks(_pid: i32) -> io::Result<Vec<i32>> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
+    let mut tids = Vec::new();
+    for task in open(pid)?.tasks().map_err(to_io)? {
+        tids.push(task.map_err(to_io)?.tid);
+    }
+    tids.sort_unstable();
+    Ok(tids)
 }
 
 /// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the
 /// target's root with device and inode compared.
-pub fn open_mapping(_pid: i32, _mapping: &Mapping) -> io::Result<OwnedFd> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    if mapping.inode == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a mapping of a file"));
+    }
+    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    if let Ok(file) = open_regular(Path::new(&direct)) {
+        return Ok(file.into());
+    }
+    let mut path = PathBuf::from(format!("/proc/{pid}/root")).into_os_string();
+    path.push(&mapping.path);
+    let file = open_regular(Path::new(&path))?;
+    let found = file.metadata()?;
+    let device = (libc::major(found.dev()), libc::minor(found.dev()));
+    // Btrfs and overlayfs show another anonymous device (major 0) to stat than to maps.
+    let same_device = device == mapping.device || (device.0 == 0 && mapping.device.0 == 0);
+    if found.ino() != mapping.inode || !same_device {
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{} was replaced since it was mapped", mapping.path.display()),
+        ));
+    }
+    Ok(file.into())
+}
+
+/// Reads the target's memory, all of it or an error.
+pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
+    let memory = open(pid)?.mem().map_err(to_io)?;
+    let mut bytes = vec![0; len];
+    memory.read_exact_at(&mut bytes, start)?;
+    Ok(bytes)
+}
+
+/// The status of a process (of its leader).
+pub fn status(pid: i32) -> io::Result<Status> {
+    parse_status(&read_file(&open(pid)?, "status")?)
+}
+
+/// The status of a thread.
+pub fn task_status(pid: i32, tid: i32) -> io::Result<Status> {
+    parse_status(&read_file(&open(pid)?, format!("task/{tid}/status"))?)
+}
+
+/// When a process started, in clock ticks since boot: with the pid it names a process for good.
+pub fn start_time(pid: i32) -> io::Result<u64> {
+    Ok(open(pid)?.stat().map_err(to_io)?.starttime)
+}
+
+/// Name, state and times of a thread.
+pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
+    let task = open(pid)?.task_from_tid(tid).map_err(to_io)?;
+    let stat = task.stat().map_err(to_io)?;
+    Ok(TaskStat {
+        name: stat.comm,
+        state: stat.state,
+        start_time: stat.starttime,
+        cpu_ticks: stat.utime + stat.stime,
+    })
+}
+
+/// What a thread is doing. Needs the permission to trace it.
+pub fn task_activity(pid: i32, tid: i32) -> io::Result<Activity> {
+    let task = open(pid)?.task_from_tid(tid).map_err(to_io)?;
+    Ok(match task.syscall().map_err(to_io)? {
+        Syscall::Running => Activity::Running,
+        Syscall::Blocked { syscall_number, argument_registers, stack_pointer, program_counter } => {
+            match u64::try_from(syscall_number) {
+                Ok(number) => Activity::Syscall {
+                    number,
+                    args: argument_registers,
+                    sp: stack_pointer,
+                    pc: program_counter,
+                },
+                Err(_) => Activity::Blocked { sp: stack_pointer, pc: program_counter },
+            }
+        }
+        // Running, and whatever a later version of the crate tells apart.
+        _ => Activity::Running,
+    })
+}
+
+/// Whether a process shares this process's IPC namespace, so that it can attach its segments.
+pub fn same_ipc_namespace(pid: i32) -> io::Result<bool> {
+    let theirs = std::fs::metadata(format!("/proc/{pid}/ns/ipc"))?;
+    let ours = std::fs::metadata("/proc/self/ns/ipc")?;
+    Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
+}
+
+/// Class and machine of the executable that a process runs.
+pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
+    let mut header = [0u8; 20];
+    File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut header)?;
+    if header[..4] != *b"\x7fELF" {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the executable is not ELF"));
+    }
+    Ok(ElfKind { is_64: header[4] == 2, machine: u16::from_le_bytes([header[18], header[19]]) })
+}
+
+/// Path of the executable as the target sees it.
+pub fn executable(pid: i32) -> io::Result<PathBuf> {
+    open(pid)?.exe().map_err(to_io)
+}
+
+/// Command line of a process, its arguments as they were given.
+pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
+    let bytes = read_file(&open(pid)?, "cmdline")?;
+    let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    if trimmed.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(trimmed.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect())
+}
+
+fn open(pid: i32) -> io::Result<Process> {
+    Process::new(pid).map_err(to_io)
+}
+
+fn open_regular(path: &Path) -> io::Result<File> {
+    // Non-blocking: the name may by now belong to a FIFO, and opening one must not hang.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "not a regular file"));
+    }
+    Ok(file)
+}
+
+fn read_file(process: &Process, name: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(16 * 1024);
+    let mut file = process.open_relative(name.as_ref()).map_err(to_io)?;
+    file.read_to_end(&mut bytes).map_err(gone)?;
+    Ok(bytes)
+}
+
+/// A read of a process that ended since its file was opened gives ESRCH.
+fn gone(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),
+        _ => error,
+    }
+}
+
+fn to_io(error: ProcError) -> io::Error {
+    match error {
+        ProcError::PermissionDenied(_) => io::ErrorKind::PermissionDenied.into(),
+        ProcError::NotFound(_) => io::ErrorKind::NotFound.into(),
+        ProcError::Io(error, _) => gone(error),
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}
+
+fn malformed(what: &str, line: &[u8]) -> io::Error {
+    let line = String::from_utf8_lossy(line);
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what}: cannot read line: {line}"))
+}
+
+fn parse_maps(bytes: &[u8]) -> io::Result<Vec<Mapping>> {
+    bytes
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| parse_mapping(line).ok_or_else(|| malformed("maps", line)))
+        .collect()
+}
+
+fn parse_mapping(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let (start, end) = text()?.split_once('-')?;
+    let permissions = text()?.as_bytes();
+    let file_offset = text()?;
+    let (major, minor) = text()?.split_once(':')?;
+    let inode = text()?;
+    let path = fields.next().unwrap_or_default().trim_ascii_start();
+    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let flag = |index: usize, letter: u8| permissions.get(index) == Some(&letter);
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        read: flag(0, b'r'),
+        write: flag(1, b'w'),
+        exec: flag(2, b'x'),
+        shared: flag(3, b's'),
+        file_offset: u64::from_str_radix(file_offset, 16).ok()?,
+        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+        inode: inode.parse().ok()?,
+        path: unescape(path),
+        deleted,
+    })
+}
+
+/// The kernel writes a newline in a path as `\012` and nothing else differently.
+fn unescape(path: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, tail)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(b"\\012") {
+            out.push(b'\n');
+            rest = after;
+        } else {
+            out.push(first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(out)
+}
+
+fn parse_status(bytes: &[u8]) -> io::Result<Status> {
+    let mut status = Status::default();
+    for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+        let value = String::from_utf8_lossy(line[colon + 1..].trim_ascii());
+        set_field(&mut status, &line[..colon], &value).ok_or_else(|| malformed("status", line))?;
+    }
+    if status.tgid == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(status)
+}
+
+fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
+    let hex = || u64::from_str_radix(value, 16).ok();
+    let mut words = value.split_ascii_whitespace();
+    match name {
+        b"Name" => status.name = value.to_owned(),
+        b"State" => status.state = value.chars().next()?,
+        b"Tgid" => status.tgid = value.parse().ok()?,
+        b"Pid" => status.inner_pid = value.parse().ok()?,
+        b"NSpid" => status.inner_pid = words.next_back()?.parse().ok()?,
+        b"NStgid" => status.inner_tgid = words.next_back()?.parse().ok()?,
+        b"PPid" => status.parent = value.parse().ok()?,
+        b"TracerPid" => status.tracer = value.parse().ok()?,
+        b"Uid" => {
+            status.uid = words.next()?.parse().ok()?;
+            status.euid = words.next()?.parse().ok()?;
+            status.suid = words.next()?.parse().ok()?;
+        }
+        b"Gid" => {
+            status.gid = words.next()?.parse().ok()?;
+            status.egid = words.next()?.parse().ok()?;
+            status.sgid = words.next()?.parse().ok()?;
+        }
+        b"VmSize" => status.has_memory = true,
+        b"Kthread" => status.kernel_thread = value == "1",
+        b"Threads" => status.threads = value.parse().ok()?,
+        b"Seccomp" => status.seccomp = value.parse().ok()?,
+        b"SigPnd" => status.pending = hex()?,
+        b"ShdPnd" => status.shared_pending = hex()?,
+        b"SigBlk" => status.blocked = hex()?,
+        b"SigIgn" => status.ignored = hex()?,
+        b"SigCgt" => status.caught = hex()?,
+        b"CapEff" => status.cap_effective = hex()?,
+        b"x86_Thread_features" => status.shadow_stack = words.any(|word| word == "shstk"),
+        _ => {}
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &[u8]) -> Mapping {
+        parse_mapping(text).unwrap()
+    }
+
+    #[test]
+    fn mapping_of_a_file_is_read_whole() {
+        let mapping = line(b"7f1200000000-7f1200021000 r-xp 00002000 fe:01 1234   /usr/lib/a b.so");
+        assert_eq!((mapping.start, mapping.end), (0x7f12_0000_0000, 0x7f12_0002_1000));
+        assert!(mapping.read && mapping.exec && !mapping.write && !mapping.shared);
+        assert_eq!((mapping.file_offset, mapping.device), (0x2000, (0xfe, 1)));
+        assert_eq!((mapping.inode, mapping.path.as_bytes()), (1234, &b"/usr/lib/a b.so"[..]));
+    }
+
+    #[test]
+    fn deleted_mark_newline_and_bytes_that_are_not_text_are_kept_apart() {
+        let mapping = line(b"1000-2000 rw-s 0 00:05 9 /x\\012y\xff (deleted)");
+        assert_eq!(mapping.path.as_bytes(), b"/x\ny\xff");
+        assert!(mapping.deleted && mapping.shared);
+    }
+
+    #[test]
+    fn line_without_path_is_anonymous() {
+        assert!(line(b"1000-2000 rw-p 00000000 00:00 0 ").path.is_empty());
+        assert!(parse_maps(b"nonsense\n").is_err());
+    }
+
+    #[test]
+    fn status_survives_a_strange_name() {
+        let text = b"Name:\ta:b\xff c\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nNSpid:\t9\t4\n\
+            NStgid:\t7\t2\nUid:\t1\t2\t3\t4\nSigBlk:\tfffffffe7ffbfeff\nTracerPid:\t12\n";
+        let status = parse_status(text).unwrap();
+        assert_eq!((status.state, status.tgid, status.tracer), ('S', 7, 12));
+        assert_eq!((status.inner_pid, status.inner_tgid, status.euid), (4, 2, 2));
+        assert!(status.name.starts_with("a:b"));
+        assert_eq!(status.blocked, 0xffff_fffe_7ffb_feff);
+    }
+
+    #[test]
+    fn own_process_is_described() {
+        let pid = std::process::id() as i32;
+        let marker = 0x5eed_u64;
+        let address = &raw const marker as u64;
+        let bytes = read_memory(pid, address, 8).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes.try_into().unwrap()), 0x5eed);
+        let status = status(pid).unwrap();
+        assert_eq!((status.tgid, status.inner_tgid), (pid, pid));
+        assert!(status.has_memory && !status.kernel_thread);
+        assert!(tasks(pid).unwrap().contains(&pid));
+        assert!(same_ipc_namespace(pid).unwrap());
+        assert!(elf_kind(pid).unwrap().is_64);
+        assert_eq!(start_time(pid).unwrap(), task_stat(pid, pid).unwrap().start_time);
+        let own = mappings(pid).unwrap();
+        let code = own.iter().find(|mapping| mapping.exec && mapping.inode != 0).unwrap();
+        let mut magic = [0; 4];
+        File::from(open_mapping(pid, code).unwrap()).read_exact(&mut magic).unwrap();
+        assert_eq!(&magic, b"\x7fELF");
+    }
+
+    #[test]
+    fn missing_process_is_not_found() {
+        for error in [
+            mappings(i32::MAX).unwrap_err(),
+            tasks(i32::MAX).unwrap_err(),
+            status(i32::MAX).unwrap_err(),
+            task_stat(std::process::id() as i32, i32::MAX).unwrap_err(),
+            elf_kind(i32::MAX).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+    }
 }
