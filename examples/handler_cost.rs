@@ -83,8 +83,17 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
     // SAFETY: the address is the image's handler, of this signature.
     let handler = unsafe { std::mem::transmute::<usize, Handler>(HANDLER.get() as usize) };
     let data = u64::from(layout::SIG_DATA_MARK) << 48;
-    let info =
-        Info { signo: 5, errno: 0, code: 6, padding: 0, addr: 0, data, kind: 1, flags: 0, rest: [0; 11] };
+    let info = Info {
+        signo: 5,
+        errno: 0,
+        code: 6,
+        padding: 0,
+        addr: 0,
+        data,
+        kind: 1,
+        flags: 0,
+        rest: [0; 11],
+    };
     let mut times: Vec<f64> = (0..BATCHES)
         .map(|_| {
             let start = Instant::now();
@@ -102,8 +111,10 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
 /// Maps the three segments, lays out image and tables, and says that sampling is on.
 fn install() -> (u64, DataSegment) {
     let map = |at: u64, len: u64| {
-        let flags =
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_FIXED_NOREPLACE
+            | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: fresh memory at an address that is free, or the call fails.
         let got = unsafe { libc::mmap(at as *mut _, len as usize, access, flags, -1, 0) };

@@ -110,7 +110,7 @@ fn relocate(
 ) -> Result<(), ImageError> {
     let kind = relocation.r_type(endian, false);
     if kind != R_X86_64_RELATIVE {
-        return Err(ImageError::Relocation(kind));
+        return Err(ImageError::Relocation(kind.0));
     }
     let place = relocation.r_offset(endian) as usize;
     let word = code.get_mut(place..).and_then(|rest| rest.first_chunk_mut::<8>());

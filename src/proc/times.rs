@@ -1,0 +1,44 @@
+//! CPU times of threads and processes.
+
+use std::io;
+
+use super::task_stat;
+
+/// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
+pub fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))?;
+    let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
+    first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no number"))
+}
+
+/// CPU time that a process has spent inside the kernel, in nanoseconds, at the resolution of the
+/// kernel's clock tick.
+pub fn system_time_ns(pid: i32) -> io::Result<u64> {
+    let ticks = super::process_system_ticks(pid)?;
+    Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
+}
+
+/// CPU time of a thread in nanoseconds, from the clock tick count where the scheduler's is off.
+pub fn task_cpu_or_ticks_ns(pid: i32, tid: i32) -> io::Result<u64> {
+    task_cpu_ns(pid, tid).or_else(|_| {
+        let ticks = task_stat(pid, tid)?.cpu_ticks;
+        Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_cpu_time_grows() {
+        let pid = std::process::id() as i32;
+        let tid = nix::unistd::gettid().as_raw();
+        let before = task_cpu_ns(pid, tid).unwrap();
+        let mut sum = 0u64;
+        while task_cpu_or_ticks_ns(pid, tid).unwrap() < before + 20_000_000 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(system_time_ns(pid).is_ok());
+    }
+}
