@@ -136,6 +136,7 @@ pub const COUNTERS: usize = 64;
 
 /// The first page of the data segment.
 #[repr(C)]
+#[derive(Debug)]
 pub struct ControlBlock {
     /// [`MAGIC`].
     pub magic: AtomicU64,

@@ -131,7 +131,6 @@ impl Attached {
             data: segment(&self.data, layout::DATA_DISTANCE, Access::ReadWrite),
             entry_avma: entries.entry,
             restorer_avma: entries.restorer,
-            handler_avma: entries.handler,
             signal: SIGTRAP,
             hold_fd: before.hold_fd,
         })

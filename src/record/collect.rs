@@ -104,8 +104,10 @@ impl Collector {
         self.rotate(batch, &|_| false, &|_| true);
         self.rotate(batch, &|_| false, &|_| true);
         let tables = tables(self.data);
-        for index in (0..tables.len()).filter(|&index| self.rotation.is_quarantined(index)) {
-            self.collect(tables[index], batch);
+        for (index, table) in tables.iter().enumerate() {
+            if self.rotation.is_quarantined(index) {
+                self.collect(*table, batch);
+            }
         }
         sort(batch);
     }

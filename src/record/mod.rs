@@ -30,7 +30,7 @@ use self::clock::Clock;
 use self::collect::Collector;
 use self::perf::Setup;
 use self::scribe::Scribe;
-use self::session::{End, Parts, Session};
+use self::session::{Parts, Session};
 use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::inject::{self, Guardian, Permits};
@@ -51,9 +51,7 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
         Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
-    let mut opened = Opened::open(&options.target, &mut guardian)?;
-    let permits = Permits { seccomp_filter: options.allow_seccomp, tracer: Some(guardian.pid()) };
-    inject::preflight_with(opened.pid, permits).map_err(refusal_error)?;
+    let mut opened = Opened::open(options, &mut guardian)?;
     let before = opened.before(options)?;
     let clock = Clock::start(before.clock_mode);
     let attached = Attached::attach(guardian, &before)?;
@@ -82,9 +80,13 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(target: &Target, guardian: &mut Guardian) -> Result<Self, RecordError> {
-        let (pid, command, hold_fd) = match target {
-            Target::Pid(pid) => (*pid, None, None),
+    fn open(options: &Options, guardian: &mut Guardian) -> Result<Self, RecordError> {
+        let (pid, command, hold_fd) = match &options.target {
+            Target::Pid(pid) => {
+                let permits = Permits { seccomp_filter: options.allow_seccomp };
+                inject::preflight_with(*pid, permits).map_err(refusal_error)?;
+                (*pid, None, None)
+            }
             Target::Command(command) => {
                 let (pid, hold_fd, started) = start(command, guardian)?;
                 (pid, Some(started), Some(hold_fd))

@@ -137,12 +137,12 @@ impl<'a> Modules<'a> {
     }
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
-    /// `grow` is called with the bytes about to be used, before they are written.
     pub fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         let mut ranges = Vec::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.exec && !self.is_own(mapping)) {
+        for mapping in mappings {
             // Code that cannot be read cannot be looked at by the handler either.
-            if mapping.read && mapping.path != "[vsyscall]" {
+            let is_code = mapping.exec && mapping.read && mapping.path != "[vsyscall]";
+            if is_code && !self.own.contains(&mapping.start) {
                 ranges.push(self.range(mapping));
             }
         }
@@ -170,10 +170,6 @@ impl<'a> Modules<'a> {
         }
         self.current = Arc::new(AddressMap { ranges, seen_ns: monotonic_now_ns() });
         Ok(Some(Arc::clone(&self.current)))
-    }
-
-    fn is_own(&self, mapping: &Mapping) -> bool {
-        self.own.contains(&mapping.start)
     }
 
     fn range(&mut self, mapping: &Mapping) -> AddressRange {

@@ -42,7 +42,7 @@ pub struct Totals {
 /// The collector's end of the thread.
 pub struct Scribe {
     queue: Option<SyncSender<Batch>>,
-    thread: JoinHandle<Result<Work, TraceError>>,
+    thread: JoinHandle<Result<Finished, TraceError>>,
     shared: Arc<Shared>,
 }
 
@@ -93,29 +93,29 @@ impl Scribe {
     /// Ends the thread and waits for what is queued.
     pub fn finish(mut self) -> Result<Finished, TraceError> {
         self.queue = None;
-        let work = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(Finished { work })
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 /// Everything is written but the end.
 pub struct Finished {
-    work: Work,
+    writer: TraceWriter,
+    totals: Totals,
 }
 
 impl Finished {
     /// What was written.
     pub fn totals(&self) -> &Totals {
-        &self.work.totals
+        &self.totals
     }
 
     /// Writes the closing metadata and the end of both files.
     pub fn close(mut self, metadata: Metadata) -> Result<Totals, TraceError> {
         for (key, value) in metadata {
-            self.work.writer.set_metadata(&key, value)?;
+            self.writer.set_metadata(&key, value)?;
         }
-        let written = self.work.writer.finish()?;
-        let mut totals = self.work.totals;
+        let written = self.writer.finish()?;
+        let mut totals = self.totals;
         totals.bytes = (written.data_bytes, written.index_bytes);
         Ok(totals)
     }
@@ -142,14 +142,14 @@ impl Work {
         }
     }
 
-    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Result<Self, TraceError> {
+    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Result<Finished, TraceError> {
         while let Ok(batch) = batches.recv() {
             self.write(batch)?;
             let (data, index) = self.writer.bytes_written();
             // Relaxed: for the eye.
             shared.bytes.store(data + index, Ordering::Relaxed);
         }
-        Ok(self)
+        Ok(Finished { writer: self.writer, totals: self.totals })
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TraceError> {

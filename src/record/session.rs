@@ -84,11 +84,12 @@ impl Every {
 /// A recording while it runs.
 pub struct Session<'a> {
     pid: i32,
+    // Before the agent: fields are dropped in this order, and no event may outlive its handler.
+    events: Option<Events>,
     attached: Attached,
     clock: Clock,
     collector: Collector,
     registry: Registry,
-    events: Option<Events>,
     scribe: Scribe,
     cpu: CpuClock,
     exit: OwnedFd,
@@ -125,12 +126,9 @@ impl<'a> Session<'a> {
         mut parts: Parts,
         duration: Option<Duration>,
         observer: &'a mut dyn Observer,
-    ) -> Result<Self, (Box<Attached>, RecordError)> {
+    ) -> Result<Self, RecordError> {
         let pid = parts.pid;
-        let (registry, events) = match open_events(&parts) {
-            Ok(opened) => opened,
-            Err(error) => return Err((Box::new(parts.attached), error)),
-        };
+        let (registry, events) = open_events(&parts)?;
         parts.clock.advance();
         let control = parts.attached.data().control();
         let setup = parts.attached.setup;
@@ -358,9 +356,9 @@ impl<'a> Session<'a> {
             cpu_ns: self.cpu.used_ns(),
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
+            threads_seen: self.registry.count_ever(),
             blocked: self.registry.blocked.into_iter().collect(),
             elapsed_ns,
-            threads_seen: self.registry.seen_count(),
             holes: self.collector.stats.holes,
         })
     }
