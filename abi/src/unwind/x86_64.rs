@@ -298,6 +298,12 @@ fn leaf_return(
             let caller = second.filter(|&pc| is_code(pc))?;
             return Some((sp.wrapping_add(16), first, caller));
         }
+        // add $n,%rsp; ret
+        Some([0x48, 0x83, 0xC4, n, 0xC3, ..]) => {
+            let slot = sp.wrapping_add(u64::from(n));
+            let caller = word(memory, sp, slot).ok().filter(|&pc| is_code(pc))?;
+            return Some((slot.wrapping_add(8), fp, caller));
+        }
         _ => {}
     }
     let before = first.wrapping_sub(8);

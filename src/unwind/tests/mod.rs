@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "reads a segment of its own and steps child processes")]
 
 mod against_gimli;
+mod child;
 mod hostile;
 mod single_step;
 mod writer;
