@@ -11,8 +11,7 @@ use crate::elf::Elf;
 /// Fewer bytes than this without information can be padding: functions are aligned to 16.
 const GAP_MIN: u32 = 16;
 /// The bytes of `nop` in all its lengths, of `int3`, and of nothing.
-const PADDING: [u8; 11] =
-    [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
+const PADDING: [u8; 11] = [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
 /// A gap of this size is no hand-written routine but a block of generated code.
 const GENERATED_MIN: u32 = 64 << 10;
 

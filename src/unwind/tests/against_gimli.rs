@@ -55,6 +55,7 @@ enum Truth {
     Caller {
         loads: BTreeSet<u64>,
         pc: u64,
+        rbx: Option<u64>,
     },
     Root,
     /// Outside of what one step of ours is to do: a CFA or slot out of the stack, a signal frame.
@@ -168,9 +169,16 @@ impl<'a> Oracle<'a> {
             }
             _ => {}
         }
+        let rbx = match row.register(Register(3)) {
+            Some(RegisterRule::Offset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+            _ => None,
+        };
         let readable = |at: &u64| *at >= SP - 128 && at + 8 <= BOUNDS.1 && at % 8 == 0;
-        (loads.iter().all(readable) && cfa >= SP && cfa <= BOUNDS.1)
-            .then_some(Truth::Caller { loads, pc })
+        (loads.iter().all(readable) && cfa >= SP && cfa <= BOUNDS.1).then_some(Truth::Caller {
+            loads,
+            pc,
+            rbx,
+        })
     }
 }
 
@@ -240,11 +248,14 @@ fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
                 assert_eq!(unwound.end, EndReason::Root, "{name} {svma:#x} {rule:?}");
                 counts.roots += 1;
             }
-            Truth::Caller { loads, pc } => {
+            Truth::Caller { mut loads, pc, rbx } => {
                 assert_eq!(frames[0].load(Ordering::Relaxed), registers.pc);
                 assert_eq!(unwound.depth, 2, "{name} {svma:#x} {rule:?} {:?}", unwound.end);
                 let caller = frames[1].load(Ordering::Relaxed);
                 assert_eq!(caller, pc | RETURN_ADDRESS, "{name} {svma:#x} {rule:?}");
+                if !module.rbx_slots.is_empty() {
+                    loads.extend(rbx);
+                }
                 assert_eq!(memory.0, loads, "{name} {svma:#x} {rule:?}");
                 counts.checked += 1;
             }
