@@ -9,10 +9,11 @@ use gimli::{
     Location, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
 };
 use traceprof_abi::unwind::rule::op;
-use traceprof_abi::unwind::{EndReason, Memory, RETURN_ADDRESS, Registers, unwind};
+use traceprof_abi::unwind::tables::RBX_LOST;
+use traceprof_abi::unwind::{EndReason, Memory, RETURN_ADDRESS, Registers, Snapshot, unwind};
 
 use super::{Random, SegmentMemory, libc_path, vdso};
-use crate::elf::Elf;
+use crate::elf::{Elf, Load};
 use crate::unwind::{ExecRange, TableWriter, compile, compile_image};
 
 const SP: u64 = 0x7000_0000_0000;
@@ -92,10 +93,9 @@ impl<'a> Oracle<'a> {
 
     fn evaluate(
         &self,
-        fde: &Fde<'a>,
+        (fde, svma): (&Fde<'a>, u64),
         expression: UnwindExpression<usize>,
         start: Option<u64>,
-        svma: u64,
         loads: &mut BTreeSet<u64>,
     ) -> Option<u64> {
         let expression = expression.get(&self.frames).ok()?;
@@ -144,7 +144,7 @@ impl<'a> Oracle<'a> {
             CfaRule::RegisterAndOffset { register: base, offset } => {
                 register(base.0).wrapping_add_signed(*offset)
             }
-            CfaRule::Expression(e) => self.evaluate(fde, *e, None, svma, &mut loads)?,
+            CfaRule::Expression(e) => self.evaluate((fde, svma), *e, None, &mut loads)?,
         };
         let pc = match row.register(Register(16)) {
             None | Some(RegisterRule::Undefined) => return Some(Truth::Root),
@@ -164,7 +164,7 @@ impl<'a> Oracle<'a> {
                 loads.insert(cfa.wrapping_add_signed(offset));
             }
             Some(RegisterRule::Expression(e)) => {
-                let at = self.evaluate(fde, e, Some(cfa), svma, &mut loads)?;
+                let at = self.evaluate((fde, svma), e, Some(cfa), &mut loads)?;
                 loads.insert(at);
             }
             _ => {}
@@ -173,7 +173,7 @@ impl<'a> Oracle<'a> {
             Some(RegisterRule::Offset(offset)) => Some(cfa.wrapping_add_signed(offset)),
             _ => None,
         };
-        let readable = |at: &u64| *at >= SP - 128 && at + 8 <= BOUNDS.1 && at % 8 == 0;
+        let readable = |at: &u64| *at >= SP - 128 && at + 8 <= BOUNDS.1 && at.is_multiple_of(8);
         (loads.iter().all(readable) && cfa >= SP && cfa <= BOUNDS.1).then_some(Truth::Caller {
             loads,
             pc,
@@ -192,6 +192,45 @@ struct Counts {
     ops: BTreeSet<u8>,
 }
 
+/// Unwinds one step from an address and compares; adds to the counts.
+fn compare(snapshot: &Snapshot<'_>, svma: u64, oracle: &Oracle<'_>, counts: &mut Counts) {
+    let mut registers = Registers { sp: SP, fp: register(6), ..Registers::default() };
+    registers.gpr = std::array::from_fn(|number| register(number as u16));
+    registers.pc = svma + BIAS;
+    let module = snapshot.module(snapshot.range(registers.pc).unwrap()).unwrap();
+    let (rule, rbx_slot) = module.rule_and_rbx(svma);
+    counts.ops.insert(rule.op);
+    let Some(fde) = oracle.fde(svma) else {
+        counts.gap += 1;
+        return;
+    };
+    if rule.op == op::BAD {
+        counts.bad += 1;
+        return;
+    }
+    let frames: [AtomicU64; 2] = Default::default();
+    let mut memory = Logged::default();
+    let unwound = unwind(snapshot, &registers, &mut memory, &frames);
+    match oracle.truth(fde, svma) {
+        Truth::Other => counts.other += 1,
+        Truth::Root => {
+            assert_eq!(unwound.end, EndReason::Root, "{svma:#x} {rule:?}");
+            counts.roots += 1;
+        }
+        Truth::Caller { mut loads, pc, rbx } => {
+            assert_eq!(frames[0].load(Ordering::Relaxed), registers.pc);
+            assert_eq!(unwound.depth, 2, "{svma:#x} {rule:?} {:?}", unwound.end);
+            let caller = frames[1].load(Ordering::Relaxed);
+            assert_eq!(caller, pc | RETURN_ADDRESS, "{svma:#x} {rule:?}");
+            if rbx_slot != RBX_LOST {
+                loads.extend(rbx);
+            }
+            assert_eq!(memory.0, loads, "{svma:#x} {rule:?}");
+            counts.checked += 1;
+        }
+    }
+}
+
 fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
     let elf = Elf::parse(bytes).unwrap();
     let oracle = Oracle::new(&elf);
@@ -200,20 +239,13 @@ fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
     let mut writer = TableWriter::new(segment.words());
     let reference = writer.add_module(&module).unwrap();
     let code: Vec<_> = elf.loads().iter().filter(|load| load.exec).collect();
-    let ranges: Vec<ExecRange> = code
-        .iter()
-        .map(|load| ExecRange {
-            start: load.svma + BIAS,
-            end: load.svma + load.mem_len + BIAS,
-            bias: BIAS,
-            module: Some(reference),
-        })
-        .collect();
-    writer.publish(&ranges, &[]).unwrap();
+    let range = |load: &&Load| {
+        let start = load.svma + BIAS;
+        ExecRange { start, end: start + load.mem_len, bias: BIAS, module: Some(reference) }
+    };
+    writer.publish(&code.iter().map(range).collect::<Vec<_>>(), &[]).unwrap();
     let tables = segment.tables();
     let snapshot = tables.snapshot().unwrap();
-    let mut registers = Registers { sp: SP, fp: register(6), ..Registers::default() };
-    registers.gpr = std::array::from_fn(|number| register(number as u16));
 
     let mut counts = Counts::default();
     let mut random = Random(0x1234_5678_9ABC_DEF1);
@@ -226,43 +258,11 @@ fn check(bytes: &[u8], name: &str, samples: u64) -> Counts {
             let fde = &oracle.fdes[random.below(oracle.fdes.len() as u64) as usize];
             fde.initial_address() + random.below(fde.len().min(64))
         };
-        registers.pc = svma + BIAS;
-        let range = snapshot.range(registers.pc).unwrap();
-        let rule = snapshot.module(range).unwrap().rule(svma);
-        counts.ops.insert(rule.op);
-        let Some(fde) = oracle.fde(svma) else {
-            counts.gap += 1;
-            continue;
-        };
-        let truth = oracle.truth(fde, svma);
-        if rule.op == op::BAD {
-            counts.bad += 1;
-            continue;
-        }
-        let frames: [AtomicU64; 2] = Default::default();
-        let mut memory = Logged::default();
-        let unwound = unwind(&snapshot, &registers, &mut memory, &frames);
-        match truth {
-            Truth::Other => counts.other += 1,
-            Truth::Root => {
-                assert_eq!(unwound.end, EndReason::Root, "{name} {svma:#x} {rule:?}");
-                counts.roots += 1;
-            }
-            Truth::Caller { mut loads, pc, rbx } => {
-                assert_eq!(frames[0].load(Ordering::Relaxed), registers.pc);
-                assert_eq!(unwound.depth, 2, "{name} {svma:#x} {rule:?} {:?}", unwound.end);
-                let caller = frames[1].load(Ordering::Relaxed);
-                assert_eq!(caller, pc | RETURN_ADDRESS, "{name} {svma:#x} {rule:?}");
-                if !module.rbx_slots.is_empty() {
-                    loads.extend(rbx);
-                }
-                assert_eq!(memory.0, loads, "{name} {svma:#x} {rule:?}");
-                counts.checked += 1;
-            }
-        }
+        compare(&snapshot, svma, &oracle, &mut counts);
     }
     eprintln!("{name}: {counts:?} {:?}", module.statistics());
-    assert!((counts.checked + counts.gap) * 10 > samples * 9, "{name}: too little was compared");
+    let seen = counts.checked + counts.gap;
+    assert!(seen * 10 > samples * 9, "{name}: too little was compared");
     assert!(counts.checked * 2 > samples, "{name}: too little was compared");
     assert!(counts.bad * 200 < samples, "{name}: too many rules cannot be expressed");
     counts

@@ -127,7 +127,8 @@ impl Stepped {
                 writable.push((start, end));
             }
             if access.contains('x') && path != "[vsyscall]" {
-                let (module, bias) = self.module(path, start, end, offset, writer);
+                let module = self.module(path, (start, end), writer);
+                let bias = module.map_or(0, |_| self.bias(path, start, offset));
                 ranges.push(ExecRange { start, end, bias, module });
             }
         }
@@ -138,13 +139,11 @@ impl Stepped {
     fn module(
         &mut self,
         path: &str,
-        start: u64,
-        end: u64,
-        offset: u64,
+        (start, end): (u64, u64),
         writer: &mut TableWriter<'_>,
-    ) -> (Option<ModuleRef>, u64) {
+    ) -> Option<ModuleRef> {
         if path.is_empty() {
-            return (None, 0);
+            return None;
         }
         if !self.modules.contains_key(path) {
             let (table, bytes) = if path == "[vdso]" {
@@ -157,9 +156,11 @@ impl Stepped {
             };
             self.modules.insert(path.to_owned(), (writer.add_module(&table).unwrap(), bytes));
         }
-        let (module, bytes) = &self.modules[path];
-        let bias = Elf::parse(bytes).unwrap().bias(start, offset, true).unwrap();
-        (Some(*module), bias)
+        Some(self.modules[path].0)
+    }
+
+    fn bias(&self, path: &str, start: u64, file_offset: u64) -> u64 {
+        Elf::parse(&self.modules[path].1).unwrap().bias(start, file_offset, true).unwrap()
     }
 }
 
@@ -182,7 +183,10 @@ impl<'c> RemoteStack<'c> {
 impl Memory for RemoteStack<'_> {
     fn load(&mut self, avma: u64) -> Option<u64> {
         let (lo, hi) = self.bounds;
-        assert!(avma % 8 == 0 && lo <= avma && avma + 8 <= hi, "{avma:#x} not in {lo:#x}..{hi:#x}");
+        assert!(
+            avma.is_multiple_of(8) && lo <= avma && avma + 8 <= hi,
+            "{avma:#x} not in {lo:#x}..{hi:#x}"
+        );
         let (start, at) = (avma - avma % PAGE, (avma % PAGE) as usize);
         if !self.pages.iter().any(|page| page.0 == start) {
             let mut page = [0; PAGE as usize];
