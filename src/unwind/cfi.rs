@@ -6,17 +6,20 @@ use gimli::{
 };
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
+use traceprof_abi::unwind::tables::RBX_LOST;
 
 use super::entries::{Fde, Slice};
 
+const RBX: Register = Register(3);
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 const RETURN_ADDRESS: Register = Register(16);
 
 /// What linkers state for `.plt`: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. The
-/// second is for entries that start with `endbr64`.
+/// others are for entries that start with `endbr64`.
 const PLT_11: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22];
 const PLT_10: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3A, 0x2A, 0x33, 0x24, 0x22];
+const PLT_9: [u8; 11] = [0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x39, 0x2A, 0x33, 0x24, 0x22];
 
 /// The op and offset of a CFA.
 type Cfa = (u8, i64);
@@ -28,6 +31,17 @@ pub(super) fn rule<'a>(
     section: &impl UnwindSection<Slice<'a>>,
 ) -> Rule {
     express(row, fde, section).unwrap_or(Rule::BAD)
+}
+
+/// Where a row keeps the caller's rbx.
+pub(super) fn rbx_slot(row: &UnwindTableRow<usize>) -> i16 {
+    match row.register(RBX) {
+        None | Some(RegisterRule::SameValue) => 0,
+        Some(RegisterRule::Offset(offset)) if offset != 0 && offset % 8 == 0 => {
+            i16::try_from(offset / 8).unwrap_or(RBX_LOST)
+        }
+        _ => RBX_LOST,
+    }
 }
 
 fn express<'a>(
@@ -100,6 +114,7 @@ fn expression_cfa<'a>(
     match expression.0.slice() {
         bytes if bytes == PLT_11 => return Some((op::PLT_11, 8)),
         bytes if bytes == PLT_10 => return Some((op::PLT_10, 8)),
+        bytes if bytes == PLT_9 => return Some((op::PLT_9, 8)),
         _ => {}
     }
     let mut operations = expression.operations(encoding);

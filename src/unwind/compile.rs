@@ -9,7 +9,7 @@ use std::fmt;
 use gimli::{BaseAddresses, UnwindContext, UnwindOffset, UnwindSection};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
-use traceprof_abi::unwind::tables::BLOCK;
+use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
 use super::cfi;
 use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
@@ -21,6 +21,8 @@ use crate::elf::{Elf, ElfError};
 /// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
 const SPAN_MAX: u64 = 1 << 30;
 const EM_X86_64: u16 = 62;
+/// DWARF number of rbx.
+const RBX: u8 = 3;
 
 /// Why a module has no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,8 @@ pub struct ModuleTable {
     pub(super) ids: Vec<u16>,
     pub(super) rules: Vec<Rule>,
     pub(super) default_rule: u32,
+    /// Where each rule keeps the caller's rbx; empty if no frame of the module is found through it.
+    pub(super) rbx_slots: Vec<i16>,
     statistics: Statistics,
 }
 
@@ -120,9 +124,23 @@ fn compile_elf(elf: &Elf<'_>) -> Result<ModuleTable, CompileError> {
     if elf.machine() != EM_X86_64 {
         return Err(CompileError::Machine(elf.machine()));
     }
-    let code = Code::of(elf)?;
     let sections = Sections::find(elf);
-    let mut collected = Collected { code, ..Collected::new(elf) };
+    let mut collected = collect(elf, &sections, false)?;
+    if collected.rules.list.iter().any(|rule| rule.op == op::REG_LEAF + RBX) {
+        // Few modules have such frames, so only they pay for the slots.
+        collected = collect(elf, &sections, true)?;
+    }
+    let mut table = collected.finish(elf);
+    table.statistics.eh_frame_bytes = sections.eh_frame_len;
+    Ok(table)
+}
+
+fn collect<'e, 'a>(
+    elf: &'e Elf<'a>,
+    sections: &Sections<'a>,
+    follow_rbx: bool,
+) -> Result<Collected<'e, 'a>, CompileError> {
+    let mut collected = Collected::new(elf, Code::of(elf)?, follow_rbx);
     if let Some(frames) = &sections.eh_frame {
         collected.section(frames, frames.bytes(), &sections.bases);
     }
@@ -133,13 +151,11 @@ fn compile_elf(elf: &Elf<'_>) -> Result<ModuleTable, CompileError> {
     for fde in &mut collected.fdes[eh_frame_fdes..] {
         fde.secondary = true;
     }
-    let mut table = collected.finish(elf);
-    table.statistics.eh_frame_bytes = sections.eh_frame_len;
-    Ok(table)
+    Ok(collected)
 }
 
 /// The executable part of a module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Code {
     base: u64,
     /// Behind the base.
@@ -198,12 +214,13 @@ struct Collected<'e, 'a> {
     rows: Vec<Row>,
     rules: Rules,
     skipped: usize,
+    follow_rbx: bool,
 }
 
 impl<'e, 'a> Collected<'e, 'a> {
-    fn new(elf: &'e Elf<'a>) -> Self {
+    fn new(elf: &'e Elf<'a>, code: Code, follow_rbx: bool) -> Self {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
-        Self { elf, code: Code::default(), fdes, rows, rules, skipped: 0 }
+        Self { elf, code, fdes, rows, rules, skipped: 0, follow_rbx }
     }
 
     fn section<'s, S>(&mut self, section: &S, data: &'s [u8], bases: &BaseAddresses)
@@ -261,7 +278,8 @@ impl<'e, 'a> Collected<'e, 'a> {
             if start >= row.end_address() {
                 continue;
             }
-            let rule = self.rules.number(cfi::rule(row, fde, section));
+            let rbx = if self.follow_rbx { cfi::rbx_slot(row) } else { RBX_LOST };
+            let rule = self.rules.number_with(cfi::rule(row, fde, section), rbx);
             self.rows.push(Row { offset: (start - self.code.base) as u32, rule });
         }
         Ok(())
@@ -345,6 +363,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             lows: rows.iter().map(|row| row.offset as u8).collect(),
             ids: rows.iter().map(|row: &Row| -> RuleId { row.rule }).collect(),
             rules: self.rules.list,
+            rbx_slots: if self.follow_rbx { self.rules.rbx_slots } else { Vec::new() },
             default_rule,
             statistics,
         }

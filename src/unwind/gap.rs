@@ -1,16 +1,17 @@
 //! Code without call frame information.
 //!
 //! # Invariants
-//! - Padding between functions is no gap: a call that never returns is a function's last
-//!   instruction, and its return address lies behind the function.
+//! - Padding between functions is no gap: nothing runs there, so it needs no row of its own.
 
 use traceprof_abi::unwind::Rule;
 
 use super::rows::{Rows, Rules};
 use crate::elf::Elf;
 
-/// Fewer bytes than this without information are padding: functions are aligned to 16.
+/// Fewer bytes than this without information can be padding: functions are aligned to 16.
 const GAP_MIN: u32 = 16;
+/// The bytes of `nop` in all its lengths, of `int3`, and of nothing.
+const PADDING: [u8; 11] = [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
 /// A gap of this size is no hand-written routine but a block of generated code.
 const GENERATED_MIN: u32 = 64 << 10;
 
@@ -42,15 +43,16 @@ impl<'e, 'a> Gaps<'e, 'a> {
     /// Adds the rows for the gap from `start` to `end`; true if it is one.
     pub(super) fn fill(&self, start: u32, end: u32, rules: &mut Rules, rows: &mut Rows) -> bool {
         let length = end.saturating_sub(start);
-        if length < GAP_MIN {
+        let svma = self.base + u64::from(start);
+        let code = self.elf.data(svma).unwrap_or_default();
+        let code = &code[..code.len().min(length as usize)];
+        // `.fini` is shorter than 16 bytes, and it runs.
+        if length < GAP_MIN && code.iter().all(|byte| PADDING.contains(byte)) {
             return false;
         }
         let generated = length > GENERATED_MIN && self.frame_pointers;
         let rule = rules.number(if generated { Rule::GAP_FP } else { Rule::GAP_GUESS });
         rows.push(start, rule);
-        let svma = self.base + u64::from(start);
-        let code = self.elf.data(svma).unwrap_or_default();
-        let code = &code[..code.len().min(length as usize)];
         for (at, len) in sigreturns(code) {
             // From one byte early on: the trampoline is looked up as a return address.
             rows.push((start + at).saturating_sub(1).max(start), rules.number(Rule::SIGNAL));

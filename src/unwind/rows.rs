@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::tables::RBX_LOST;
 
 /// Number of a rule among a module's rules.
 pub(super) type RuleId = u16;
@@ -19,35 +20,44 @@ pub(super) struct Row {
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
-    numbers: HashMap<u64, RuleId, BuildHasherDefault<RuleHasher>>,
-    last: Option<(Rule, RuleId)>,
+    /// For each rule, where it keeps the caller's rbx.
+    pub(super) rbx_slots: Vec<i16>,
+    numbers: HashMap<(u64, i16), RuleId, BuildHasherDefault<RuleHasher>>,
+    last: Option<(Rule, i16, RuleId)>,
 }
 
 impl Rules {
     /// The number of a rule. A module with more rules than numbers gets [`Rule::BAD`] for the
     /// rest, which only a file made to be hostile has.
     pub(super) fn number(&mut self, rule: Rule) -> RuleId {
-        if let Some((last, id)) = self.last
+        self.number_with(rule, RBX_LOST)
+    }
+
+    /// The number of a rule that keeps the caller's rbx in a slot.
+    pub(super) fn number_with(&mut self, rule: Rule, rbx: i16) -> RuleId {
+        if let Some((last, last_rbx, id)) = self.last
             && last == rule
+            && last_rbx == rbx
         {
             return id;
         }
-        let id = match self.numbers.get(&rule.to_bits()) {
+        let id = match self.numbers.get(&(rule.to_bits(), rbx)) {
             Some(&id) => id,
-            None => self.add(rule),
+            None => self.add(rule, rbx),
         };
-        self.last = Some((rule, id));
+        self.last = Some((rule, rbx, id));
         id
     }
 
-    fn add(&mut self, rule: Rule) -> RuleId {
+    fn add(&mut self, rule: Rule, rbx: i16) -> RuleId {
         let room = self.list.len() < usize::from(RuleId::MAX);
-        if !room && rule != Rule::BAD {
+        if !room && (rule, rbx) != (Rule::BAD, RBX_LOST) {
             return self.number(Rule::BAD);
         }
         let id = self.list.len() as RuleId;
         self.list.push(rule);
-        self.numbers.insert(rule.to_bits(), id);
+        self.rbx_slots.push(rbx);
+        self.numbers.insert((rule.to_bits(), rbx), id);
         id
     }
 }
@@ -65,6 +75,10 @@ impl Hasher for RuleHasher {
         for &byte in bytes {
             self.write_u64(u64::from(byte));
         }
+    }
+
+    fn write_i16(&mut self, word: i16) {
+        self.write_u64(word as u64);
     }
 
     fn write_u64(&mut self, word: u64) {

@@ -107,7 +107,7 @@ impl<'a> TableWriter<'a> {
 
     /// Adds a module's table.
     pub fn add_module(&mut self, module: &ModuleTable) -> Result<ModuleRef, TablesFull> {
-        let ([blocks, lows, ids, rules], len) = module_layout(module);
+        let ([blocks, lows, ids, rules, rbx], len) = module_layout(module);
         let at = self.allocate(len)?;
         // The segment is shorter than 4 GiB (asserted in `abi`), so offsets in it fit.
         let place = |part: u64| (at + part) as u32;
@@ -121,13 +121,15 @@ impl<'a> TableWriter<'a> {
             rules: place(rules),
             rule_count: module.rules.len() as u32,
             default_rule: module.default_rule,
-            reserved: [0; 2],
+            rbx_slots: if module.rbx_slots.is_empty() { 0 } else { place(rbx) },
+            reserved: [0; 3],
         };
         self.write(at, &module_head_bytes(&head));
         self.write(at + blocks, &le_bytes(&module.blocks, |word| word.to_le_bytes()));
         self.write(at + lows, &module.lows);
         self.write(at + ids, &le_bytes(&module.ids, |word| word.to_le_bytes()));
         self.write(at + rules, &le_bytes(&module.rules, |rule| rule.to_bits().to_le_bytes()));
+        self.write(at + rbx, &le_bytes(&module.rbx_slots, |slot| slot.to_le_bytes()));
         Ok(ModuleRef(at as u32))
     }
 
@@ -207,11 +209,16 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-/// Offsets of blocks, lows, ids and rules behind the head, and the length of it all.
-fn module_layout(module: &ModuleTable) -> ([u64; 4], u64) {
+/// Offsets of blocks, lows, ids, rules and rbx slots behind the head, and the length of it all.
+fn module_layout(module: &ModuleTable) -> ([u64; 5], u64) {
     let mut at = size_of::<ModuleHead>() as u64;
-    let parts =
-        [module.blocks.len() * 4, module.lows.len(), module.ids.len() * 2, module.rules.len() * 8];
+    let parts = [
+        module.blocks.len() * 4,
+        module.lows.len(),
+        module.ids.len() * 2,
+        module.rules.len() * 8,
+        module.rbx_slots.len() * 2,
+    ];
     let offsets = parts.map(|len| {
         let start = at.next_multiple_of(ALIGN);
         at = start + len as u64;
@@ -230,6 +237,7 @@ fn module_head_bytes(head: &ModuleHead) -> Vec<u8> {
         head.rules,
         head.rule_count,
         head.default_rule,
+        head.rbx_slots,
     ];
     let mut bytes = head.base.to_le_bytes().to_vec();
     bytes.extend(le_bytes(&words, |word| word.to_le_bytes()));

@@ -11,6 +11,8 @@
 //! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
 //!   that is not ours.
 
+#[cfg(all(test, not(loom), target_arch = "x86_64"))]
+mod hostile;
 pub mod rule;
 #[cfg(not(loom))]
 pub mod tables;

@@ -29,6 +29,8 @@ pub mod op {
     pub const PLT_11: u8 = 8;
     /// cfa = sp + o + (8 if (pc & 15) >= 10, else 0): an entry of `.plt` with `endbr64`.
     pub const PLT_10: u8 = 9;
+    /// As [`PLT_11`] with 9: with `endbr64` and no `bnd`.
+    pub const PLT_9: u8 = 14;
     /// All registers come from the `ucontext` at sp: the trampoline that ends a signal handler.
     pub const SIGNAL: u8 = 10;
     /// The outermost frame: it has no caller.
@@ -38,7 +40,8 @@ pub mod op {
     /// No call frame information here; taken to be hand-written code: a leaf may keep its return
     /// address at `[sp]`, all else is tried as code with frame pointers.
     pub const GAP_GUESS: u8 = 13;
-    /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only.
+    /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only, but rbx also
+    /// where it is followed through the frames below (see [`crate::unwind::tables::RBX_LOST`]).
     pub const REG_LEAF: u8 = 0x20;
     /// cfa = sp + o, pc = r for register `op - RA_REG_LEAF` in DWARF order; exact frames only.
     pub const RA_REG_LEAF: u8 = 0x40;
@@ -52,7 +55,8 @@ pub mod fp_op {
     pub const SAME: u8 = 0;
     /// fp = `[cfa + f]`
     pub const AT_CFA: u8 = 1;
-    /// fp = `[fp + f]`
+    /// fp = `[fp + f]`, if that lies in the frame. Else, at the end of a function that realigned
+    /// its stack, the frame pointer is the caller's already, whatever the unwind information says.
     pub const AT_FP: u8 = 2;
     /// The caller's frame pointer is not kept: 0.
     pub const CLEAR: u8 = 3;

@@ -29,6 +29,10 @@ pub const BLOCK: u64 = 256;
 /// Alignment of everything that the writer places.
 pub const ALIGN: u64 = 16;
 
+/// Where the caller's rbx is, for modules some of whose frames are found through it (the dynamic
+/// linker's lazy binding): n for `[cfa + 8 * n]`, 0 for the frame's own, and this for nowhere.
+pub const RBX_LOST: i16 = i16::MIN;
+
 /// The head of the segment, at offset 0.
 #[repr(C)]
 #[derive(Debug)]
@@ -103,8 +107,11 @@ pub struct ModuleHead {
     pub rule_count: u32,
     /// Number of the rule for addresses in front of the first row or behind the last block.
     pub default_rule: u32,
+    /// Offset of the slots that rbx is saved in, one i16 for each rule, or 0 if the module does not
+    /// need them. See [`RBX_LOST`].
+    pub rbx_slots: u32,
     /// For growth.
-    pub reserved: [u64; 2],
+    pub reserved: [u32; 3],
 }
 
 #[cfg(not(loom))]
@@ -127,6 +134,8 @@ unsafe trait Plain: Copy {}
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for i16 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
@@ -289,6 +298,10 @@ impl<'a> Snapshot<'a> {
             ids: self.segment.slice(u64::from(head.ids), head.row_count)?,
             rules: self.segment.slice(u64::from(head.rules), head.rule_count)?,
             default_rule: head.default_rule,
+            rbx_slots: match head.rbx_slots {
+                0 => &[],
+                offset => self.segment.slice(u64::from(offset), head.rule_count)?,
+            },
         })
     }
 }
@@ -302,19 +315,26 @@ pub struct Module<'a> {
     ids: &'a [u16],
     rules: &'a [Rule],
     default_rule: u32,
+    rbx_slots: &'a [i16],
 }
 
 impl Module<'_> {
     /// The rule at an address of the module.
     #[inline]
     pub fn rule(&self, svma: u64) -> Rule {
-        self.row_rule(svma)
-            .or_else(|| self.rules.get(self.default_rule as usize).copied())
-            .unwrap_or(Rule::BAD)
+        self.rule_and_rbx(svma).0
+    }
+
+    /// The rule at an address of the module, and where it keeps the caller's rbx.
+    #[inline]
+    pub fn rule_and_rbx(&self, svma: u64) -> (Rule, i16) {
+        let id = self.row_rule(svma).unwrap_or(self.default_rule as usize);
+        let rule = self.rules.get(id).copied().unwrap_or(Rule::BAD);
+        (rule, self.rbx_slots.get(id).copied().unwrap_or(RBX_LOST))
     }
 
     #[inline]
-    fn row_rule(&self, svma: u64) -> Option<Rule> {
+    fn row_rule(&self, svma: u64) -> Option<usize> {
         let distance = svma.checked_sub(self.base)?;
         let block = usize::try_from(distance / BLOCK).ok()?;
         let low = (distance % BLOCK) as u8;
@@ -324,6 +344,6 @@ impl Module<'_> {
         let in_block = self.lows.get(first..next).filter(|rows| rows.len() <= BLOCK as usize)?;
         let up_to = in_block.iter().take_while(|&&row| row <= low).count();
         let row = first.wrapping_add(up_to).checked_sub(1)?;
-        self.rules.get(*self.ids.get(row)? as usize).copied()
+        self.ids.get(row).map(|&id| id as usize)
     }
 }

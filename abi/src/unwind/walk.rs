@@ -9,7 +9,7 @@
 //! - know registers or instructions: those are in the architecture's file.
 
 use super::rule::Rule;
-use super::tables::{Module, Range, Snapshot};
+use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -75,9 +75,9 @@ pub(super) struct Lookup<'s> {
 }
 
 impl Lookup<'_> {
-    /// The rule at an address.
+    /// The rule at an address, and where it keeps the caller's rbx.
     #[inline]
-    pub(super) fn rule(&mut self, avma: u64) -> Result<Rule, EndReason> {
+    pub(super) fn rule(&mut self, avma: u64) -> Result<(Rule, i16), EndReason> {
         let (range, module) = match self.last {
             Some((range, module)) if range.start <= avma && avma < range.end => (range, module),
             _ => {
@@ -91,8 +91,8 @@ impl Lookup<'_> {
             }
         };
         Ok(match module {
-            Some(module) => module.rule(avma.wrapping_sub(range.bias)),
-            None => Rule::GAP_FP,
+            Some(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
+            None => (Rule::GAP_FP, RBX_LOST),
         })
     }
 

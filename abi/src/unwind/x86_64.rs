@@ -4,10 +4,11 @@
 //! - Within one stack the CFA grows with every step, so a walk ends at the upper bound.
 //! - Below `sp` only an exact frame is read, and only its red zone.
 //! - Registers other than sp and fp are known in exact frames alone: the leaf, and a frame that a
-//!   signal interrupted.
+//!   signal interrupted. Only rbx is followed further, through modules that say where it is.
 
 use super::EndReason;
 use super::rule::{Rule, fp_op, op};
+use super::tables::RBX_LOST;
 use super::walk::{Lookup, Memory};
 
 /// Bytes below sp that belong to the running function.
@@ -25,6 +26,8 @@ const UCONTEXT_GREGS: u64 = 40;
 /// DWARF numbers of the registers in the order of a `ucontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx,
 /// rax, rcx, rsp.
 const UCONTEXT_ORDER: [usize; 16] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7];
+/// DWARF number of rbx.
+const RBX: u8 = 3;
 /// DWARF number of the frame pointer.
 pub const RBP: usize = 6;
 /// DWARF number of the stack pointer.
@@ -48,6 +51,8 @@ pub struct Registers {
 pub(super) struct Frame {
     registers: Registers,
     exact: bool,
+    /// rbx in a frame that is not exact, if it is known.
+    rbx: Option<u64>,
     /// No stack is known at sp.
     lost: bool,
     switches: u32,
@@ -55,7 +60,7 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn new(registers: &Registers) -> Self {
-        Self { registers: *registers, exact: true, lost: false, switches: SWITCHES_MAX }
+        Self { registers: *registers, exact: true, rbx: None, lost: false, switches: SWITCHES_MAX }
     }
 
     pub(super) fn pc(&self) -> u64 {
@@ -68,10 +73,12 @@ impl Frame {
     }
 
     fn register(&self, number: u8) -> Result<u64, EndReason> {
-        if !self.exact {
-            return Err(EndReason::BadRule);
-        }
-        self.registers.gpr.get(number as usize).copied().ok_or(EndReason::BadRule)
+        let value = match (self.exact, number) {
+            (true, _) => self.registers.gpr.get(number as usize).copied(),
+            (false, RBX) => self.rbx,
+            (false, _) => None,
+        };
+        value.ok_or(EndReason::BadRule)
     }
 
     /// Lowest address that the frame may read.
@@ -91,6 +98,7 @@ impl Frame {
         self.registers.fp = fp;
         self.registers.pc = pc;
         self.exact = false;
+        self.rbx = None;
         Ok(())
     }
 }
@@ -103,7 +111,7 @@ pub(super) fn step(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let look = frame.pc().wrapping_sub(u64::from(!frame.exact));
-    let rule = lookup.rule(look)?;
+    let (rule, rbx) = lookup.rule(look)?;
     let (lo, hi) = memory.bounds();
     let Registers { sp, fp, .. } = frame.registers;
     if frame.lost || sp < lo || sp > hi {
@@ -112,29 +120,30 @@ pub(super) fn step(
     let add = |base: u64| base.wrapping_add_signed(i64::from(rule.cfa_off));
     let floor = frame.floor(memory);
     let plt = |threshold: u64| add(sp).wrapping_add(u64::from(look & 15 >= threshold) << 3);
-    match rule.op {
-        op::SP => leave(frame, rule, add(sp), memory),
-        op::FP | op::FP_STD => leave(frame, rule, add(fp), memory),
-        op::DEREF_SP => leave(frame, rule, word(memory, floor, add(sp))?, memory),
-        op::DEREF_FP => leave(frame, rule, word(memory, floor, add(fp))?, memory),
-        op::DEREF_SP_8 => leave(frame, rule, word(memory, floor, add(sp))?.wrapping_add(8), memory),
-        op::DEREF_FP_8 => leave(frame, rule, word(memory, floor, add(fp))?.wrapping_add(8), memory),
-        op::PLT_11 => leave(frame, rule, plt(11), memory),
-        op::PLT_10 => leave(frame, rule, plt(10), memory),
-        op::SIGNAL => return_from_signal(frame, memory),
-        op::STOP => Err(EndReason::Root),
-        op::GAP_FP => cross_gap(frame, false, lookup, memory),
-        op::GAP_GUESS => cross_gap(frame, true, lookup, memory),
+    let cfa = match rule.op {
+        op::SP => add(sp),
+        op::FP | op::FP_STD => add(fp),
+        op::DEREF_SP => word(memory, floor, add(sp))?,
+        op::DEREF_FP => word(memory, floor, add(fp))?,
+        op::DEREF_SP_8 => word(memory, floor, add(sp))?.wrapping_add(8),
+        op::DEREF_FP_8 => word(memory, floor, add(fp))?.wrapping_add(8),
+        op::PLT_11 => plt(11),
+        op::PLT_10 => plt(10),
+        op::PLT_9 => plt(9),
+        op::SIGNAL => return return_from_signal(frame, memory),
+        op::STOP => return Err(EndReason::Root),
+        op::GAP_FP => return cross_gap(frame, false, lookup, memory),
+        op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
         op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
-            let base = frame.register(op.wrapping_sub(op::REG_LEAF))?;
-            leave(frame, rule, add(base), memory)
+            add(frame.register(op.wrapping_sub(op::REG_LEAF))?)
         }
-        op if op.wrapping_sub(op::RA_REG_LEAF) < op::REGISTERS => {
+        op if op.wrapping_sub(op::RA_REG_LEAF) < op::REGISTERS && frame.exact => {
             let pc = frame.register(op.wrapping_sub(op::RA_REG_LEAF))?;
-            leave_through_register(frame, rule, add(sp), pc, memory)
+            return leave_through_register(frame, rule, add(sp), pc, memory);
         }
-        _ => Err(EndReason::BadRule),
-    }
+        _ => return Err(EndReason::BadRule),
+    };
+    leave(frame, rule, rbx, cfa, memory)
 }
 
 /// One stack word at or above `floor` and below the upper bound.
@@ -152,14 +161,17 @@ fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u64, EndReaso
 fn leave(
     frame: &mut Frame,
     rule: Rule,
+    rbx: i16,
     cfa: u64,
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let Registers { sp, fp, .. } = frame.registers;
     let mut floor = frame.floor(memory);
     let offset = i64::from(rule.fp_off).wrapping_mul(8);
+    let saved_fp = fp.wrapping_add_signed(offset);
     let at_fp = match rule.fp_op {
-        fp_op::AT_FP => Some(word(memory, floor, fp.wrapping_add_signed(offset))?),
+        fp_op::AT_FP if frame.exact && (saved_fp < floor || saved_fp >= cfa) => Some(fp),
+        fp_op::AT_FP => Some(word(memory, floor, saved_fp)?),
         _ => None,
     };
     let (_, hi) = memory.bounds();
@@ -174,7 +186,14 @@ fn leave(
         _ => fp,
     };
     let pc = word(memory, floor, cfa.wrapping_sub(8))?;
-    frame.enter_caller(cfa, fp, pc)
+    let caller_rbx = match rbx {
+        RBX_LOST => None,
+        0 => frame.register(RBX).ok(),
+        slot => word(memory, floor, cfa.wrapping_add_signed(i64::from(slot).wrapping_mul(8))).ok(),
+    };
+    frame.enter_caller(cfa, fp, pc)?;
+    frame.rbx = caller_rbx;
+    Ok(())
 }
 
 /// Moves to the stack that the CFA lies on, where the rule can lead to another one: a function that
@@ -297,6 +316,12 @@ fn leaf_return(
         Some([0x48, 0x89, 0xE5, ..] | [0x48, 0x8B, 0xEC, ..]) => {
             let caller = second.filter(|&pc| is_code(pc))?;
             return Some((sp.wrapping_add(16), first, caller));
+        }
+        // add $n,%rsp; ret
+        Some([0x48, 0x83, 0xC4, n, 0xC3, ..]) => {
+            let slot = sp.wrapping_add(u64::from(n));
+            let caller = word(memory, sp, slot).ok().filter(|&pc| is_code(pc))?;
+            return Some((slot.wrapping_add(8), fp, caller));
         }
         _ => {}
     }

@@ -1,0 +1,199 @@
+//! Wrong tables and wrong stacks: the walk ends, within its bounds.
+
+use std::vec::Vec;
+
+use super::rule::{Rule, op};
+use super::tables::{Header, MAGIC, Tables};
+use super::{EndReason, Memory, Registers, unwind};
+use crate::ABI_VERSION;
+use crate::sync::{AtomicU64, Ordering};
+
+const BOUNDS: (u64, u64) = (0x7000_0000, 0x7001_0000);
+const CODE: (u64, u64) = (0x1000, 0x5000);
+const DEPTH: usize = 256;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Mostly numbers that mean something here.
+    fn telling(&mut self) -> u64 {
+        let offset = self.next();
+        match self.next() % 10 {
+            0 => BOUNDS.0 + offset % 0x1_0000,
+            1..4 => BOUNDS.0 + ((offset % 0x1_0000) & !7),
+            4..8 => CODE.0 + offset % (CODE.1 - CODE.0),
+            8 => offset % 64,
+            _ => offset,
+        }
+    }
+}
+
+/// Words of a stack, checking every address that it is asked for.
+struct Checked {
+    random: Random,
+    mild: bool,
+    bounds: (u64, u64),
+    loads: usize,
+}
+
+impl Memory for Checked {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        assert!(avma.is_multiple_of(8), "{avma:#x} is not aligned");
+        assert!(self.bounds.0 <= avma && avma <= self.bounds.1 - 8, "{avma:#x} out of bounds");
+        self.loads += 1;
+        let readable = !self.random.next().is_multiple_of(64);
+        let code = CODE.0 + self.random.next() % (CODE.1 - CODE.0);
+        // Half of the stacks hold little else but return addresses, so that walks get far.
+        let mild = self.mild && !self.random.next().is_multiple_of(16);
+        readable.then(|| if mild { code } else { self.random.telling() })
+    }
+
+    fn rebound(&mut self, _: u64) -> bool {
+        let lo = self.random.telling() & !7;
+        self.bounds = (lo, lo.saturating_add((self.random.next() % 0x10000) & !7).max(8));
+        !self.random.next().is_multiple_of(4)
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        self.bounds
+    }
+
+    fn load_code(&mut self, _: u64) -> Option<u64> {
+        self.loads += 1;
+        Some(self.random.telling())
+    }
+}
+
+fn walk(words: &[[u64; 2]], random: &mut Random) -> Option<(usize, EndReason)> {
+    // SAFETY: aligned to 8 at least and, being an allocation of pairs this large, to 16 (asserted);
+    // not written while the view is used.
+    let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(words)) };
+    assert_eq!(words.as_ptr() as usize % 16, 0);
+    let snapshot = tables.snapshot()?;
+    let good = random.next() % 2;
+    let registers = Registers {
+        pc: if good == 1 { CODE.0 + random.next() % (CODE.1 - CODE.0) } else { random.telling() },
+        sp: if good == 1 { BOUNDS.0 + 256 } else { random.telling() },
+        fp: random.telling(),
+        gpr: core::array::from_fn(|_| random.telling()),
+    };
+    let frames: Vec<AtomicU64> = (0..DEPTH).map(|_| AtomicU64::new(0)).collect();
+    let mut memory =
+        Checked { random: Random(random.next() | 1), mild: good == 1, bounds: BOUNDS, loads: 0 };
+    let unwound = unwind(&snapshot, &registers, &mut memory, &frames);
+    assert!(unwound.depth >= 1 && unwound.depth <= DEPTH);
+    assert!(memory.loads <= DEPTH * 24, "{} loads", memory.loads);
+    let unwritten = &frames[unwound.depth..];
+    assert!(unwritten.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    Some((unwound.depth, unwound.end))
+}
+
+fn head(words: &mut [[u64; 2]], snapshot: u64) {
+    words[0] = [MAGIC, u64::from(ABI_VERSION)];
+    words[1][0] = snapshot;
+}
+
+#[test]
+fn random_segments_end_every_walk() {
+    let mut random = Random(0x5EED);
+    let mut walked = 0;
+    for _ in 0..20_000 {
+        let len = 16 + (random.next() % 48) as usize;
+        let mut words: Vec<[u64; 2]> =
+            (0..len).map(|_| [random.telling(), random.telling()]).collect();
+        let offset = (random.next() % (len as u64 * 16 + 64)) & !(random.next() & 15);
+        head(&mut words, offset);
+        // Counts that fit sometimes, so that more than the head is read.
+        if let Some(word) = words.get_mut(offset as usize / 16) {
+            word[0] = (random.next() % 6) | ((random.next() % 6) << 32);
+        }
+        walked += usize::from(walk(&words, &mut random).is_some());
+    }
+    assert!(walked > 1_000, "{walked} snapshots were good enough to walk with");
+}
+
+/// A sound segment with one range and one module, whose rules are random.
+fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
+    const RULES: u64 = 64;
+    const BLOCKS: u64 = 0x40;
+    let mut words = std::vec![[0u64; 2]; 512];
+    head(&mut words, size_of::<Header>() as u64);
+    let flat = words.as_flattened_mut();
+    // Snapshot at 64: one range [0x1000, 0x5000) with its module at 256.
+    flat[8..14].copy_from_slice(&[1, 1, CODE.0, CODE.1, 0, 256]);
+    // One row for each block of 256 bytes: blocks at 1024, lows at 2048, ids at 3072, rules at 4096.
+    let pair = |low: u64, high: u64| low | high << 32;
+    flat[32..38].copy_from_slice(&[
+        0x1000,
+        pair(BLOCKS, BLOCKS),
+        pair(1024, 2048),
+        pair(3072, 4096),
+        pair(RULES, 0),
+        pair(5120 * (random.next() % 2), 0),
+    ]);
+    for word in 0..(BLOCKS / 2 + 1) {
+        flat[128 + word as usize] = pair(word * 2, word * 2 + 1);
+    }
+    for word in 0..(BLOCKS / 4) {
+        let id = |i| (word * 4 + i) % RULES;
+        flat[384 + word as usize] = id(0) | id(1) << 16 | id(2) << 32 | id(3) << 48;
+    }
+    for word in 0..RULES {
+        let number = random.next();
+        let op = match number % 4 {
+            0 => number as u8,
+            1 | 2 => op::SP,
+            _ => (number >> 8) as u8 % 16,
+        };
+        let rule = Rule {
+            op,
+            fp_op: (number >> 16) as u8 % 8,
+            fp_off: (number >> 24) as i16 % 16,
+            cfa_off: (number >> 40) as i32 % 0x100 / 8 * 8 + 0x40,
+        };
+        flat[512 + word as usize] = rule.to_bits();
+        flat[640 + word as usize / 4] = random.next() & 0x000F_000F_000F_000F;
+    }
+    words
+}
+
+#[test]
+fn random_rules_and_stacks_end_every_walk() {
+    let mut random = Random(0xFEED);
+    let mut ends = [0usize; EndReason::ALL.len()];
+    let mut deepest = 0;
+    for _ in 0..3_000 {
+        let words = module_with_random_rules(&mut random);
+        for _ in 0..20 {
+            let (depth, end) = walk(&words, &mut random).expect("the segment is sound");
+            ends[end as usize] += 1;
+            deepest = deepest.max(depth);
+        }
+    }
+    std::eprintln!("{ends:?}, deepest {deepest}");
+    assert!(deepest > 16, "walks get somewhere");
+    let reached = |reason: EndReason| ends[reason as usize] > 0;
+    for reason in EndReason::ALL {
+        assert!(reached(reason) || reason == EndReason::Depth, "{reason:?} is never reached");
+    }
+}
+
+#[test]
+fn segment_of_another_version_is_refused() {
+    let mut words = std::vec![[0u64; 2]; 64];
+    head(&mut words, 64);
+    // SAFETY: as in `walk`.
+    let tables = unsafe { Tables::new(words.as_ptr().cast(), 1024) };
+    assert!(tables.snapshot().is_some());
+    words[0][1] += 1;
+    // SAFETY: as in `walk`.
+    let tables = unsafe { Tables::new(words.as_ptr().cast(), 1024) };
+    assert!(tables.snapshot().is_none());
+}

@@ -1,0 +1,217 @@
+//! A child process under ptrace: its registers, memory and mappings, and a stack to unwind.
+
+use std::collections::HashMap;
+use std::io::IoSliceMut;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use traceprof_abi::unwind::{Memory, Registers, Snapshot};
+
+use crate::elf::Elf;
+use crate::unwind::{ExecRange, ModuleRef, TableWriter, compile, compile_image};
+
+const PAGE: u64 = 4096;
+
+/// A child that is stopped whenever this code runs.
+pub(super) struct Stepped {
+    process: Child,
+    pub(super) pid: Pid,
+    modules: HashMap<String, (ModuleRef, Vec<u8>)>,
+    code: HashMap<u64, [u8; PAGE as usize]>,
+}
+
+impl Drop for Stepped {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Stepped {
+    /// Starts a program and stops it at its first instruction.
+    pub(super) fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        command.env_clear();
+        // SAFETY: one system call, which is safe between fork and exec.
+        unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+        let process = command.spawn().unwrap();
+        let pid = Pid::from_raw(process.id() as i32);
+        let stopped = waitpid(pid, None).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
+        Self { process, pid, modules: HashMap::new(), code: HashMap::new() }
+    }
+
+    /// One instruction on, giving it a signal; the next signal, or `None` at its end.
+    pub(super) fn step(&self, signal: Option<Signal>) -> Option<Signal> {
+        ptrace::step(self.pid, signal).unwrap();
+        self.wait()
+    }
+
+    /// On to the next mark.
+    pub(super) fn run(&self) -> Option<Signal> {
+        ptrace::cont(self.pid, None).unwrap();
+        self.wait()
+    }
+
+    fn wait(&self) -> Option<Signal> {
+        match waitpid(self.pid, None).unwrap() {
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            WaitStatus::Exited(_, code) => {
+                assert_eq!(code, 0, "the program itself found nothing wrong");
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn registers(&self) -> Registers {
+        let r = ptrace::getregs(self.pid).unwrap();
+        Registers {
+            pc: r.rip,
+            sp: r.rsp,
+            fp: r.rbp,
+            gpr: [
+                r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+                r.r12, r.r13, r.r14, r.r15,
+            ],
+        }
+    }
+
+    pub(super) fn read(&self, avma: u64, buffer: &mut [u8]) -> bool {
+        let (len, base) = (buffer.len(), avma as usize);
+        let remote = [RemoteIoVec { base, len }];
+        process_vm_readv(self.pid, &mut [IoSliceMut::new(buffer)], &remote) == Ok(len)
+    }
+
+    pub(super) fn word(&self, avma: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(avma, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// The first bytes of the instruction at an address.
+    pub(super) fn instruction(&mut self, avma: u64) -> [u8; 3] {
+        std::array::from_fn(|i| {
+            let at = avma + i as u64;
+            let start = at - at % PAGE;
+            let page = match self.code.get(&start) {
+                Some(page) => page,
+                None => {
+                    let mut page = [0; PAGE as usize];
+                    let _ = self.read(start, &mut page);
+                    self.code.entry(start).or_insert(page)
+                }
+            };
+            page[(at % PAGE) as usize]
+        })
+    }
+
+    /// Publishes the child's present mappings, with tables for all its modules.
+    pub(super) fn publish(&mut self, writer: &mut TableWriter<'_>) {
+        self.code.clear();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
+        let (mut ranges, mut writable) = (Vec::new(), Vec::new());
+        for line in maps.lines() {
+            let mut fields = line.split_whitespace();
+            let (start, end) = fields.next().unwrap().split_once('-').unwrap();
+            let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+            let access = fields.next().unwrap();
+            let offset = u64::from_str_radix(fields.next().unwrap(), 16).unwrap();
+            let path = fields.nth(2).unwrap_or("");
+            if access.starts_with("rw") {
+                writable.push((start, end));
+            }
+            if access.contains('x') && path != "[vsyscall]" {
+                let module = self.module(path, (start, end), writer);
+                let bias = module.map_or(0, |_| self.bias(path, start, offset));
+                ranges.push(ExecRange { start, end, bias, module });
+            }
+        }
+        writer.recycle();
+        writer.publish(&ranges, &writable).unwrap();
+    }
+
+    fn module(
+        &mut self,
+        path: &str,
+        (start, end): (u64, u64),
+        writer: &mut TableWriter<'_>,
+    ) -> Option<ModuleRef> {
+        if path.is_empty() {
+            return None;
+        }
+        if !self.modules.contains_key(path) {
+            let (table, bytes) = if path == "[vdso]" {
+                let mut image = vec![0; (end - start) as usize];
+                assert!(self.read(start, &mut image));
+                (compile_image(&image).unwrap(), image)
+            } else {
+                let bytes = std::fs::read(path).unwrap();
+                (compile(&bytes).unwrap(), bytes)
+            };
+            self.modules.insert(path.to_owned(), (writer.add_module(&table).unwrap(), bytes));
+        }
+        Some(self.modules[path].0)
+    }
+
+    fn bias(&self, path: &str, start: u64, file_offset: u64) -> u64 {
+        Elf::parse(&self.modules[path].1).unwrap().bias(start, file_offset, true).unwrap()
+    }
+}
+
+/// The child's stack, read page by page.
+pub(super) struct RemoteStack<'c> {
+    pub(super) child: &'c Stepped,
+    pub(super) snapshot: Snapshot<'c>,
+    bounds: (u64, u64),
+    pages: Vec<(u64, [u8; PAGE as usize])>,
+}
+
+impl<'c> RemoteStack<'c> {
+    pub(super) fn new(child: &'c Stepped, snapshot: Snapshot<'c>, sp: u64) -> Self {
+        let mut stack = Self { child, snapshot, bounds: (0, 0), pages: Vec::new() };
+        stack.rebound(sp);
+        stack
+    }
+}
+
+impl Memory for RemoteStack<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        let (lo, hi) = self.bounds;
+        assert!(
+            avma.is_multiple_of(8) && lo <= avma && avma + 8 <= hi,
+            "{avma:#x} not in {lo:#x}..{hi:#x}"
+        );
+        let (start, at) = (avma - avma % PAGE, (avma % PAGE) as usize);
+        if !self.pages.iter().any(|page| page.0 == start) {
+            let mut page = [0; PAGE as usize];
+            self.child.read(start, &mut page).then_some(())?;
+            self.pages.push((start, page));
+        }
+        let page = &self.pages.iter().rev().find(|page| page.0 == start)?.1;
+        Some(u64::from_le_bytes(page[at..at + 8].try_into().ok()?))
+    }
+
+    fn rebound(&mut self, sp: u64) -> bool {
+        match self.snapshot.writable(sp) {
+            Some(bounds) => {
+                self.bounds = bounds;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        self.bounds
+    }
+
+    fn load_code(&mut self, avma: u64) -> Option<u64> {
+        self.child.word(avma)
+    }
+}
