@@ -266,6 +266,15 @@ pub fn same_ipc_namespace(pid: i32) -> io::Result<bool> {
     Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
 }
 
+/// Whether a process's control group is frozen: it can neither run nor be stopped.
+pub fn frozen(pid: i32) -> bool {
+    let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
+    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
+    let events = format!("/sys/fs/cgroup{path}/cgroup.events");
+    std::fs::read_to_string(events)
+        .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
 /// Class and machine of the executable that a process runs.
 pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
     let mut header = [0u8; 20];

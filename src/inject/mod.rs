@@ -1,1 +1,54 @@
-//! Injection: maps the agent into a stopped thread's process and cures it again.
+//! Injection: maps the agent into a running process, starts it, and cures the process again.
+//!
+//! # What is changed in a target, and how it comes back
+//! | change | how it comes back |
+//! |---|---|
+//! | one thread is stopped, twice, for some tens of microseconds | it is detached at once |
+//! | its registers, vector state and signal mask | the last frame of its chain holds them |
+//! | bytes below the red zone of its stack, where that is free | nobody reads them |
+//! | an interrupted system call | issued again, or restarted from its restart block |
+//! | three shared memory segments | detached by the cure; freed with their last user |
+//! | the action of the sampling signal | the saved one, bit by bit, by the cure |
+//! | at the cure every thread is stopped once | detached; broken system calls issued again |
+//!
+//! No text is poked, no breakpoint set, no instruction stepped, no descriptor opened, nothing is
+//! loaded by the target's loader and nothing in it is called but the agent. The tracer may die at
+//! any instant: a thread that was set going on a chain comes home by itself. The exception is one
+//! system call of some microseconds ([`AttachReport::naked`]) where a thread's stack may not be
+//! written: of Go and of fibers, mainly.
+//!
+//! # Story
+//! [`preflight`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
+//! traces, [`Guardian::attach`] and [`Guardian::detach`] do the work in it. Inside: `attach` and
+//! `cure` tell the two stories; `threads` chooses whom to stop, `stop` holds a thread and lets it
+//! run a `chain`, `gadget` finds the instructions for it, `ptrace` and `arch` are the two doors to
+//! the kernel and the processor.
+//!
+//! # Does not
+//! - create segments, know the agent's image, or open perf events.
+
+mod arch;
+mod attach;
+mod chain;
+mod cure;
+mod error;
+mod gadget;
+mod guardian;
+mod held;
+mod hole;
+mod identity;
+mod plan;
+mod preflight;
+mod ptrace;
+mod segment;
+mod stop;
+mod threads;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{InjectError, Refusal};
+pub use guardian::Guardian;
+pub use hole::find_hole;
+pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Segment};
+pub use preflight::{Facts, Permits, preflight, preflight_with};

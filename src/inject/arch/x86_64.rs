@@ -1,0 +1,373 @@
+//! x86-64: registers, signal frames, instruction patterns, call classes.
+//!
+//! # Invariants
+//! - Pure functions over values: nothing here stops, reads or writes a process.
+//! - A frame made here names a full XSAVE image: without one the kernel resets the vector state.
+
+use std::mem::offset_of;
+
+use super::super::chain::Call;
+
+/// The registers that `NT_PRSTATUS` carries.
+pub(in super::super) type Registers = libc::user_regs_struct;
+
+/// Bytes of a `struct ucontext` with the kernel's 8-byte signal mask.
+pub(in super::super) const UCONTEXT_LEN: usize = 304;
+/// Bytes below the stack pointer that a leaf function may use.
+pub(in super::super) const RED_ZONE: u64 = 128;
+/// Alignment of the vector state's image.
+pub(in super::super) const XSTATE_ALIGN: u64 = 64;
+/// `e_machine` of targets that this recorder can attach to.
+pub(in super::super) const MACHINE: u16 = 62;
+/// `syscall`.
+pub(in super::super) const SYSCALL: &[u8] = &[0x0f, 0x05];
+/// `syscall; ret`.
+pub(in super::super) const SYSCALL_RETURN: &[u8] = &[0x0f, 0x05, 0xc3];
+/// `mov $15, %rax; syscall` (glibc, musl) and `mov $15, %eax; syscall` (Go, our agent).
+pub(in super::super) const RESTORERS: [&[u8]; 2] =
+    [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
+
+const USER_CODE_64: u64 = 0x33;
+const TRAP_FLAG: u64 = 0x100;
+const DIRECTION_FLAG: u64 = 0x400;
+/// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
+const UC_FLAGS: u64 = 7;
+/// Makes the kernel refuse to change the alternate stack, and ignore that it refused: a thread's
+/// alternate stack cannot be read from outside, so it could not be put back.
+const SS_FLAGS_INVALID: u32 = 0x7fff_ffff;
+const MCONTEXT: usize = 40;
+const SIGMASK: usize = 296;
+/// Length of the syscall instruction.
+const SYSCALL_LEN: u64 = 2;
+
+/// What the stop interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Interrupted {
+    /// User code, or a system call that had finished.
+    User,
+    /// A system call that restarts from its arguments.
+    Restartable,
+    /// A system call whose rest lies in the kernel's restart block, which any `rt_sigreturn` drops.
+    RestartBlock,
+    /// A system call that the kernel ends with EINTR although no signal asks for it.
+    Broken,
+}
+
+/// The thread executes 64-bit code with the flat selectors.
+pub(in super::super) fn is_native(registers: &Registers) -> bool {
+    registers.cs == USER_CODE_64
+}
+
+/// What the stop interrupted, from the registers at the stop.
+pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
+    if (registers.orig_rax as i64) < 0 {
+        return Interrupted::User;
+    }
+    match -(registers.rax as i64) {
+        // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND.
+        512..=514 => Interrupted::Restartable,
+        516 => Interrupted::RestartBlock,
+        4 if is_broken_by_stop(registers.orig_rax) => Interrupted::Broken,
+        _ => Interrupted::User,
+    }
+}
+
+/// The registers with which the kernel would go on after the stop: an interrupted call is issued
+/// again, and nothing is left for the kernel to decide.
+pub(in super::super) fn resumed(registers: &Registers) -> Registers {
+    let mut resumed = *registers;
+    match interrupted(registers) {
+        Interrupted::User => {}
+        Interrupted::Restartable | Interrupted::Broken => {
+            resumed.rax = registers.orig_rax;
+            resumed.rip -= SYSCALL_LEN;
+        }
+        Interrupted::RestartBlock => {
+            resumed.rax = libc::SYS_restart_syscall as u64;
+            resumed.rip -= SYSCALL_LEN;
+        }
+    }
+    resumed.orig_rax = u64::MAX;
+    resumed
+}
+
+/// The registers to put back without running anything: as they were, but for a broken call.
+pub(in super::super) fn untouched(registers: &Registers) -> Registers {
+    match interrupted(registers) {
+        Interrupted::Broken => resumed(registers),
+        _ => *registers,
+    }
+}
+
+/// Calls that end with EINTR after a mere stop, where issuing them again is right: they had
+/// transferred nothing. Measured for epoll, sigtimedwait, semop and sockets with a time limit.
+fn is_broken_by_stop(number: u64) -> bool {
+    const BROKEN: [i64; 19] = [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_io_getevents,
+        libc::SYS_io_uring_enter,
+    ];
+    BROKEN.contains(&(number as i64))
+}
+
+/// How well a thread that sleeps in this call bears a chain: 0 best.
+pub(in super::super) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
+    const FUTEX_TIMEOUT: usize = 3;
+    match number as i64 {
+        libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_poll
+        | libc::SYS_restart_syscall => RANK_RESTART_BLOCK,
+        libc::SYS_futex if args[FUTEX_TIMEOUT] != 0 => RANK_RESTART_BLOCK,
+        libc::SYS_epoll_wait
+        | libc::SYS_epoll_pwait
+        | libc::SYS_epoll_pwait2
+        | libc::SYS_rt_sigtimedwait
+        | libc::SYS_semop
+        | libc::SYS_semtimedop
+        | libc::SYS_io_getevents
+        | libc::SYS_io_uring_enter => 2,
+        _ => 0,
+    }
+}
+/// Rank of a thread that sleeps with a restart block.
+pub(in super::super) const RANK_RESTART_BLOCK: u8 = 3;
+
+/// The result of a system call at its exit.
+pub(in super::super) fn result(registers: &Registers) -> i64 {
+    registers.rax as i64
+}
+
+/// The registers of a thread about to make a call at `instruction`.
+pub(in super::super) fn calling(
+    registers: &Registers,
+    instruction: u64,
+    call: &Call,
+    sp: u64,
+) -> Registers {
+    let mut calling = at(registers, instruction, sp);
+    calling.rax = call.number as u64;
+    [calling.rdi, calling.rsi, calling.rdx, calling.r10, calling.r8, calling.r9] = call.args;
+    calling
+}
+
+/// The registers of a thread about to enter a function with one argument.
+pub(in super::super) fn entering(
+    registers: &Registers,
+    entry: u64,
+    argument: u64,
+    sp: u64,
+) -> Registers {
+    let mut entering = at(registers, entry, sp);
+    entering.rdi = argument;
+    entering
+}
+
+/// The registers of a thread about to return from a signal whose frame is at `ucontext`.
+pub(in super::super) fn returning(
+    registers: &Registers,
+    restorer: u64,
+    ucontext: u64,
+) -> Registers {
+    at(registers, restorer, ucontext)
+}
+
+fn at(registers: &Registers, rip: u64, rsp: u64) -> Registers {
+    let mut moved = *registers;
+    moved.rip = rip;
+    moved.rsp = rsp;
+    // Not inside a system call: otherwise the kernel would move rip back by one instruction.
+    moved.orig_rax = u64::MAX;
+    moved.eflags &= !(TRAP_FLAG | DIRECTION_FLAG);
+    moved
+}
+
+/// Whether a stop at a system call's entry is this `rt_sigreturn`.
+pub(in super::super) fn is_sigreturn(registers: &Registers, ucontext: u64) -> bool {
+    registers.orig_rax as i64 == libc::SYS_rt_sigreturn && registers.rsp == ucontext
+}
+
+/// The `struct ucontext` that makes `rt_sigreturn` load these registers, mask and vector state.
+pub(in super::super) fn ucontext(
+    registers: &Registers,
+    mask: u64,
+    xstate: u64,
+) -> [u8; UCONTEXT_LEN] {
+    let mut out = [0; UCONTEXT_LEN];
+    let mut put = |offset: usize, value: u64| {
+        out[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+    };
+    put(0, UC_FLAGS);
+    put(24, u64::from(SS_FLAGS_INVALID));
+    let general = [
+        registers.r8,
+        registers.r9,
+        registers.r10,
+        registers.r11,
+        registers.r12,
+        registers.r13,
+        registers.r14,
+        registers.r15,
+        registers.rdi,
+        registers.rsi,
+        registers.rbp,
+        registers.rbx,
+        registers.rdx,
+        registers.rax,
+        registers.rcx,
+        registers.rsp,
+        registers.rip,
+        registers.eflags,
+    ];
+    for (index, value) in general.into_iter().enumerate() {
+        put(MCONTEXT + index * 8, value);
+    }
+    put(MCONTEXT + 144, (registers.cs & 0xffff) | (registers.ss & 0xffff) << 48);
+    put(MCONTEXT + 184, xstate);
+    put(SIGMASK, mask);
+    out
+}
+
+/// Turns the `NT_X86_XSTATE` register set into the image that a signal frame points to.
+pub(in super::super) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
+    const SW_RESERVED: usize = 464;
+    const HEADER: usize = 512;
+    const MINIMUM: usize = 576;
+    const MAGIC1: u32 = 0x4650_5853;
+    const MAGIC2: u32 = 0x4650_5845;
+    const TILE_DATA: u64 = 1 << 18;
+    if regset.len() < MINIMUM {
+        return None;
+    }
+    let word = |at: usize| {
+        regset[at..at + 8].iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
+    };
+    let enabled = word(SW_RESERVED);
+    // A task that never used AMX has room for no tiles, and the kernel drops the whole vector
+    // state of a frame that claims more than the task has room for.
+    let (features, len) = match word(HEADER) & TILE_DATA {
+        0 => (enabled & !TILE_DATA, extent(enabled & !TILE_DATA).min(regset.len())),
+        _ => (enabled, regset.len()),
+    };
+    let mut image = regset[..len].to_vec();
+    image[SW_RESERVED..HEADER].fill(0);
+    image[SW_RESERVED..SW_RESERVED + 4].copy_from_slice(&MAGIC1.to_le_bytes());
+    image[SW_RESERVED + 4..SW_RESERVED + 8].copy_from_slice(&(len as u32 + 4).to_le_bytes());
+    image[SW_RESERVED + 8..SW_RESERVED + 16].copy_from_slice(&features.to_le_bytes());
+    image[SW_RESERVED + 16..SW_RESERVED + 20].copy_from_slice(&(len as u32).to_le_bytes());
+    image.extend_from_slice(&MAGIC2.to_le_bytes());
+    Some(image)
+}
+
+/// End of the last of these features in the standard XSAVE layout, as the processor reports it.
+fn extent(features: u64) -> usize {
+    (2..63)
+        .filter(|feature| features >> feature & 1 == 1)
+        .map(|feature| {
+            let leaf = std::arch::x86_64::__cpuid_count(0xd, feature);
+            (leaf.eax + leaf.ebx) as usize
+        })
+        .fold(576, usize::max)
+}
+
+/// Length of the register set that [`Registers`] is.
+pub(in super::super) const REGISTERS_LEN: usize = size_of::<Registers>();
+const _: () = assert!(REGISTERS_LEN == 216);
+const _: () = assert!(offset_of!(Registers, orig_rax) == 120);
+
+/// All registers zero.
+pub(in super::super) const fn zeroed() -> Registers {
+    Registers {
+        r15: 0,
+        r14: 0,
+        r13: 0,
+        r12: 0,
+        rbp: 0,
+        rbx: 0,
+        r11: 0,
+        r10: 0,
+        r9: 0,
+        r8: 0,
+        rax: 0,
+        rcx: 0,
+        rdx: 0,
+        rsi: 0,
+        rdi: 0,
+        orig_rax: 0,
+        rip: 0,
+        cs: 0,
+        eflags: 0,
+        rsp: 0,
+        ss: 0,
+        fs_base: 0,
+        gs_base: 0,
+        ds: 0,
+        es: 0,
+        fs: 0,
+        gs: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped_in(number: i64, result: i64) -> Registers {
+        let mut registers = zeroed();
+        registers.rip = 0x1002;
+        registers.rax = result as u64;
+        registers.orig_rax = number as u64;
+        registers
+    }
+
+    #[test]
+    fn interrupted_calls_are_told_apart() {
+        let check = |number, result, expected| {
+            assert_eq!(interrupted(&stopped_in(number, result)), expected);
+        };
+        check(libc::SYS_read, -512, Interrupted::Restartable);
+        check(libc::SYS_nanosleep, -516, Interrupted::RestartBlock);
+        check(libc::SYS_epoll_wait, -4, Interrupted::Broken);
+        check(libc::SYS_connect, -4, Interrupted::User);
+        check(libc::SYS_read, 5, Interrupted::User);
+        check(-1, -512, Interrupted::User);
+    }
+
+    #[test]
+    fn resumed_registers_issue_the_call_again() {
+        let again = resumed(&stopped_in(libc::SYS_read, -512));
+        assert_eq!((again.rax as i64, again.rip, again.orig_rax), (0, 0x1000, u64::MAX));
+        let sleeping = resumed(&stopped_in(libc::SYS_nanosleep, -516));
+        assert_eq!((sleeping.rax, sleeping.rip), (219, 0x1000));
+        let done = resumed(&stopped_in(libc::SYS_read, 7));
+        assert_eq!((done.rax, done.rip), (7, 0x1002));
+    }
+
+    #[test]
+    fn image_carries_its_sizes_and_marks() {
+        let mut regset = vec![0u8; 1000];
+        regset[464] = 3;
+        let image = frame_xstate(&regset).unwrap();
+        assert_eq!(image.len(), 576 + 4);
+        assert_eq!(&image[464..468], b"SXPF");
+        assert_eq!(image[468..472], 580u32.to_le_bytes());
+        assert_eq!(&image[576..], b"EXPF");
+        assert!(frame_xstate(&regset[..500]).is_none());
+    }
+}

@@ -1,0 +1,331 @@
+//! The attach: one stop that maps, a look from outside, one stop that starts the agent.
+//!
+//! The two are never one chain: a map that failed would be jumped into.
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::AgentState;
+use traceprof_abi::sync::Ordering;
+
+use super::arch::Interrupted;
+use super::chain::{Call, Chain, Landing, Step};
+use super::cure;
+use super::error::InjectError;
+use super::gadget::Gadgets;
+use super::plan::{AttachPlan, AttachReport, Segment};
+use super::segment::{Attached, HOLD_BYTE};
+use super::stop::{self, NotStopped, Stopped};
+use super::{identity, threads};
+use crate::proc::{self, Mapping};
+
+/// The entry's argument that installs the handler.
+const INSTALL: u64 = 1;
+/// Longest wait for one thread to stop.
+const STOP_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for the maps to appear.
+const MAPPED_MAX: Duration = Duration::from_secs(1);
+/// Longest wait for the agent to report.
+const STARTED_MAX: Duration = Duration::from_secs(2);
+
+/// What became of a thread that was used.
+struct Used {
+    tid: i32,
+    stopped: Duration,
+    naked: bool,
+}
+
+/// Maps the segments and starts the agent. After an error the target is as it was.
+pub(super) fn attach(
+    plan: &AttachPlan,
+    data: &Attached,
+    held: Option<Stopped>,
+) -> Result<AttachReport, InjectError> {
+    match maps_and_starts(plan, data, held) {
+        Ok(report) => Ok(report),
+        Err(error) if error.is_gone() => Err(error),
+        Err(error) => match cure::cure(plan, data, cure::PATIENCE) {
+            Ok(report) => Err(match report.residue {
+                None => error,
+                Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
+            }),
+            Err(second) => Err(InjectError::Residue {
+                cause: Box::new(error),
+                residue: format!("unknown ({second})"),
+            }),
+        },
+    }
+}
+
+fn maps_and_starts(
+    plan: &AttachPlan,
+    data: &Attached,
+    held: Option<Stopped>,
+) -> Result<AttachReport, InjectError> {
+    let mappings = read_mappings(plan.pid)?;
+    let Some(gadgets) = Gadgets::find(plan.pid, &mappings) else {
+        return Err(InjectError::BadPlan {
+            reason: "the target's code holds no system call".to_owned(),
+        });
+    };
+    let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
+    let first = match held {
+        Some(stopped) => map(stopped)?,
+        None => with_a_thread(plan, &mappings, &map)?,
+    };
+    await_maps(plan, gadgets)?;
+    let start = |stopped: Stopped| start_with(stopped, plan);
+    let second = with_a_thread(plan, &mappings, &start)?;
+    await_agent(plan, data)?;
+    let stops_ns = [&first, &second].map(|used| used.stopped.as_nanos() as u64).to_vec();
+    Ok(AttachReport { stops_ns, naked: first.naked, tid: first.tid })
+}
+
+fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
+    proc::mappings(pid).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => InjectError::Gone,
+        _ => InjectError::system("reading maps", &error),
+    })
+}
+
+/// Stops the best thread that lets itself be stopped and hands it to `work`. Each attempt runs in
+/// a thread of its own, whose end lets go of a tracee that would not stop: nothing else does.
+fn with_a_thread(
+    plan: &AttachPlan,
+    mappings: &[Mapping],
+    work: &(impl Fn(Stopped) -> Result<Used, InjectError> + Sync),
+) -> Result<Used, InjectError> {
+    let mut last = InjectError::Gone;
+    for tid in threads::candidates(plan.pid, mappings) {
+        identity::check(plan.pid, plan.start_time)?;
+        let outcome = identity::disposable(|| match stop::stop(tid, STOP_MAX) {
+            Ok(stopped) => Ok(work(stopped)),
+            Err(failure) => Err(failure),
+        });
+        match outcome {
+            Ok(Ok(used)) => return Ok(used),
+            // Nothing was mapped: the thread went away before it was set going.
+            Ok(Err(error)) => return Err(error),
+            Err(NotStopped::Timeout) => {
+                let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
+                last = InjectError::WouldNotStop { tid, state };
+            }
+            Err(NotStopped::Gone(InjectError::Gone)) => last = InjectError::Gone,
+            Err(NotStopped::Failed(error)) => {
+                last = identity::explain(plan.pid, tid, error);
+            }
+            Err(failure) => last = failure.into(),
+        }
+    }
+    identity::check(plan.pid, plan.start_time)?;
+    Err(last)
+}
+
+/// How the mapping stop ends.
+enum Ending {
+    Launch(Chain),
+    Release,
+}
+
+fn map_with(
+    mut stopped: Stopped,
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    mappings: &[Mapping],
+) -> Result<Used, InjectError> {
+    let tid = stopped.tid();
+    let mut naked = false;
+    match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked) {
+        Ok(Ending::Launch(chain)) => Ok(Used { tid, stopped: stopped.launch(&chain)?, naked }),
+        Ok(Ending::Release) => Ok(Used { tid, stopped: stopped.release()?, naked }),
+        Err(error) => {
+            // If it cannot be put back it is gone, or runs home on its chain by itself.
+            let _ = stopped.release();
+            Err(error)
+        }
+    }
+}
+
+fn map_steps(
+    stopped: &mut Stopped,
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    mappings: &[Mapping],
+    naked: &mut bool,
+) -> Result<Ending, InjectError> {
+    let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
+    stopped.prepare()?;
+    // A chain would wait for SIGCONT, and would drop a restart block.
+    let launchable = !stopped.group && stopped.interrupted != Interrupted::RestartBlock;
+    let mut todo: Vec<(&str, &Segment)> = plan.segments().to_vec();
+    let top = match threads::stack_top(stopped, mappings) {
+        Some(top) if gadgets.call.is_some() => top,
+        _ => {
+            *naked = true;
+            let call = plan.data.attach();
+            let got = stopped.call_bare(gadgets.syscall, &call)?;
+            attached("data", &plan.data, got)?;
+            todo.retain(|(name, _)| *name != "data");
+            plan.first_top()
+        }
+    };
+    let Some(gadget) = gadgets.call else {
+        return map_bare(stopped, plan, gadgets.syscall, &todo);
+    };
+    let restorer = match gadgets.restorer {
+        Some(restorer) => restorer,
+        None => {
+            // The slots name a restorer in the segment that this very step attaches.
+            let landing = Landing { gadget, restorer: plan.restorer_avma };
+            walk_maps(stopped, landing, top, &[("code", &plan.code)])?;
+            todo.retain(|(name, _)| *name != "code");
+            plan.restorer_avma
+        }
+    };
+    let landing = Landing { gadget, restorer };
+    if !launchable {
+        refuse_hold(plan)?;
+        walk_maps(stopped, landing, top, &todo)?;
+        return Ok(Ending::Release);
+    }
+    let mut steps: Vec<Step> = todo.iter().map(|(_, s)| Step::Call(s.attach())).collect();
+    steps.extend(hold_steps(plan));
+    Ok(Ending::Launch(Chain::new(&stopped.saved, &steps, landing, top)))
+}
+
+/// Everything without a chain: the target's code has no `syscall; ret`.
+fn map_bare(
+    stopped: &mut Stopped,
+    plan: &AttachPlan,
+    instruction: u64,
+    todo: &[(&str, &Segment)],
+) -> Result<Ending, InjectError> {
+    refuse_hold(plan)?;
+    for (name, segment) in todo {
+        let got = stopped.call_bare(instruction, &segment.attach())?;
+        attached(name, segment, got)?;
+    }
+    Ok(Ending::Release)
+}
+
+fn walk_maps(
+    stopped: &mut Stopped,
+    landing: Landing,
+    top: u64,
+    todo: &[(&str, &Segment)],
+) -> Result<(), InjectError> {
+    let steps: Vec<Step> = todo.iter().map(|(_, s)| Step::Call(s.attach())).collect();
+    let chain = Chain::new(&stopped.saved, &steps, landing, top);
+    let results = stopped.walk(&chain, &steps)?;
+    for ((name, segment), got) in todo.iter().zip(results) {
+        attached(name, segment, got)?;
+    }
+    Ok(())
+}
+
+fn attached(name: &str, segment: &Segment, got: i64) -> Result<(), InjectError> {
+    if got as u64 == segment.avma {
+        return Ok(());
+    }
+    let errno = i32::try_from(-got).unwrap_or(0);
+    Err(InjectError::MapFailed { segment: name.to_owned(), errno })
+}
+
+fn hold_steps(plan: &AttachPlan) -> Vec<Step> {
+    let Some(fd) = plan.hold_fd else { return Vec::new() };
+    let buffer = plan.data.avma + HOLD_BYTE;
+    vec![
+        Step::Call(Call::new(libc::SYS_read, &[fd as u64, buffer, 1])),
+        Step::Call(Call::new(libc::SYS_close, &[fd as u64])),
+    ]
+}
+
+fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
+    match plan.hold_fd {
+        None => Ok(()),
+        Some(_) => Err(InjectError::BadPlan {
+            reason: "this program cannot be held at its start; attach to it by pid".to_owned(),
+        }),
+    }
+}
+
+/// Success is what the kernel shows, not what we asked for.
+fn await_maps(plan: &AttachPlan, gadgets: Gadgets) -> Result<(), InjectError> {
+    let deadline = Instant::now() + MAPPED_MAX;
+    loop {
+        identity::check(plan.pid, plan.start_time)?;
+        let mappings = read_mappings(plan.pid)?;
+        let missing: Vec<_> =
+            plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
+        let Some((name, segment)) = missing.first() else { return Ok(()) };
+        if Instant::now() >= deadline {
+            let errno = diagnose(plan, gadgets, segment, &mappings);
+            return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A launched chain keeps no results; one call more, led through, tells why.
+fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[Mapping]) -> i32 {
+    let errno = std::sync::atomic::AtomicI32::new(0);
+    let try_again = |mut stopped: Stopped| {
+        let tid = stopped.tid();
+        let outcome = match gadgets.confirm(&stopped) {
+            Some(gadgets) => {
+                stopped.prepare()?;
+                stopped.call_bare(gadgets.syscall, &segment.attach())
+            }
+            None => Ok(0),
+        };
+        let got = outcome.unwrap_or(0);
+        // Relaxed: read by the thread that joins this one.
+        errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
+        Ok(Used { tid, stopped: stopped.release()?, naked: true })
+    };
+    // Without an answer the reason stays unknown.
+    let _ = with_a_thread(plan, mappings, &try_again);
+    errno.into_inner()
+}
+
+fn start_with(mut stopped: Stopped, plan: &AttachPlan) -> Result<Used, InjectError> {
+    let tid = stopped.tid();
+    let launchable = !stopped.group && stopped.interrupted != Interrupted::RestartBlock;
+    if let Err(error) = stopped.prepare() {
+        let _ = stopped.release();
+        return Err(error);
+    }
+    let steps = [Step::Enter { entry: plan.entry_avma, argument: INSTALL }];
+    let landing = Landing { gadget: plan.restorer_avma, restorer: plan.restorer_avma };
+    let chain = Chain::new(&stopped.saved, &steps, landing, plan.second_top());
+    if launchable {
+        return Ok(Used { tid, stopped: stopped.launch(&chain)?, naked: false });
+    }
+    let walked = stopped.walk(&chain, &steps);
+    let released = stopped.release();
+    walked?;
+    Ok(Used { tid, stopped: released?, naked: false })
+}
+
+fn await_agent(plan: &AttachPlan, data: &Attached) -> Result<(), InjectError> {
+    let control = data.control();
+    let deadline = Instant::now() + STARTED_MAX;
+    loop {
+        // Acquire: pairs with the Release with which the entry ends; its actions are visible.
+        let error = control.error.load(Ordering::Acquire);
+        if error != 0 {
+            // Relaxed: written before `error`.
+            let errno = control.error_detail.load(Ordering::Relaxed) as i32;
+            return Err(InjectError::EntryFailed { error, errno });
+        }
+        // Acquire: as above. The recorder may already have gone on to sampling.
+        let state = control.state.load(Ordering::Acquire);
+        if state != AgentState::Prepared as u32 {
+            return Ok(());
+        }
+        identity::check(plan.pid, plan.start_time)?;
+        if Instant::now() >= deadline {
+            return Err(InjectError::EntrySilent);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}

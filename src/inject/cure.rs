@@ -1,0 +1,392 @@
+//! The cure: takes everything back, in the one order that is safe.
+//!
+//! The caller has closed its perf events. A stop makes each thread raise what it still owes, so
+//! after all have stopped at once nothing more is raised; setting the signal to ignored then
+//! flushes it from every queue, and only then the old action comes back. The naive order (old
+//! action back while threads run) kills a program now and then.
+//!
+//! # Invariants
+//! - Nothing is unmapped while a thread is in the agent's code or on its stack.
+//! - If the application replaced our action, it may have kept our handler's address to call it:
+//!   then everything stays mapped.
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::AgentState;
+use traceprof_abi::sync::Ordering;
+
+use super::chain::{Call, Chain, Landing, Step};
+use super::error::InjectError;
+use super::gadget::Gadgets;
+use super::plan::{AttachPlan, DetachReport, Segment};
+use super::ptrace::Tracee;
+use super::segment::{Attached, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
+use super::stop::{NotStopped, Stopped};
+use super::{identity, threads};
+use crate::proc::{self, Mapping};
+
+/// How long a cure tries when somebody waits for it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest time that threads are held while others have not stopped.
+const COLLECT_MAX: Duration = Duration::from_millis(100);
+/// Pause between attempts.
+const RETRY: Duration = Duration::from_millis(20);
+/// Time for a thread to leave the agent's code.
+const NUDGE: Duration = Duration::from_micros(200);
+/// Attempts to see all threads outside of the agent's code within one stop.
+const NUDGES_MAX: usize = 200;
+/// Bytes of stack that are searched for our return address under a handler that we called.
+const STACK_SEARCHED: usize = 16 << 10;
+/// SIG_DFL and SIG_IGN are no functions.
+const FIRST_HANDLER: u64 = 2;
+const SIGSET_LEN: u64 = 8;
+/// All signals but SIGKILL and SIGSTOP, which cannot be blocked.
+const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+
+/// What an attempt came to.
+enum Attempt {
+    Done(DetachReport),
+    /// A thread did not stop, or did not leave the agent's code.
+    Stuck {
+        tid: i32,
+    },
+}
+
+/// Takes everything back. What cannot be taken back is inert, and named in the report.
+pub(super) fn cure(
+    plan: &AttachPlan,
+    data: &Attached,
+    patience: Duration,
+) -> Result<DetachReport, InjectError> {
+    // Release: pairs with the handler's Acquire of the state; handlers return at once from now on.
+    data.control().state.store(AgentState::Stopped as u32, Ordering::Release);
+    let deadline = Instant::now() + patience;
+    loop {
+        if identity::check(plan.pid, plan.start_time).is_err() {
+            return Ok(DetachReport::default());
+        }
+        let outcome = identity::disposable(|| Cure { plan, data }.attempt());
+        let stuck = match outcome {
+            Ok(Attempt::Done(report)) => return Ok(report),
+            Ok(Attempt::Stuck { tid }) => tid,
+            Err(error) if error.is_gone() => 0,
+            Err(error) => return Err(error),
+        };
+        if Instant::now() >= deadline {
+            let state = proc::task_stat(plan.pid, stuck).map_or('?', |stat| stat.state);
+            return Ok(DetachReport {
+                residue: Some(format!(
+                    "thread {stuck} (state {state}) could not be stopped; the agent stays mapped \
+                     and swallows its signal"
+                )),
+                ..DetachReport::default()
+            });
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+struct Cure<'a> {
+    plan: &'a AttachPlan,
+    data: &'a Attached,
+}
+
+impl Cure<'_> {
+    fn attempt(&self) -> Result<Attempt, InjectError> {
+        let mappings = self.mappings()?;
+        let mapped = |segment: &Segment| segment.is_in(&mappings);
+        if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
+            return Ok(Attempt::Done(DetachReport::default()));
+        }
+        let gadgets = Gadgets::find(self.plan.pid, &mappings).ok_or(InjectError::Executed)?;
+        let since = Instant::now();
+        let mut stopped = Vec::new();
+        let stuck = self.stop_all(&mut stopped)?;
+        let threads = stopped.len();
+        if let Some(tid) = stuck {
+            release(stopped)?;
+            return Ok(Attempt::Stuck { tid });
+        }
+        let Some(chosen) = choose(&stopped, &mappings) else {
+            return Ok(Attempt::Done(DetachReport::default()));
+        };
+        let worker = stopped.swap_remove(chosen);
+        let residue = self.take_back(worker, stopped, gadgets, &mappings)?;
+        let stopped_ns = since.elapsed().as_nanos() as u64;
+        let residue = residue.or_else(|| self.still_mapped());
+        Ok(Attempt::Done(DetachReport { stopped_ns, threads, residue }))
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>, InjectError> {
+        proc::mappings(self.plan.pid).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => InjectError::Gone,
+            _ => InjectError::system("reading maps", &error),
+        })
+    }
+
+    fn still_mapped(&self) -> Option<String> {
+        let mappings = self.mappings().ok()?;
+        let left: Vec<&str> = self
+            .plan
+            .segments()
+            .into_iter()
+            .filter(|(_, segment)| segment.is_in(&mappings))
+            .map(|(name, _)| name)
+            .collect();
+        (!left.is_empty()).then(|| format!("the {} segment stays mapped", left.join(" and ")))
+    }
+
+    /// Stops every thread, outside of the agent's code, until a pass over the task list finds no
+    /// new one. Gives a thread that could not be brought there.
+    fn stop_all(&self, stopped: &mut Vec<Stopped>) -> Result<Option<i32>, InjectError> {
+        let mut passed_over = Vec::new();
+        for _ in 0..NUDGES_MAX {
+            let tids = proc::tasks(self.plan.pid).map_err(|_| InjectError::Gone)?;
+            let known = |tid: &i32| stopped.iter().any(|s| s.tid() == *tid);
+            let new: Vec<i32> =
+                tids.into_iter().filter(|t| !known(t) && !passed_over.contains(t)).collect();
+            let inside = stopped.iter().position(|thread| self.is_inside(thread));
+            if new.is_empty() && inside.is_none() {
+                return Ok(None);
+            }
+            if let Some(tid) = self.stop_these(&new, stopped, &mut passed_over)? {
+                return Ok(Some(tid));
+            }
+            let Some(inside) = inside else { continue };
+            // It may create threads while it runs, so the list is read again afterwards.
+            let mut thread = stopped.swap_remove(inside);
+            match thread.nudge(NUDGE, Instant::now() + COLLECT_MAX) {
+                Ok(()) => stopped.push(thread),
+                Err(error) if error.is_gone() => {}
+                Err(InjectError::WouldNotStop { .. }) => return Ok(Some(thread.tid())),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(stopped.iter().find(|thread| self.is_inside(thread)).map(Stopped::tid))
+    }
+
+    /// All are asked before the first is waited for: they stop side by side.
+    fn stop_these(
+        &self,
+        tids: &[i32],
+        stopped: &mut Vec<Stopped>,
+        passed_over: &mut Vec<i32>,
+    ) -> Result<Option<i32>, InjectError> {
+        let mut asked = Vec::with_capacity(tids.len());
+        for &tid in tids {
+            let since = Instant::now();
+            let seized = Tracee::seize(tid).and_then(|t| t.interrupt().map(|()| t));
+            match seized {
+                Ok(tracee) => asked.push((tracee, since)),
+                Err(error) => {
+                    let error = InjectError::system("PTRACE_SEIZE", &error);
+                    match identity::explain(self.plan.pid, tid, error) {
+                        InjectError::Gone => passed_over.push(tid),
+                        other => return Err(other),
+                    }
+                }
+            }
+        }
+        let deadline = Instant::now() + COLLECT_MAX;
+        let mut stuck = None;
+        for (tracee, since) in asked {
+            let tid = tracee.tid();
+            match Stopped::collect(tracee, since, deadline) {
+                Ok(thread) => stopped.push(thread),
+                Err(NotStopped::Gone(InjectError::Gone)) => passed_over.push(tid),
+                Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
+                Err(NotStopped::Timeout | NotStopped::Foreign) => stuck = Some(tid),
+            }
+        }
+        Ok(stuck)
+    }
+
+    /// The thread runs the agent, or something that the agent called.
+    fn is_inside(&self, thread: &Stopped) -> bool {
+        let registers = &thread.saved.registers;
+        if self.plan.code.contains(registers.rip) || self.plan.data.contains(registers.rsp) {
+            return true;
+        }
+        // Relaxed: written once, before the handler was installed.
+        let old = self.data.control().old_action[0].load(Ordering::Relaxed);
+        if old < FIRST_HANDLER || thread.saved.mask & HANDLER_MASK != HANDLER_MASK {
+            return false;
+        }
+        // Our handler calls the application's with all signals blocked: our address is then on
+        // the stack. A stale one costs a retry.
+        let mut stack = vec![0; STACK_SEARCHED];
+        let room = match thread.read(registers.rsp, &mut stack) {
+            Ok(()) => STACK_SEARCHED,
+            Err(_) => 4096 - (registers.rsp % 4096) as usize,
+        };
+        let stack = &mut stack[..room];
+        if thread.read(registers.rsp, stack).is_err() {
+            return false;
+        }
+        stack.chunks_exact(8).any(|word| {
+            let value = word.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
+            self.plan.code.contains(value)
+        })
+    }
+
+    /// Puts the action back, lets the others go, and unmaps.
+    fn take_back(
+        &self,
+        mut worker: Stopped,
+        others: Vec<Stopped>,
+        gadgets: Gadgets,
+        mappings: &[Mapping],
+    ) -> Result<Option<String>, InjectError> {
+        let on_stack = threads::stack_top(&worker, mappings);
+        let place = Place {
+            landing: Landing {
+                gadget: gadgets.call.unwrap_or(gadgets.syscall),
+                restorer: gadgets.restorer.unwrap_or(self.plan.restorer_avma),
+            },
+            top: on_stack.unwrap_or(self.plan.first_top()),
+        };
+        let outcome = match gadgets.confirm(&worker) {
+            Some(confirmed) if confirmed == gadgets => {
+                worker.prepare().and_then(|()| self.restore_action(&mut worker, place, mappings))
+            }
+            _ => Err(InjectError::Executed),
+        };
+        release(others)?;
+        let outcome = match outcome {
+            Ok(Some(residue)) => Ok(Some(residue)),
+            Ok(None) => self.unmap(&mut worker, place, on_stack.is_some(), mappings).map(|()| None),
+            Err(error) => Err(error),
+        };
+        match worker.release() {
+            Ok(_) => outcome,
+            Err(error) if outcome.is_ok() => Err(error),
+            Err(_) => outcome,
+        }
+    }
+
+    /// The action's residue, if it is not ours to put back.
+    fn restore_action(
+        &self,
+        worker: &mut Stopped,
+        place: Place,
+        mappings: &[Mapping],
+    ) -> Result<Option<String>, InjectError> {
+        let control = self.data.control();
+        // Relaxed: the thread that wrote it has stopped.
+        let installed = control.our_action[0].load(Ordering::Relaxed) != 0;
+        if !installed || !self.plan.data.is_in(mappings) {
+            return Ok(None);
+        }
+        let signal = self.plan.signal as u64;
+        let at = |offset: u64| self.plan.data.avma + offset;
+        let act = |new: u64, old: u64| {
+            Step::Call(Call::new(libc::SYS_rt_sigaction, &[signal, new, old, SIGSET_LEN]))
+        };
+        place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
+        // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
+        let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
+        if !self.plan.code.contains(current) {
+            return Ok(Some(format!(
+                "the application replaced the handler of signal {signal} and may still call ours; \
+                 the agent stays mapped and does nothing"
+            )));
+        }
+        let [_, flags, restorer, mask] = self.data.action(IGNORE_ACTION) else {
+            return Err(InjectError::BadPlan { reason: "no room for an action".to_owned() });
+        };
+        self.data.action(IGNORE_ACTION)[0].store(libc::SIG_IGN as u64, Ordering::Relaxed);
+        for word in [flags, restorer, mask] {
+            word.store(0, Ordering::Relaxed);
+        }
+        let saved = control.old_action.iter();
+        for (word, saved) in self.data.action(OLD_ACTION).iter().zip(saved) {
+            word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        place.run(worker, &[act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)])?;
+        Ok(None)
+    }
+
+    fn unmap(
+        &self,
+        worker: &mut Stopped,
+        place: Place,
+        on_stack: bool,
+        mappings: &[Mapping],
+    ) -> Result<(), InjectError> {
+        let mapped = |segment: &&Segment| segment.is_in(mappings);
+        let mut chained = vec![&self.plan.tables, &self.plan.code];
+        if on_stack {
+            chained.push(&self.plan.data);
+        }
+        let steps: Vec<Step> =
+            chained.into_iter().filter(mapped).map(|s| Step::Call(s.detach())).collect();
+        if on_stack || self.plan.data.is_in(mappings) {
+            place.run(worker, &steps)?;
+        } else {
+            self.unmap_bare(worker, place, &steps)?;
+        }
+        if !on_stack && self.plan.data.is_in(mappings) {
+            // The frames lay in it: nothing is left to come back on.
+            let last = worker.call_bare(place.landing.gadget, &self.plan.data.detach())?;
+            fine("shmdt", last)?;
+        }
+        Ok(())
+    }
+
+    /// Neither the stack nor a segment of ours takes frames.
+    fn unmap_bare(
+        &self,
+        worker: &mut Stopped,
+        place: Place,
+        steps: &[Step],
+    ) -> Result<(), InjectError> {
+        for step in steps {
+            if let Step::Call(call) = step {
+                fine("shmdt", worker.call_bare(place.landing.gadget, call)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the worker's frames go and what they return through.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    landing: Landing,
+    top: u64,
+}
+
+impl Place {
+    fn run(self, worker: &mut Stopped, steps: &[Step]) -> Result<(), InjectError> {
+        let chain = Chain::new(&worker.saved, steps, self.landing, self.top);
+        for result in worker.walk(&chain, steps)? {
+            fine("a system call in the target", result)?;
+        }
+        Ok(())
+    }
+}
+
+fn fine(call: &str, result: i64) -> Result<(), InjectError> {
+    if result == 0 {
+        return Ok(());
+    }
+    Err(InjectError::System { call: call.to_owned(), errno: i32::try_from(-result).unwrap_or(0) })
+}
+
+/// A thread whose stack takes the frames, so that no bare call is needed; else any.
+fn choose(stopped: &[Stopped], mappings: &[Mapping]) -> Option<usize> {
+    let good = stopped.iter().position(|thread| threads::stack_top(thread, mappings).is_some());
+    good.or_else(|| (!stopped.is_empty()).then_some(0))
+}
+
+fn release(stopped: Vec<Stopped>) -> Result<(), InjectError> {
+    let mut first = Ok(());
+    for thread in stopped {
+        match thread.release() {
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
+    first
+}

@@ -1,0 +1,315 @@
+//! Why an injection was refused or failed, and what the user can do about it.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a process cannot be attached to, found without touching it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no process with this id.
+    NoSuchProcess {
+        /// The id.
+        pid: i32,
+    },
+    /// It ended and waits for its parent to notice.
+    Exited {
+        /// The id.
+        pid: i32,
+    },
+    /// The id is that of a thread, not of a process.
+    NotAProcess {
+        /// The id.
+        tid: i32,
+        /// The process that the thread belongs to.
+        pid: i32,
+    },
+    /// A kernel thread has no user code.
+    KernelThread {
+        /// The id.
+        pid: i32,
+    },
+    /// The recorder's own process.
+    Own,
+    /// Another machine or word size than the recorder's.
+    ForeignExecutable {
+        /// What it is.
+        kind: String,
+    },
+    /// Strict seccomp: any system call of ours would kill it.
+    SeccompStrict,
+    /// A seccomp filter, which may kill it for our system calls.
+    SeccompFilter,
+    /// Another IPC namespace: our segments cannot be attached there.
+    OtherIpcNamespace,
+    /// A shadow stack, on which chains of signal frames cannot run.
+    ShadowStack,
+    /// Somebody traces it already.
+    AlreadyTraced {
+        /// Pid of the tracer.
+        tracer: i32,
+        /// Its name.
+        name: String,
+    },
+    /// Its control group is frozen: it could not be stopped.
+    Frozen,
+    /// The Yama security module forbids it.
+    Yama {
+        /// Value of `kernel.yama.ptrace_scope`.
+        scope: u32,
+    },
+    /// It belongs to another user.
+    OtherUser {
+        /// Its real user id.
+        uid: u32,
+    },
+    /// It belongs to the user but is protected: set-uid, not dumpable, more capable, or a security
+    /// module forbids it.
+    Protected,
+    /// `/proc` could not be read.
+    Unreadable {
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchProcess { pid } => write!(f, "no process has pid {pid}"),
+            Self::Exited { pid } => write!(f, "process {pid} has ended already"),
+            Self::NotAProcess { tid, pid } => {
+                write!(f, "{tid} is a thread of process {pid}; give the process: --pid {pid}")
+            }
+            Self::KernelThread { pid } => {
+                write!(f, "{pid} is a kernel thread, which runs no user code")
+            }
+            Self::Own => write!(f, "traceprof cannot attach to itself"),
+            Self::ForeignExecutable { kind } => {
+                write!(f, "the target runs a {kind} executable; only 64-bit x86-64 is supported")
+            }
+            Self::SeccompStrict => {
+                write!(f, "the target is in strict seccomp mode and would be killed by an attach")
+            }
+            Self::SeccompFilter => write!(
+                f,
+                "the target has a seccomp filter that may kill it for shmat or rt_sigaction; \
+                 give --allow-seccomp if its filter is known to permit them (container defaults do)"
+            ),
+            Self::OtherIpcNamespace => write!(
+                f,
+                "the target is in another IPC namespace; run traceprof inside its container, or \
+                 enter the namespace: nsenter --ipc --target PID traceprof ..."
+            ),
+            Self::ShadowStack => write!(
+                f,
+                "the target runs on shadow stacks, which are not supported; start it with \
+                 GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+            ),
+            Self::AlreadyTraced { tracer, name } => write!(
+                f,
+                "the target is already traced by {name} (pid {tracer}); end that program first"
+            ),
+            Self::Frozen => {
+                write!(f, "the target's control group is frozen; thaw it first")
+            }
+            Self::Yama { scope: 3 } => {
+                write!(f, "kernel.yama.ptrace_scope is 3: attaching is off until the next boot")
+            }
+            Self::Yama { scope } => write!(
+                f,
+                "kernel.yama.ptrace_scope is {scope}; run as root, start the program with \
+                 `traceprof record -- COMMAND`, or set it to 0: sysctl kernel.yama.ptrace_scope=0"
+            ),
+            Self::OtherUser { uid } => write!(
+                f,
+                "the target belongs to uid {uid}; run as that user, or as root (CAP_SYS_PTRACE)"
+            ),
+            Self::Protected => write!(
+                f,
+                "the target is protected from tracing (set-uid, not dumpable, or by a security \
+                 module); run as root (CAP_SYS_PTRACE)"
+            ),
+            Self::Unreadable { reason } => write!(f, "cannot read the target's /proc: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Why an injection or a cure failed. The target is as it was before, unless the text says
+/// otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InjectError {
+    /// Found before anything was touched.
+    Refused(Refusal),
+    /// The target ended, or its pid belongs to another process by now.
+    Gone,
+    /// The target executes another program by now.
+    Executed,
+    /// The command ended before it executed anything.
+    ExitedBeforeExec {
+        /// Exit code, or 128 and the signal's number.
+        code: i32,
+    },
+    /// The kernel does not let us trace it, although `/proc` did not show why.
+    NotPermitted,
+    /// No thread of the target could be stopped.
+    WouldNotStop {
+        /// The last thread that was tried.
+        tid: i32,
+        /// Its state letter.
+        state: char,
+    },
+    /// The target could not attach a segment.
+    MapFailed {
+        /// Which one.
+        segment: String,
+        /// Why, 0 if unknown.
+        errno: i32,
+    },
+    /// The agent refused to start.
+    EntryFailed {
+        /// The control block's error.
+        error: u32,
+        /// The errno that goes with it.
+        errno: i32,
+    },
+    /// The agent's entry did not finish in time; what was done was taken back.
+    EntrySilent,
+    /// The plan contradicts itself or the session's state.
+    BadPlan {
+        /// How.
+        reason: String,
+    },
+    /// A system call failed that should not.
+    System {
+        /// What was tried.
+        call: String,
+        /// Why.
+        errno: i32,
+    },
+    /// The guardian does not answer.
+    Guardian {
+        /// What happened on the way to it.
+        reason: String,
+    },
+    /// The first error, and what could not be put back after it.
+    Residue {
+        /// What went wrong first.
+        cause: Box<InjectError>,
+        /// What is left in the target.
+        residue: String,
+    },
+}
+
+impl InjectError {
+    pub(super) fn system(call: &str, error: &io::Error) -> InjectError {
+        match error.raw_os_error() {
+            Some(libc::ESRCH) => InjectError::Gone,
+            errno => {
+                InjectError::System { call: call.to_owned(), errno: errno.unwrap_or(libc::EIO) }
+            }
+        }
+    }
+
+    /// The target ended (or executed another program), so nothing is left to put back.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone | Self::Executed | Self::ExitedBeforeExec { .. })
+    }
+}
+
+impl From<Refusal> for InjectError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoSuchProcess { .. } | Refusal::Exited { .. } => Self::Gone,
+            other => Self::Refused(other),
+        }
+    }
+}
+
+impl fmt::Display for InjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Gone => write!(f, "the target ended"),
+            Self::Executed => {
+                write!(f, "the target executed another program during the attach; try again")
+            }
+            Self::ExitedBeforeExec { code } => {
+                write!(f, "the command ended with code {code} before it could be executed")
+            }
+            Self::NotPermitted => write!(
+                f,
+                "the kernel does not permit to trace the target; run as root (CAP_SYS_PTRACE), \
+                 or look for a security module that forbids it"
+            ),
+            Self::WouldNotStop { tid, state } => write!(
+                f,
+                "thread {tid} of the target did not stop (state {state}); it waits inside the \
+                 kernel: try again when it runs"
+            ),
+            Self::MapFailed { segment, errno } => write!(
+                f,
+                "the target could not attach the {segment} segment: {}; {}",
+                describe(*errno),
+                map_advice(*errno)
+            ),
+            Self::EntryFailed { error, errno } => {
+                write!(f, "the agent could not start (error {error}): {}", describe(*errno))
+            }
+            Self::EntrySilent => write!(
+                f,
+                "the agent did not start within the time limit; the target gets no CPU time: try \
+                 again when it runs"
+            ),
+            Self::BadPlan { reason } => write!(f, "cannot attach: {reason}"),
+            Self::System { call, errno } => write!(f, "{call} failed: {}", describe(*errno)),
+            Self::Guardian { reason } => write!(
+                f,
+                "the guardian process does not answer ({reason}); what it left in the target is \
+                 inert"
+            ),
+            Self::Residue { cause, residue } => write!(f, "{cause}; left in the target: {residue}"),
+        }
+    }
+}
+
+impl std::error::Error for InjectError {}
+
+fn describe(errno: i32) -> String {
+    match errno {
+        0 => "no reason known".to_owned(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    }
+}
+
+fn map_advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EACCES | libc::EPERM => {
+            "a security module or a seccomp filter forbids executable shared memory there"
+        }
+        libc::ENOMEM => "look at its address space limit (ulimit -v) and vm.max_map_count",
+        libc::EAGAIN => "it locks its future memory: raise its limit (ulimit -l)",
+        libc::EINVAL => "the address range was taken meanwhile, or the segment is gone: try again",
+        _ => "try again",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_way_out() {
+        let traced = Refusal::AlreadyTraced { tracer: 7, name: "gdb".to_owned() };
+        assert_eq!(
+            InjectError::from(traced).to_string(),
+            "the target is already traced by gdb (pid 7); end that program first"
+        );
+        let full = InjectError::MapFailed { segment: "data".to_owned(), errno: libc::ENOMEM };
+        assert!(full.to_string().contains("ulimit -v"));
+        assert!(InjectError::from(Refusal::NoSuchProcess { pid: 1 }).is_gone());
+    }
+}

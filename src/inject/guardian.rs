@@ -1,0 +1,345 @@
+//! The guardian: a process of its own that does all the tracing and outlives the recorder.
+//!
+//! It is forked before the recorder has threads, leaves its session and blocks every signal, so
+//! that nothing typed at the terminal stops a tracer in the middle. It waits for commands, and for
+//! the recorder's end, upon which it cures the target and ends too.
+//!
+//! # Safety
+//! The child of the fork runs only this module and what it calls, on the one thread that forked.
+//!
+//! # Does not
+//! - open perf events, or hold any file but its socket and the recorder's pidfd.
+#![allow(unsafe_code, reason = "forks, and closes what it inherited")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, recv, send, shutdown, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::error::InjectError;
+use super::plan::{AttachPlan, AttachReport, DetachReport};
+use super::segment::Attached;
+use super::stop::Stopped;
+use super::{attach, cure, held, identity};
+
+/// Longest message; a plan takes less than a kilobyte.
+const MESSAGE_MAX: usize = 16 << 10;
+/// Longest wait for an answer: more than all deadlines behind it together.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the guardian's own end.
+const END_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for a recorder whose socket is closed to be gone with its perf events.
+const RECORDER_END_MAX: Duration = Duration::from_secs(5);
+/// How long an orphaned guardian tries to cure.
+const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Command {
+    Hold(i32),
+    WaitExec,
+    Attach(Box<AttachPlan>),
+    Detach,
+}
+
+/// The recorder's handle. Dropping it detaches, if a target is attached, and ends the guardian;
+/// perf events must be closed before.
+#[derive(Debug)]
+pub struct Guardian {
+    socket: OwnedFd,
+    pidfd: OwnedFd,
+    pid: i32,
+    attached: bool,
+}
+
+impl Guardian {
+    /// Forks the guardian. The caller has no other threads yet.
+    pub fn start() -> io::Result<Guardian> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let recorder = pidfd_open(std::process::id() as i32)?;
+        // SAFETY: the child runs `serve` and leaves by `_exit`; the caller has no other threads
+        // that could hold a lock.
+        match unsafe { nix::unistd::fork() }? {
+            nix::unistd::ForkResult::Child => {
+                let outcome = std::panic::catch_unwind(|| enter(&theirs, &recorder));
+                // SAFETY: ends the process without the recorder's exit handlers.
+                unsafe { libc::_exit(i32::from(outcome.is_err())) }
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                let pid = child.as_raw();
+                let pidfd = pidfd_open(pid)?;
+                Ok(Guardian { socket: ours, pidfd, pid, attached: false })
+            }
+        }
+    }
+
+    /// The guardian's pid: with Yama, a program to be held names it by PR_SET_PTRACER.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Seizes a child of the recorder that waits before its execve. Returns when it is seized; the
+    /// recorder then lets the child go on and calls [`Self::wait_exec`].
+    pub fn hold_at_exec(&mut self, pid: i32) -> Result<(), InjectError> {
+        self.ask(&Command::Hold(pid))
+    }
+
+    /// Waits until the held child has executed its program, and leaves it stopped before the
+    /// program's first instruction, for [`Self::attach`].
+    pub fn wait_exec(&mut self) -> Result<(), InjectError> {
+        self.ask(&Command::WaitExec)
+    }
+
+    /// Maps the segments and starts the agent. After an error the target is as it was, or the
+    /// error names what is left.
+    pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
+        let report = self.ask(&Command::Attach(Box::new(plan.clone())))?;
+        self.attached = true;
+        Ok(report)
+    }
+
+    /// Takes everything back. The recorder has closed its perf events, and let a held program go.
+    pub fn detach(&mut self) -> Result<DetachReport, InjectError> {
+        self.attached = false;
+        self.ask(&Command::Detach)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, command: &Command) -> Result<T, InjectError> {
+        let lost = |error: io::Error| InjectError::Guardian { reason: error.to_string() };
+        write_message(self.socket.as_fd(), command).map_err(lost)?;
+        let deadline = Instant::now() + ANSWER_MAX;
+        wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+        match read_message::<Result<T, InjectError>>(self.socket.as_fd()).map_err(lost)? {
+            Some(answer) => answer,
+            None => Err(InjectError::Guardian { reason: "it was killed".to_owned() }),
+        }
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        if self.attached {
+            // An error is the guardian's death, upon which nothing can be done here.
+            let _ = self.detach();
+        }
+        let _ = shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+        let ended = wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX);
+        if ended.is_ok() {
+            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+        }
+    }
+}
+
+/// The child's side: becomes independent of all that the recorder is bound to.
+fn enter(socket: &OwnedFd, recorder: &OwnedFd) -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    nix::sys::signal::SigSet::all().thread_block()?;
+    let default = nix::sys::signal::SigAction::new(
+        nix::sys::signal::SigHandler::SigDfl,
+        nix::sys::signal::SaFlags::empty(),
+        nix::sys::signal::SigSet::empty(),
+    );
+    // SAFETY: installs no handler. An inherited SIG_IGN would suppress the SIGCHLD that tells of
+    // stopped tracees.
+    unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGCHLD, &default) }?;
+    let (socket, recorder) = keep_only(socket.as_raw_fd(), recorder.as_raw_fd())?;
+    // SAFETY: takes numbers. A higher priority shortens each stop; without permission it stays.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    // SAFETY: reads a string of the program's.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"traceprof-guard".as_ptr()) };
+    Server { recorder, session: None, held: None }.serve(&socket);
+    Ok(())
+}
+
+/// Closes every descriptor but these two, and opens /dev/null as the standard ones.
+fn keep_only(socket: RawFd, recorder: RawFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    // Copies above the standard ones and above both originals, so that none overwrites another.
+    // Each takes the lowest free number, so the second is above the first.
+    let floor = socket.max(recorder).max(2) + 1;
+    let (low, high) = (duplicate(socket, floor)?, duplicate(recorder, floor)?);
+    for range in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
+        if range.0 <= range.1 {
+            // SAFETY: closes descriptors that nothing in this process uses any more.
+            unsafe { libc::close_range(range.0 as u32, range.1 as u32, 0) };
+        }
+    }
+    for _ in 0..3 {
+        // SAFETY: reads a string of the program's; the lowest free numbers are 0, 1 and 2.
+        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    }
+    // SAFETY: opened above and owned by nobody else.
+    let low = unsafe { OwnedFd::from_raw_fd(low) };
+    // SAFETY: as above.
+    let high = unsafe { OwnedFd::from_raw_fd(high) };
+    Ok((low, high))
+}
+
+fn duplicate(fd: RawFd, floor: RawFd) -> io::Result<RawFd> {
+    // SAFETY: takes numbers, gives a new descriptor.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) } {
+        -1 => Err(io::Error::last_os_error()),
+        copy => Ok(copy),
+    }
+}
+
+struct Server {
+    recorder: OwnedFd,
+    session: Option<(AttachPlan, Attached)>,
+    held: Option<held::Held>,
+}
+
+impl Server {
+    fn serve(&mut self, socket: &OwnedFd) {
+        while let Some(command) = self.next(socket) {
+            let answered = match command {
+                Command::Hold(pid) => write_message(socket.as_fd(), &self.hold(pid)),
+                Command::WaitExec => write_message(socket.as_fd(), &self.wait_exec()),
+                Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
+                Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),
+            };
+            if answered.is_err() {
+                break;
+            }
+        }
+        if self.session.is_some() {
+            // Its perf events must be closed before the signal's old action comes back.
+            let _ = wait_readable(self.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
+            let _ = self.detach(ORPHAN_PATIENCE);
+        }
+    }
+
+    /// The next command; `None` when the recorder is gone.
+    fn next(&self, socket: &OwnedFd) -> Option<Command> {
+        let mut fds = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.recorder.as_fd(), PollFlags::POLLIN),
+        ];
+        loop {
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return None,
+            }
+        }
+        // A command that came before the recorder ended is not started.
+        if fds[1].any() == Some(true) {
+            return None;
+        }
+        read_message(socket.as_fd()).ok().flatten()
+    }
+
+    fn hold(&mut self, pid: i32) -> Result<(), InjectError> {
+        self.held = Some(held::Held::seize(pid)?);
+        Ok(())
+    }
+
+    fn wait_exec(&mut self) -> Result<(), InjectError> {
+        let Some(held) = self.held.as_mut() else {
+            return Err(InjectError::BadPlan { reason: "no program is held".to_owned() });
+        };
+        let outcome = held.wait_exec(self.recorder.as_fd());
+        if outcome.is_err() {
+            self.held = None;
+        }
+        outcome
+    }
+
+    fn attach(&mut self, plan: AttachPlan) -> Result<AttachReport, InjectError> {
+        let held = match self.held.take() {
+            Some(held) => Some(held.into_stopped(plan.pid)?),
+            None => None,
+        };
+        let prepared = self.prepare(&plan, held.is_some());
+        let data = match prepared {
+            Ok(data) => data,
+            Err(error) => {
+                release(held);
+                return Err(error);
+            }
+        };
+        let outcome = attach::attach(&plan, &data, held);
+        if outcome.is_ok() {
+            self.session = Some((plan, data));
+        }
+        outcome
+    }
+
+    fn prepare(&self, plan: &AttachPlan, held: bool) -> Result<Attached, InjectError> {
+        let reason = if self.session.is_some() {
+            "a target is attached already"
+        } else if plan.hold_fd.is_some() && !held {
+            "the plan holds a program that was not held at its start"
+        } else {
+            plan.check()?;
+            identity::check(plan.pid, plan.start_time)?;
+            return Attached::new(plan.data.shm_id).map_err(|e| InjectError::system("shmat", &e));
+        };
+        Err(InjectError::BadPlan { reason: reason.to_owned() })
+    }
+
+    fn detach(&mut self, patience: Duration) -> Result<DetachReport, InjectError> {
+        let Some((plan, data)) = self.session.take() else {
+            return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
+        };
+        cure::cure(&plan, &data, patience)
+    }
+}
+
+fn release(held: Option<Stopped>) {
+    if let Some(stopped) = held {
+        // If it cannot be released it is gone.
+        let _ = stopped.release();
+    }
+}
+
+fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers, gives a new descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: opened above, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Waits until a descriptor is readable or at its end.
+pub(super) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn write_message(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
+    Ok(())
+}
+
+/// A message; `None` at the end of the connection.
+fn read_message<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let got = loop {
+        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Ok(got) => break got,
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    if got == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&bytes[..got])?))
+}

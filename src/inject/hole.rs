@@ -1,0 +1,95 @@
+//! A hole in an address space where the segments can lie undisturbed.
+
+use crate::proc::Mapping;
+
+/// Alignment of the hole: huge pages stay possible.
+const ALIGN: u64 = 2 << 20;
+/// Room left on either side, for the heap, the mapping area or the stack to grow.
+const MARGIN: u64 = 256 << 20;
+/// First address that is not the user's (4-level page tables).
+const USER_END: u64 = 0x7fff_ffff_f000;
+/// Lower addresses are often forbidden to map, and null pointers should fault.
+const USER_START: u64 = 0x10_0000;
+
+/// The start of a free range of `len` bytes: in the middle of the widest gap that lies above the
+/// executable and not below the stack, so that the heap, which grows up, the mapping area, which
+/// grows down, and the stack are as far away as they can be. The gap below everything is the last
+/// resort. `None` if no gap is wide enough.
+pub fn find_hole(mappings: &[Mapping], len: u64) -> Option<u64> {
+    let len = len.checked_next_multiple_of(ALIGN)?;
+    let gaps = mappings.windows(2).filter_map(|pair| {
+        let grows_down = pair[1].path == "[stack]";
+        (!grows_down).then_some((pair[0].end, pair[1].start.min(USER_END)))
+    });
+    let lowest = mappings.first().map_or(USER_END, |mapping| mapping.start.min(USER_END));
+    widest(gaps, len).or_else(|| widest(std::iter::once((USER_START, lowest)), len))
+}
+
+fn widest(gaps: impl Iterator<Item = (u64, u64)>, len: u64) -> Option<u64> {
+    let (start, end) = gaps.max_by_key(|(start, end)| end.saturating_sub(*start))?;
+    let spare = end.checked_sub(start)?.checked_sub(len)?;
+    (spare / 2 >= MARGIN + ALIGN).then(|| (start + spare / 2) & !(ALIGN - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn mapping(start: u64, end: u64, path: &str) -> Mapping {
+        Mapping {
+            start,
+            end,
+            read: true,
+            write: true,
+            exec: false,
+            shared: false,
+            file_offset: 0,
+            device: (0, 0),
+            inode: 0,
+            path: OsString::from(path),
+            deleted: false,
+        }
+    }
+
+    fn check(layout: &[(u64, u64, &str)], len: u64) -> Option<u64> {
+        let mappings: Vec<_> = layout.iter().map(|(s, e, p)| mapping(*s, *e, p)).collect();
+        let found = find_hole(&mappings, len);
+        if let Some(start) = found {
+            assert_eq!(start % ALIGN, 0);
+            let apart = |m: &Mapping| m.end + MARGIN <= start || start + len + MARGIN <= m.start;
+            assert!(mappings.iter().all(apart), "{start:x}");
+        }
+        found
+    }
+
+    #[test]
+    fn hole_lies_between_heap_and_libraries() {
+        let start = check(
+            &[
+                (0x5555_5555_4000, 0x5555_5557_7000, "/bin/x"),
+                (0x5555_5557_7000, 0x5555_5560_0000, "[heap]"),
+                (0x7f00_0000_0000, 0x7f00_0100_0000, "/lib/libc.so.6"),
+                (0x7ffc_0000_0000, 0x7ffc_0002_1000, "[stack]"),
+            ],
+            2 << 30,
+        )
+        .unwrap();
+        assert!((0x5555_5560_0000..0x7f00_0000_0000).contains(&start));
+    }
+
+    #[test]
+    fn gap_below_the_stack_is_left_to_it() {
+        let layout = [
+            (0x10_0000, 0x7000_0000_0000, "/bin/x"),
+            (0x7ffc_0000_0000, 0x7ffc_0002_1000, "[stack]"),
+        ];
+        assert_eq!(check(&layout, 2 << 30), None);
+    }
+
+    #[test]
+    fn full_address_space_has_no_hole() {
+        assert_eq!(check(&[(0x1000, USER_END, "")], 1 << 30), None);
+        assert_eq!(check(&[(0x1000, USER_END, "")], u64::MAX), None);
+    }
+}

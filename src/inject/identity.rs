@@ -1,0 +1,40 @@
+//! That the process is still the one that was meant, and who stands in the way if it is not ours.
+
+use super::error::InjectError;
+use super::preflight;
+use crate::proc;
+
+/// The process still runs and is still the same: a pid is reused, its start time is not.
+pub(super) fn check(pid: i32, start_time: u64) -> Result<(), InjectError> {
+    let gone = match proc::start_time(pid) {
+        Ok(started) => started != start_time,
+        Err(_) => true,
+    };
+    let ended = || match proc::status(pid) {
+        Ok(status) => matches!(status.state, 'Z' | 'X') && status.threads <= 1,
+        Err(_) => true,
+    };
+    if gone || ended() { Err(InjectError::Gone) } else { Ok(()) }
+}
+
+/// `EPERM` means several things; `/proc` tells them apart.
+pub(super) fn explain(pid: i32, tid: i32, error: InjectError) -> InjectError {
+    if !matches!(error, InjectError::System { errno: libc::EPERM | libc::EACCES, .. }) {
+        return error;
+    }
+    match proc::task_status(pid, tid) {
+        Err(_) => InjectError::Gone,
+        Ok(status) if matches!(status.state, 'Z' | 'X') => InjectError::Gone,
+        Ok(status) if status.tracer != 0 => preflight::already_traced(status.tracer).into(),
+        Ok(_) => InjectError::NotPermitted,
+    }
+}
+
+/// Runs in a thread of its own. When a thread ends, the kernel lets go of all that it traced, even
+/// of what has not stopped yet.
+pub(super) fn disposable<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

@@ -1,0 +1,248 @@
+//! A seized thread: the one door to `ptrace` and to the memory of another process.
+//!
+//! # Safety
+//! `ptrace` and `process_vm_*` write where they are told; every call here hands them a buffer of
+//! its own with the length that the kernel gets, and nothing of it outlives the call.
+//!
+//! # Invariants
+//! - `PTRACE_O_EXITKILL` is never set: when this tracer ends, the thread goes on.
+//! - Every wait has a deadline.
+//!
+//! # Does not
+//! - decide what a thread runs; know of chains or agents.
+#![allow(unsafe_code, reason = "ptrace has no safe interface for register sets and rseq")]
+
+use std::ffi::c_void;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::arch::{REGISTERS_LEN, Registers, zeroed};
+
+const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const NT_PRSTATUS: usize = 1;
+const NT_X86_XSTATE: usize = 0x202;
+const XSTATE_MAX: usize = 32 * 1024;
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+const SIGINFO_LEN: usize = 128;
+const PEEKED_MAX: usize = 32;
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The requested stop.
+    Interrupt,
+    /// The process is stopped by job control (a group stop).
+    Group,
+    /// It has just executed another program.
+    Exec,
+    /// It enters or leaves a system call.
+    Syscall,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// It ended: exit code, or 128 and the signal's number.
+    Ended(i32),
+    /// It did not stop in time.
+    Timeout,
+}
+
+/// How a stopped thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// Until it stops for some other reason.
+    Run,
+    /// Until the next system call's entry or exit.
+    ToSyscall,
+}
+
+/// A thread that this thread traces. Dropping it does not detach: only a stopped thread can be.
+#[derive(Debug)]
+pub(super) struct Tracee {
+    tid: i32,
+}
+
+impl Tracee {
+    /// Seizes a thread; it goes on running.
+    pub(super) fn seize(tid: i32) -> io::Result<Tracee> {
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
+        request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
+        Ok(Tracee { tid })
+    }
+
+    pub(super) fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Asks for a stop.
+    pub(super) fn interrupt(&self) -> io::Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
+    }
+
+    /// Waits for the next stop.
+    pub(super) fn wait(&self, deadline: Instant) -> io::Result<Stop> {
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is this call's own.
+            let got = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+            match got {
+                0 if Instant::now() >= deadline => return Ok(Stop::Timeout),
+                0 => await_child(deadline),
+                -1 => match io::Error::last_os_error() {
+                    error if error.raw_os_error() == Some(libc::EINTR) => {}
+                    // The thread vanished, as all others do when one of them executes.
+                    error if error.raw_os_error() == Some(libc::ECHILD) => {
+                        return Ok(Stop::Ended(0));
+                    }
+                    error => return Err(error),
+                },
+                _ => return Ok(decode(status)),
+            }
+        }
+    }
+
+    /// Lets a stopped thread go on, with a signal to deliver if it stopped for one.
+    pub(super) fn resume(&self, how: Resume, signal: i32) -> io::Result<()> {
+        let code = match how {
+            Resume::Run => libc::PTRACE_CONT,
+            Resume::ToSyscall => libc::PTRACE_SYSCALL,
+        };
+        request(code, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// Ends the tracing of a stopped thread; it goes on.
+    pub(super) fn detach(self) -> io::Result<()> {
+        request(libc::PTRACE_DETACH, self.tid, 0, 0).map(drop)
+    }
+
+    /// The registers; `None` if the thread runs 32-bit code.
+    pub(super) fn registers(&self) -> io::Result<Option<Registers>> {
+        let mut registers = zeroed();
+        let part = (&raw mut registers).cast::<c_void>();
+        let got = self.regset(libc::PTRACE_GETREGSET, NT_PRSTATUS, part, REGISTERS_LEN)?;
+        Ok((got == REGISTERS_LEN).then_some(registers))
+    }
+
+    pub(super) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        let mut copy = *registers;
+        let part = (&raw mut copy).cast::<c_void>();
+        self.regset(libc::PTRACE_SETREGSET, NT_PRSTATUS, part, REGISTERS_LEN).map(drop)
+    }
+
+    /// The vector state as `NT_X86_XSTATE` gives it.
+    pub(super) fn xstate(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; XSTATE_MAX];
+        let part = bytes.as_mut_ptr().cast::<c_void>();
+        let got = self.regset(libc::PTRACE_GETREGSET, NT_X86_XSTATE, part, XSTATE_MAX)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    }
+
+    fn regset(&self, code: u32, set: usize, base: *mut c_void, len: usize) -> io::Result<usize> {
+        let mut part = libc::iovec { iov_base: base, iov_len: len };
+        request(code, self.tid, set, &raw mut part as usize)?;
+        Ok(part.iov_len)
+    }
+
+    /// The signal mask that holds outside a call that replaces it for its time.
+    pub(super) fn mask(&self) -> io::Result<u64> {
+        let mut mask = 0u64;
+        request(libc::PTRACE_GETSIGMASK, self.tid, 8, &raw mut mask as usize)?;
+        Ok(mask)
+    }
+
+    pub(super) fn set_mask(&self, mask: u64) -> io::Result<()> {
+        let mut copy = mask;
+        request(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw mut copy as usize).map(drop)
+    }
+
+    /// Signals pending for the thread or its process; bit 0 is signal 1.
+    pub(super) fn pending(&self) -> io::Result<u64> {
+        let mut set = 0;
+        for shared in [0u32, libc::PTRACE_PEEKSIGINFO_SHARED] {
+            let mut records = [[0u32; SIGINFO_LEN / 4]; PEEKED_MAX];
+            let args =
+                libc::ptrace_peeksiginfo_args { off: 0, flags: shared, nr: PEEKED_MAX as i32 };
+            let got = request(
+                libc::PTRACE_PEEKSIGINFO,
+                self.tid,
+                &raw const args as usize,
+                records.as_mut_ptr() as usize,
+            )?;
+            for record in records.iter().take(got as usize) {
+                set |= 1u64.checked_shl(record[0].wrapping_sub(1)).unwrap_or(0);
+            }
+        }
+        Ok(set)
+    }
+
+    /// Address of the thread's rseq area, if it registered one.
+    pub(super) fn rseq(&self) -> Option<u64> {
+        let mut configuration = [0u64; 3];
+        let place = configuration.as_mut_ptr() as usize;
+        request(PTRACE_GET_RSEQ_CONFIGURATION, self.tid, 24, place).ok()?;
+        (configuration[0] != 0).then_some(configuration[0])
+    }
+
+    /// Reads memory, all of it or an error.
+    pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
+        // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
+        let got = unsafe { libc::process_vm_readv(self.tid, &local, 1, &remote, 1, 0) };
+        whole(got, into.len())
+    }
+
+    /// Writes memory that the target itself may write, all of it or an error.
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let local =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
+        // SAFETY: reads `bytes`; the kernel checks the address in the other process.
+        let got = unsafe { libc::process_vm_writev(self.tid, &local, 1, &remote, 1, 0) };
+        whole(got, bytes.len())
+    }
+}
+
+fn whole(got: isize, wanted: usize) -> io::Result<()> {
+    match usize::try_from(got) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(got) if got < wanted => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn request(code: u32, tid: i32, address: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: the callers pass the address and the length of a buffer that is theirs, or numbers.
+    match unsafe { libc::ptrace(code, tid, address, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
+
+fn decode(status: i32) -> Stop {
+    if libc::WIFEXITED(status) {
+        return Stop::Ended(libc::WEXITSTATUS(status));
+    }
+    if libc::WIFSIGNALED(status) {
+        return Stop::Ended(128 + libc::WTERMSIG(status));
+    }
+    match (status >> 16, libc::WSTOPSIG(status)) {
+        (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
+        (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
+        (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,
+        (0, SYSCALL_STOP) => Stop::Syscall,
+        (_, signal) => Stop::Signal(signal),
+    }
+}
+
+/// Sleeps until a child changes state, the deadline at most. Every signal is blocked in the
+/// guardian, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
+/// with another, or taken by another thread, can cost.
+fn await_child(deadline: Instant) {
+    const SLICE: Duration = Duration::from_millis(2);
+    let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+    let mut set = nix::sys::signal::SigSet::empty();
+    set.add(nix::sys::signal::Signal::SIGCHLD);
+    // SAFETY: reads the set and the timeout, writes nothing.
+    unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
+}

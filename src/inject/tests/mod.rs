@@ -1,0 +1,458 @@
+//! Attaches for real to victims that check themselves, and looks at them before and after.
+//!
+//! # Safety
+//! Forks, in one test, a child that calls only what is allowed there.
+#![allow(unsafe_code, reason = "forks a program that is to be held at its exec")]
+
+mod stand_in;
+mod victim;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::*;
+use crate::proc;
+use stand_in::{StandIn, sigtrap_event};
+use victim::{Look, Victim, assert_segments_gone, build};
+
+const SPINNER: &str = include_str!("victims/spinner.c");
+const SLEEPER: &str = include_str!("victims/sleeper.c");
+const BLOCKERS: &str = include_str!("victims/blockers.c");
+const FIBER: &str = include_str!("victims/fiber.c");
+const TRACER: &str = include_str!("victims/tracer.c");
+const THREADS: &str = include_str!("victims/threads.c");
+const REPLACER: &str = include_str!("victims/replacer.c");
+const HELD: &str = include_str!("victims/held.c");
+const PERIOD_NS: u64 = 200_000;
+
+fn spinner() -> Victim {
+    Victim::start(Command::new(build("spinner", SPINNER, &[])))
+}
+
+/// Opens events on all threads, the number of them.
+fn sample(pid: i32) -> Vec<std::os::fd::OwnedFd> {
+    let tids = proc::tasks(pid).unwrap();
+    let events: Vec<_> = tids.into_iter().filter_map(|tid| sigtrap_event(tid, PERIOD_NS)).collect();
+    if events.is_empty() {
+        eprintln!("SKIPPED: no perf events here, nothing samples during the attach");
+    }
+    events
+}
+
+/// Attaches, samples for a while, detaches; nothing may have changed.
+fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
+    let before = Look::at(pid, steady);
+    preflight(pid).unwrap();
+    let stand_in = StandIn::new(pid);
+    let mut guardian = Guardian::start().unwrap();
+    let attached = guardian.attach(&stand_in.plan).unwrap();
+    let events = sample(pid);
+    std::thread::sleep(Duration::from_millis(30));
+    drop(events);
+    let detached = guardian.detach().unwrap();
+    assert_eq!(detached.residue, None);
+    assert_eq!(Look::at(pid, steady), before);
+    let ids = stand_in.ids();
+    drop(guardian);
+    drop(stand_in);
+    assert_segments_gone(ids);
+    (attached, detached)
+}
+
+#[test]
+fn spinner_keeps_its_registers_and_red_zone() {
+    let victim = spinner();
+    for _ in 0..10 {
+        let before = Look::at(victim.pid, true);
+        let stand_in = StandIn::new(victim.pid);
+        let mut guardian = Guardian::start().unwrap();
+        let report = guardian.attach(&stand_in.plan).unwrap();
+        assert_eq!((report.stops_ns.len(), report.naked, report.tid), (2, false, victim.pid));
+        let events = sample(victim.pid);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !events.is_empty() && stand_in.hits() < 100 {
+            assert!(Instant::now() < deadline, "only {} hits", stand_in.hits());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(events);
+        let report = guardian.detach().unwrap();
+        assert_eq!((report.threads, report.residue), (1, None));
+        assert_eq!(Look::at(victim.pid, true), before);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn statically_linked_program_is_attached_to() {
+    let victim = Victim::start(Command::new(build("spinner", SPINNER, &["-static"])));
+    let (report, _) = round(victim.pid, true);
+    assert!(!report.naked);
+    victim.expect(7);
+}
+
+#[test]
+fn single_thread_in_nanosleep_sleeps_on_undisturbed() {
+    let mut victim = Victim::start(Command::new(build("sleeper", SLEEPER, &[])));
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..3 {
+        round(victim.pid, true);
+    }
+    victim.expect_end(0);
+}
+
+#[test]
+fn no_blocking_call_returns() {
+    let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
+    for _ in 0..5 {
+        let (_, report) = round(victim.pid, true);
+        assert_eq!(report.threads, 20);
+    }
+    victim.expect(0);
+}
+
+#[test]
+fn fiber_stacks_are_not_written() {
+    let victim = Victim::start(Command::new(build("fiber", FIBER, &[])));
+    for _ in 0..5 {
+        let (report, _) = round(victim.pid, true);
+        assert!(report.naked);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn many_threads_that_come_and_go_survive() {
+    let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
+    for _ in 0..10 {
+        let (attached, detached) = round(victim.pid, false);
+        eprintln!("stops {:?}, cure {detached:?}", attached.stops_ns);
+        assert!(detached.threads >= 99);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn python_with_threads_goes_on() {
+    const SCRIPT: &str = "
+import sys, threading, time, signal
+done = False
+def stop(*_):
+    global done
+    done = True
+signal.signal(signal.SIGTERM, stop)
+def spin():
+    while not done: sum(range(1000))
+workers = [threading.Thread(target=spin) for _ in range(3)]
+for w in workers: w.start()
+print('ready', flush=True)
+while not done: time.sleep(0.01)
+for w in workers: w.join()
+sys.exit(7)
+";
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]);
+    let victim = Victim::start(command);
+    for _ in 0..3 {
+        round(victim.pid, false);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn go_program_goes_on() {
+    const SOURCE: &str = r#"package main
+import ("fmt"; "os"; "os/signal"; "runtime"; "syscall"; "time")
+func deep(n int) int { if n == 0 { return 0 }; var pad [64]int; pad[n%64] = n; return deep(n-1) + pad[n%64] - n }
+func main() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	for i := 0; i < 8; i++ { go func() { for { if deep(500) != 0 { os.Exit(1) }; _ = make([]byte, 10000) } }() }
+	go func() { for { runtime.GC(); time.Sleep(time.Millisecond) } }()
+	fmt.Println("ready")
+	<-c
+	os.Exit(7)
+}"#;
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("main.go"), directory.path().join("main"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let built = Command::new("go").args(["build", "-o"]).arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no go compiler here");
+        return;
+    }
+    let victim = Victim::start(Command::new(program));
+    for _ in 0..5 {
+        round(victim.pid, false);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn stopped_process_stays_stopped() {
+    let victim = spinner();
+    victim.signal(Signal::SIGSTOP);
+    let stopped = || proc::status(victim.pid).unwrap().state == 'T';
+    while !stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    round(victim.pid, true);
+    assert!(stopped());
+    victim.signal(Signal::SIGCONT);
+    round(victim.pid, true);
+    victim.expect(7);
+}
+
+#[test]
+fn tracer_in_the_way_is_named() {
+    let victim = spinner();
+    let mut command = Command::new(build("tracer", TRACER, &[]));
+    command.arg(victim.pid.to_string());
+    let tracer = Victim::start(command);
+    let refusal = Refusal::AlreadyTraced { tracer: tracer.pid, name: "tracer".to_owned() };
+    assert_eq!(preflight(victim.pid), Err(refusal.clone()));
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::Refused(refusal)));
+    drop(tracer);
+    victim.expect(7);
+}
+
+#[test]
+fn process_of_another_user_is_attached_to() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can attach to another user's process");
+        return;
+    }
+    let victim = Victim::as_user(build("spinner", SPINNER, &[]), 65534);
+    round(victim.pid, true);
+    victim.expect(7);
+}
+
+#[test]
+fn replaced_handler_is_left_alone_and_stays_callable() {
+    let mut victim = Victim::start(Command::new(build("replacer", REPLACER, &[])));
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    victim.signal(Signal::SIGUSR1);
+    assert_eq!(victim.line(), "r\n");
+    let report = guardian.detach().unwrap();
+    assert!(report.residue.unwrap().contains("replaced"));
+    victim.signal(Signal::SIGUSR2);
+    assert_eq!(victim.line(), "c\n");
+    assert_eq!(stand_in.hits(), 1);
+    victim.expect(7);
+}
+
+#[test]
+fn failed_map_is_explained_and_undone() {
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    let mut stand_in = StandIn::new(victim.pid);
+    let taken = proc::mappings(victim.pid).unwrap()[0].start;
+    stand_in.plan.tables.avma = taken;
+    let mut guardian = Guardian::start().unwrap();
+    let failure = guardian.attach(&stand_in.plan).unwrap_err();
+    let expected = InjectError::MapFailed { segment: "tables".to_owned(), errno: libc::EINVAL };
+    assert_eq!(failure, expected);
+    assert_eq!(Look::at(victim.pid, true), before);
+    victim.expect(7);
+}
+
+#[test]
+fn failed_entry_is_explained_and_undone() {
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    let stand_in = StandIn::new(victim.pid);
+    // The kernel refuses an action that it cannot read: the stand-in's entry passes that on.
+    let mut plan = stand_in.plan.clone();
+    plan.entry_avma = plan.restorer_avma;
+    let mut guardian = Guardian::start().unwrap();
+    assert_eq!(guardian.attach(&plan), Err(InjectError::EntrySilent));
+    assert_eq!(Look::at(victim.pid, true), before);
+    victim.expect(7);
+}
+
+#[test]
+fn target_that_ended_is_no_failure_of_the_cure() {
+    let mut victim = spinner();
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    victim.child.kill().unwrap();
+    victim.child.wait().unwrap();
+    assert_eq!(guardian.detach(), Ok(DetachReport::default()));
+    assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::Gone));
+}
+
+/// Forks a child that waits for a byte on `go`, then executes the program with `hold` open.
+fn fork_waiting(program: &std::path::Path, argument: &str) -> (i32, [i32; 2], [i32; 2], [i32; 2]) {
+    let pipe = |flags| {
+        let mut ends = [0; 2];
+        // SAFETY: writes two descriptors.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), flags) }, 0);
+        ends
+    };
+    let (go, hold, output) = (pipe(libc::O_CLOEXEC), pipe(libc::O_CLOEXEC), pipe(libc::O_CLOEXEC));
+    let path = std::ffi::CString::new(program.to_str().unwrap()).unwrap();
+    let argument = std::ffi::CString::new(argument).unwrap();
+    let arguments = [path.as_ptr(), argument.as_ptr(), std::ptr::null()];
+    // SAFETY: the child makes system calls only.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let mut byte = 0u8;
+        // SAFETY: system calls on buffers of the parent's copy.
+        unsafe {
+            libc::dup2(output[1], 1);
+            libc::close(hold[1]);
+            libc::fcntl(hold[0], libc::F_SETFD, 0);
+            libc::read(go[0], (&raw mut byte).cast(), 1);
+            libc::execv(path.as_ptr(), arguments.as_ptr());
+            libc::_exit(127)
+        }
+    }
+    (pid, go, hold, output)
+}
+
+fn write_byte(fd: i32) {
+    // SAFETY: writes one byte.
+    assert_eq!(unsafe { libc::write(fd, c"x".as_ptr().cast(), 1) }, 1);
+}
+
+fn readable(fd: i32, milliseconds: u16) -> bool {
+    // SAFETY: the descriptor stays open during the call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let mut fds = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
+    nix::poll::poll(&mut fds, milliseconds).unwrap() > 0
+}
+
+fn exit_code(pid: i32) -> i32 {
+    match nix::sys::wait::waitpid(Pid::from_raw(pid), None).unwrap() {
+        nix::sys::wait::WaitStatus::Exited(_, code) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn program_is_held_before_its_first_instruction() {
+    for release_by_death in [false, true] {
+        for flags in [&[][..], &["-static"]] {
+            let (pid, go, hold, output) = fork_waiting(&build("held", HELD, flags), "9");
+            let mut guardian = Guardian::start().unwrap();
+            guardian.hold_at_exec(pid).unwrap();
+            write_byte(go[1]);
+            guardian.wait_exec().unwrap();
+            let mut stand_in = StandIn::new(pid);
+            stand_in.plan.hold_fd = Some(hold[0]);
+            let report = guardian.attach(&stand_in.plan).unwrap();
+            eprintln!("held: {report:?}");
+            assert!(!readable(output[0], 100), "it ran before it was let go");
+            assert_eq!(proc::status(pid).unwrap().tracer, 0);
+            if release_by_death {
+                // SAFETY: closes the only writing end.
+                unsafe { libc::close(hold[1]) };
+            } else {
+                write_byte(hold[1]);
+            }
+            assert!(readable(output[0], 2000));
+            let held = std::path::PathBuf::from(format!("/proc/{pid}/fd/{}", hold[0]));
+            assert!(!held.exists(), "the pipe is still open");
+            let report = guardian.detach().unwrap();
+            assert_eq!((report.threads, report.residue), (1, None));
+            assert_eq!(exit_code(pid), 9);
+        }
+    }
+}
+
+#[test]
+fn command_that_cannot_be_executed_is_reported() {
+    let (pid, go, ..) = fork_waiting(std::path::Path::new("/nonexistent/program"), "");
+    let mut guardian = Guardian::start().unwrap();
+    guardian.hold_at_exec(pid).unwrap();
+    write_byte(go[1]);
+    assert_eq!(guardian.wait_exec(), Err(InjectError::ExitedBeforeExec { code: 127 }));
+    assert_eq!(exit_code(pid), 127);
+}
+
+const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";
+
+/// Not a test by itself: the recorder that the next tests kill.
+#[test]
+fn recorder_to_be_killed() {
+    let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
+    let pid = pid.parse().unwrap();
+    let stand_in = StandIn::new(pid);
+    let mut guardian = Guardian::start().unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "\nguardian {}", guardian.pid()).unwrap();
+    out.flush().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    let events = sample(pid);
+    std::thread::sleep(Duration::from_millis(20));
+    drop(events);
+    guardian.detach().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+/// Starts a recorder in a process of its own; gives it and its guardian's pid.
+fn start_recorder(pid: i32) -> (std::process::Child, i32) {
+    let mut recorder = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "inject::tests::recorder_to_be_killed", "--nocapture"])
+        .env(VICTIM_VARIABLE, pid.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(recorder.stdout.take().unwrap()).lines();
+    let mut guardians =
+        lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("guardian ")?.parse().ok());
+    let guardian = guardians.next().unwrap();
+    (recorder, guardian)
+}
+
+/// Waits until a process has ended (its parent may not have noticed yet).
+fn await_end(pid: i32) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while proc::status(pid).is_ok_and(|status| status.state != 'Z') {
+        assert!(Instant::now() < deadline, "process {pid} does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn guardian_cures_when_the_recorder_is_killed() {
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    for run in 0..60u64 {
+        let (mut recorder, guardian) = start_recorder(victim.pid);
+        std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        await_end(guardian);
+        assert_eq!(Look::at(victim.pid, true), before, "run {run}");
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn target_survives_the_death_of_the_guardian() {
+    for program in ["spinner", "threads"] {
+        for run in 0..25u64 {
+            let source = if program == "spinner" { SPINNER } else { THREADS };
+            let victim = Victim::start(Command::new(build(program, source, &[])));
+            let (mut recorder, guardian) = start_recorder(victim.pid);
+            std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
+            // Killed in the attach, while sampling, in the cure, or after it.
+            kill(Pid::from_raw(guardian), Signal::SIGKILL).unwrap();
+            recorder.kill().unwrap();
+            recorder.wait().unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            assert_eq!(proc::status(victim.pid).unwrap().tracer, 0);
+            victim.expect(7);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A stand-in for the agent, assembled by hand, and its segments.
+//!
+//! # Safety
+//! The segments are created, written and detached here alone; the test's own mapping is reached
+//! through raw pointers within the lengths given at creation.
+#![allow(unsafe_code, reason = "shared memory and perf events in tests")]
+
+use std::mem::offset_of;
+
+use traceprof_abi::layout::{ControlBlock, INJECT_LEN, INJECT_OFFSET};
+use traceprof_abi::sync::Ordering;
+
+use super::super::{Access, AttachPlan, Segment, find_hole};
+use crate::proc;
+
+const PAGE: u64 = 4096;
+const DATA_LEN: u64 = INJECT_OFFSET + INJECT_LEN;
+const HITS: u64 = PAGE;
+const SA_FLAGS: u64 = 0x0400_0000 | 0x1000_0000 | 0x0800_0000 | 4;
+pub(super) const SIGNAL: i32 = libc::SIGTRAP;
+
+/// A segment that is attached here.
+struct Own {
+    id: i32,
+    base: *mut u8,
+}
+
+impl Own {
+    fn create(len: u64, owner: (u32, u32)) -> Own {
+        // SAFETY: makes a new segment.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, 0o700) };
+        assert!(id >= 0, "shmget: {}", std::io::Error::last_os_error());
+        // SAFETY: the kernel chooses the place.
+        let base = unsafe { libc::shmat(id, std::ptr::null(), 0) }.cast::<u8>();
+        assert_ne!(base as isize, -1);
+        // SAFETY: plain data.
+        let mut about: libc::shmid_ds = unsafe { std::mem::zeroed() };
+        about.shm_perm.uid = owner.0;
+        about.shm_perm.gid = owner.1;
+        about.shm_perm.mode = 0o700;
+        // SAFETY: reads the structure.
+        assert_eq!(unsafe { libc::shmctl(id, libc::IPC_SET, &mut about) }, 0);
+        // SAFETY: needs no structure.
+        assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
+        Own { id, base }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // SAFETY: attached in `create`.
+        unsafe { libc::shmdt(self.base.cast()) };
+    }
+}
+
+/// The three segments and the plan for one target.
+pub(super) struct StandIn {
+    pub(super) plan: AttachPlan,
+    _code: Own,
+    _tables: Own,
+    data: Own,
+}
+
+impl StandIn {
+    pub(super) fn new(pid: i32) -> StandIn {
+        let status = proc::status(pid).unwrap();
+        let owner = (status.euid, status.egid);
+        let own = [PAGE, PAGE, DATA_LEN].map(|len| Own::create(len, owner));
+        let hole = find_hole(&proc::mappings(pid).unwrap(), 16 << 20).unwrap();
+        let [code, tables, data] = own;
+        let segment = |own: &Own, at: u64, len: u64, access: Access| Segment {
+            shm_id: own.id,
+            avma: hole + at,
+            len,
+            access,
+        };
+        let image = Image::assemble(hole, hole + (8 << 20));
+        let plan = AttachPlan {
+            pid,
+            start_time: proc::start_time(pid).unwrap(),
+            code: segment(&code, 0, PAGE, Access::ReadExecute),
+            tables: segment(&tables, 4 << 20, PAGE, Access::Read),
+            data: segment(&data, 8 << 20, DATA_LEN, Access::ReadWrite),
+            entry_avma: hole,
+            restorer_avma: hole + image.restorer,
+            signal: SIGNAL,
+            hold_fd: None,
+        };
+        // SAFETY: the segment is a page, the image less; nobody else uses it yet.
+        unsafe { std::ptr::copy(image.bytes.as_ptr(), code.base, image.bytes.len()) };
+        let stand_in = StandIn { plan, _code: code, _tables: tables, data };
+        let ours = [hole + image.handler, SA_FLAGS, hole + image.restorer, u64::MAX];
+        for (word, value) in stand_in.control().our_action.iter().zip(ours) {
+            word.store(value, Ordering::Relaxed);
+        }
+        stand_in
+    }
+
+    pub(super) fn control(&self) -> &ControlBlock {
+        // SAFETY: at the start of the segment, which lives as long as `self`; made of atomics.
+        unsafe { &*self.data.base.cast::<ControlBlock>() }
+    }
+
+    /// Signals that the handler took.
+    pub(super) fn hits(&self) -> u64 {
+        // SAFETY: inside the segment.
+        let word = unsafe { self.data.base.add(HITS as usize) };
+        // SAFETY: aligned; written atomically by the target.
+        unsafe { &*word.cast::<traceprof_abi::sync::AtomicU64>() }.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn ids(&self) -> [i32; 3] {
+        [self.plan.code.shm_id, self.plan.tables.shm_id, self.plan.data.shm_id]
+    }
+}
+
+struct Image {
+    bytes: Vec<u8>,
+    handler: u64,
+    restorer: u64,
+}
+
+impl Image {
+    /// Entry, then handler, then restorer, with the data's address in the instructions.
+    fn assemble(_code: u64, data: u64) -> Image {
+        let at = |offset: usize| (data + offset as u64).to_le_bytes();
+        let mut fail = Vec::new();
+        // neg eax; mov [error_detail], eax; mov dword [error], 2; ret
+        fail.extend([0xf7, 0xd8, 0x48, 0xb9]);
+        fail.extend(at(offset_of!(ControlBlock, error_detail)));
+        fail.extend([0x89, 0x01, 0x48, 0xb9]);
+        fail.extend(at(offset_of!(ControlBlock, error)));
+        fail.extend([0xc7, 0x01, 2, 0, 0, 0, 0xc3]);
+        let mut done = Vec::new();
+        // mov dword [state], 1; xor eax, eax; ret
+        done.extend([0x48, 0xb9]);
+        done.extend(at(offset_of!(ControlBlock, state)));
+        done.extend([0xc7, 0x01, 1, 0, 0, 0, 0x31, 0xc0, 0xc3]);
+        let mut bytes = Vec::new();
+        // rt_sigaction(SIGNAL, our_action, old_action, 8)
+        bytes.extend([0xb8, 13, 0, 0, 0, 0xbf, SIGNAL as u8, 0, 0, 0, 0x48, 0xbe]);
+        bytes.extend(at(offset_of!(ControlBlock, our_action)));
+        bytes.extend([0x48, 0xba]);
+        bytes.extend(at(offset_of!(ControlBlock, old_action)));
+        bytes.extend([0x41, 0xba, 8, 0, 0, 0, 0x0f, 0x05, 0x48, 0x85, 0xc0]);
+        bytes.extend([0x75, done.len() as u8]);
+        bytes.extend(done);
+        bytes.extend(fail);
+        let handler = bytes.len() as u64;
+        // lock inc qword [hits]; ret
+        bytes.extend([0x48, 0xb8]);
+        bytes.extend(at(HITS as usize));
+        bytes.extend([0xf0, 0x48, 0xff, 0x00, 0xc3]);
+        let restorer = bytes.len() as u64;
+        bytes.extend([0xb8, 15, 0, 0, 0, 0x0f, 0x05]);
+        Image { bytes, handler, restorer }
+    }
+}
+
+/// Opens a sigtrap event on a thread; `None` where the kernel does not permit it.
+pub(super) fn sigtrap_event(tid: i32, period_ns: u64) -> Option<std::os::fd::OwnedFd> {
+    const SOFTWARE_TASK_CLOCK: [u32; 4] = [1, 128, 1, 0];
+    const FLAGS: u64 = 1 << 1 | 1 << 6 | 1 << 35 | 1 << 36 | 1 << 37;
+    let mut attr = [0u64; 16];
+    attr[0] = u64::from(SOFTWARE_TASK_CLOCK[0]) | u64::from(SOFTWARE_TASK_CLOCK[1]) << 32;
+    attr[1] = u64::from(SOFTWARE_TASK_CLOCK[2]);
+    attr[2] = period_ns;
+    attr[5] = FLAGS;
+    attr[15] = 42;
+    // SAFETY: reads the attributes, whose length they name.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), tid, -1, -1, 8) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: opened above.
+    Some(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd as i32) })
+}

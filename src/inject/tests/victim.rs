@@ -1,0 +1,161 @@
+//! Victims: small programs that check themselves, and how they look from outside.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::proc;
+
+static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    // Victims of other users are executed from here.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    directory
+});
+static BUILDING: Mutex<()> = Mutex::new(());
+
+/// Compiles a victim once and gives its path.
+pub(super) fn build(name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let _one = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let program = DIRECTORY.path().join(format!("{name}{}", flags.join("")));
+    if !program.exists() {
+        let file = DIRECTORY.path().join(format!("{name}.c"));
+        std::fs::write(&file, source).unwrap();
+        let made = Command::new("cc")
+            .args(["-O1", "-pthread", "-w", "-o"])
+            .arg(&program)
+            .args(flags)
+            .arg(&file)
+            .status()
+            .unwrap();
+        assert!(made.success(), "cc {name}");
+    }
+    program
+}
+
+pub(super) struct Victim {
+    pub(super) child: Child,
+    pub(super) pid: i32,
+    pub(super) output: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Victim {
+    /// Starts a command and waits for its first line.
+    pub(super) fn start(mut command: Command) -> Victim {
+        let name = format!("{command:?}");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{name}");
+        let pid = child.id() as i32;
+        Victim { child, pid, output, name }
+    }
+
+    pub(super) fn as_user(program: PathBuf, id: u32) -> Victim {
+        let mut command = Command::new(program);
+        command.uid(id).gid(id);
+        Victim::start(command)
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid), signal).unwrap();
+    }
+
+    pub(super) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Ends it with SIGTERM and checks its own verdict.
+    pub(super) fn expect(mut self, code: i32) {
+        self.signal(Signal::SIGTERM);
+        self.expect_end(code);
+    }
+
+    /// Waits for its end and checks its verdict.
+    pub(super) fn expect_end(&mut self, code: i32) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() > deadline => panic!("{}: does not end", self.name),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        assert_eq!((status.code(), status.signal()), (Some(code), None), "{}", self.name);
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All of a process that an attach must leave as it was.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    maps: Vec<String>,
+    signals: (u64, u64),
+    masks: Vec<(i32, u64)>,
+    descriptors: Vec<(String, PathBuf)>,
+    tracer: i32,
+    stopped: bool,
+}
+
+impl Look {
+    /// `steady`: the victim's thread list does not change by itself.
+    pub(super) fn at(pid: i32, steady: bool) -> Look {
+        let status = proc::status(pid).unwrap();
+        let tids = proc::tasks(pid).unwrap();
+        let mask = |tid| Some((tid, proc::task_status(pid, tid).ok()?.blocked));
+        let masks = if steady { tids.into_iter().filter_map(mask).collect() } else { Vec::new() };
+        let maps = if steady { proc::mappings(pid).unwrap() } else { Vec::new() };
+        let mut descriptors: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                Some((name, std::fs::read_link(entry.path()).ok()?))
+            })
+            .collect();
+        descriptors.sort();
+        Look {
+            maps: maps
+                .iter()
+                // The heap and the stack are the program's own to grow.
+                .filter(|m| m.path != "[heap]" && m.path != "[stack]")
+                .map(|m| format!("{:x}-{:x} {} {}", m.start, m.end, m.exec, m.path.display()))
+                .collect(),
+            signals: (status.caught, status.ignored),
+            masks,
+            descriptors,
+            tracer: status.tracer,
+            stopped: status.state == 'T',
+        }
+    }
+}
+
+/// None of these segments exists any more.
+pub(super) fn assert_segments_gone(ids: [i32; 3]) {
+    let listed = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let left: Vec<&str> = listed
+        .lines()
+        .filter(|line| {
+            let id = line.split_ascii_whitespace().nth(1).and_then(|id| id.parse().ok());
+            id.is_some_and(|id: i32| ids.contains(&id))
+        })
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

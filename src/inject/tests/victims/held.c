@@ -1,0 +1,8 @@
+// Says that it runs, and ends with the code that its argument names.
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    write(1, "ready\n", 6);
+    usleep(300000);
+    return argc > 1 ? atoi(argv[1]) : 0;
+}

@@ -1,0 +1,80 @@
+//! Which thread of the target bears an injection best, and whether its stack may be written.
+
+use super::arch;
+use super::stop::Stopped;
+use crate::proc::{self, Activity, Mapping};
+
+/// Threads looked at before the best of them is taken.
+const LOOKED_AT_MAX: usize = 256;
+/// Threads tried before the attach is given up.
+const TRIED_MAX: usize = 8;
+/// Bytes that a chain and the signal frames under it may need on the main thread's stack.
+const MAIN_STACK_ROOM: u64 = 24 << 10;
+/// Bytes below the stack pointer that make a thread's stack roomy.
+const THREAD_STACK_ROOM: u64 = 64 << 10;
+/// Rank of a running thread, between those asleep in restartable and in broken calls.
+const RANK_RUNNING: u8 = 1;
+
+/// Threads of a process, the best first. A thread asleep in a restartable call is inside no
+/// restartable sequence, and nobody waits for it. One with a restart block comes last, as it
+/// must be walked. Those that will not stop are left out unless there are no others.
+pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
+    let mut ranked = Vec::new();
+    for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(LOOKED_AT_MAX) {
+        let Ok(stat) = proc::task_stat(pid, tid) else { continue };
+        if matches!(stat.state, 'Z' | 'X') {
+            continue;
+        }
+        let (rank, roomy) = match proc::task_activity(pid, tid) {
+            Ok(Activity::Syscall { number, args, sp, .. }) => {
+                (arch::sleep_rank(number, &args), may_be_roomy(mappings, sp))
+            }
+            _ => (RANK_RUNNING, true),
+        };
+        let stuck = stat.state == 'D';
+        ranked.push(((stuck, rank == arch::RANK_RESTART_BLOCK, !roomy, rank), tid));
+        if rank == 0 && roomy && !stuck {
+            break;
+        }
+    }
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
+}
+
+/// The top of the free part of a thread's stack, if it may be written there.
+///
+/// "Below the red zone is free" holds for the stacks that the C library and the kernel make, not
+/// for those of Go and of fibers, which lie close together in ordinary memory. A stack is taken
+/// for the C library's if the thread's control block lies above the stack pointer in the same
+/// mapping and nothing accessible lies directly below.
+pub(super) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> Option<u64> {
+    let registers = &stopped.saved.registers;
+    let sp = registers.rsp;
+    let index = containing(mappings, sp)?;
+    let mapping = &mappings[index];
+    let room = sp - mapping.start;
+    let good = if mapping.path == "[stack]" {
+        room >= MAIN_STACK_ROOM
+    } else {
+        let guarded = index.checked_sub(1).map(|below| &mappings[below]).is_some_and(|below| {
+            below.end == mapping.start && !below.read && !below.write && !below.exec
+        });
+        let control_block = registers.fs_base > sp && registers.fs_base < mapping.end;
+        mapping.write && guarded && control_block && room >= THREAD_STACK_ROOM
+    };
+    good.then(|| sp - arch::RED_ZONE)
+}
+
+fn may_be_roomy(mappings: &[Mapping], sp: u64) -> bool {
+    containing(mappings, sp).is_some_and(|index| {
+        let mapping = &mappings[index];
+        let room = sp - mapping.start;
+        let wanted = if mapping.path == "[stack]" { MAIN_STACK_ROOM } else { THREAD_STACK_ROOM };
+        mapping.write && room >= wanted
+    })
+}
+
+fn containing(mappings: &[Mapping], address: u64) -> Option<usize> {
+    let index = mappings.partition_point(|mapping| mapping.end <= address);
+    (mappings.get(index)?.start <= address).then_some(index)
+}
