@@ -13,7 +13,7 @@
 //!   symbol, and never out of its own section (else `_init` would own every PLT stub).
 //! - ELF and DWARF are untrusted: an absurd claim, an error or a panic of a parser costs names, not
 //!   the recording.
-//! - Names are at most [`name::LENGTH_MAX`] bytes and hold no control characters.
+//! - Names are at most 4096 bytes and hold no control characters.
 //!
 //! # Does not
 //! It does not know mappings or load biases, does not subtract one from return addresses, and does
