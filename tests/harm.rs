@@ -6,8 +6,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Recorder, Snapshot, Target, needs_recording, record, scratch_dir, together, traceprof,
-    wait_until,
+    Recorder, Snapshot, Target, is_long_run, needs_recording, record, scratch_dir, together,
+    traceprof, wait_until,
 };
 
 fn assert_restored(before: &Snapshot, target: &Target) {
@@ -102,16 +102,16 @@ fn recorder_killed_while_attaching_leaves_nothing() {
     let mut target = Target::start("threads", &[]);
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
-    for step in 0..25 {
+    for step in 0..if is_long_run() { 400 } else { 25 } {
         let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
-        std::thread::sleep(Duration::from_millis(step * 9));
+        std::thread::sleep(Duration::from_millis(step * 9 % 450));
         recorder.send(Signal::SIGKILL);
         drop(recorder);
         let cured = wait_until(Duration::from_secs(10), || {
             before.differences(&Snapshot::take(target.pid())).is_empty()
         });
         let left = before.differences(&Snapshot::take(target.pid()));
-        assert!(cured, "killed after {} ms: {left:#?}", step * 9);
+        assert!(cured, "killed after {} ms: {left:#?}", step * 9 % 450);
     }
     target.goes_on_and_ends_by_itself();
 }

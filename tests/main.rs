@@ -6,4 +6,5 @@ mod errors; // messages and codes
 mod harm; // what a target must never notice
 mod record; // what a recording says, against what the target knows
 mod stop; // signals, exits, second thoughts
+mod tidy; // the house rules
 mod views; // print, dump, export

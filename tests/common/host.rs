@@ -11,6 +11,11 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
 }
 
+/// `scripts/test --long`: tests that hunt for rare moments try many more of them.
+pub(crate) fn is_long_run() -> bool {
+    std::env::var_os("TRACEPROF_TEST_LONG").is_some()
+}
+
 /// With `TRACEPROF_TEST_REQUIRE=all` a skip is a failure, unless its reason is listed.
 pub(crate) fn no_skip_allowed(reason: &str) -> bool {
     let required = std::env::var("TRACEPROF_TEST_REQUIRE").is_ok_and(|value| value == "all");
