@@ -102,10 +102,13 @@ fn recorder_killed_while_attaching_leaves_nothing() {
     let mut target = Target::start("threads", &[]);
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
+    let mut found_attached = 0;
     for step in 0..if is_long_run() { 400 } else { 25 } {
         let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
         std::thread::sleep(Duration::from_millis(step * 9 % 450));
+        assert!(!recorder.has_ended(), "it ended before it was killed");
         recorder.send(Signal::SIGKILL);
+        found_attached += u32::from(!before.differences(&Snapshot::take(target.pid())).is_empty());
         drop(recorder);
         let cured = wait_until(Duration::from_secs(10), || {
             before.differences(&Snapshot::take(target.pid())).is_empty()
@@ -113,6 +116,7 @@ fn recorder_killed_while_attaching_leaves_nothing() {
         let left = before.differences(&Snapshot::take(target.pid()));
         assert!(cured, "killed after {} ms: {left:#?}", step * 9 % 450);
     }
+    assert!(found_attached > 0, "no kill came after the first change to the target");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -153,6 +157,10 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     let pid = target.pid().to_string();
     // Refusing such a target with a message is as good as sampling it; harming it is not.
     let outcome = Recorder::start(&["--pid", &pid, "--duration", "2", "--freq", "997"]).finish();
+    match outcome.code() {
+        Some(0) => assert!(outcome.trace.folded().total() > 100, "samples"),
+        _ => assert!(outcome.text().contains("SIGTRAP"), "a reason: {}", outcome.text()),
+    }
     assert!(!outcome.text().contains("panicked"), "{}", outcome.text());
     assert_restored(&before, &target);
     target.goes_on_and_ends_by_itself();

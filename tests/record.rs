@@ -24,11 +24,18 @@ struct Measured {
     cpu_per_second: f64,
 }
 
+/// Looks at the target's clock only while it is being sampled: before that the recorder's own start
+/// competes with the target for the processors.
 fn record_measured(pid: i32, seconds: u32, extra: &[&str]) -> Measured {
+    let (pid_text, seconds_text) = (pid.to_string(), seconds.to_string());
+    let args = ["--pid", &pid_text, "--duration", &seconds_text];
+    let mut recorder = Recorder::start(&[&args[..], extra].concat());
+    recorder.wait_until_attached(pid);
     let (wall, cpu) = (Instant::now(), cpu_clock_ns(pid));
-    let outcome = record(pid, seconds, extra);
-    let used = cpu_clock_ns(pid) - cpu;
-    Measured { outcome, cpu_per_second: used.as_secs_f64() / wall.elapsed().as_secs_f64() }
+    std::thread::sleep(Duration::from_secs(seconds.into()).mul_f64(0.9));
+    let (elapsed, used) = (wall.elapsed(), cpu_clock_ns(pid) - cpu);
+    let outcome = recorder.finish().expect_code(0);
+    Measured { outcome, cpu_per_second: used.as_secs_f64() / elapsed.as_secs_f64() }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer as Blazesym};
 
 use super::outline::Outline;
+use super::plt::Stubs;
 use super::{ElfFile, Resolved, debug_file, guard};
 
 /// The sources of names of one ELF file.
@@ -13,6 +14,9 @@ pub(super) struct Engine {
     /// None: the file is not worth a parser, every address is unknown.
     outline: Option<Outline>,
     sources: Vec<NameSource>,
+    own_path: PathBuf,
+    /// Read when the first address of a stub is asked for.
+    stubs: Option<Stubs>,
 }
 
 impl Engine {
@@ -21,16 +25,19 @@ impl Engine {
     pub(super) fn open(elf: &ElfFile) -> Self {
         let own_path = elf.descriptor_path();
         let outline = guard::contain(|| Outline::read(&own_path)).flatten();
-        let Some(outline) = outline else { return Self { outline: None, sources: Vec::new() } };
+        let Some(outline) = outline else {
+            return Self { outline: None, sources: Vec::new(), own_path, stubs: None };
+        };
         let mut sources = Vec::new();
-        if !outline.has_debug_info
-            && let Some(path) = guard::contain(|| debug_file::find(elf.build_id())).flatten()
-        {
+        if outline.has_debug_info {
+            sources.push(NameSource::new(own_path.clone(), true));
+        } else if let Some(path) = guard::contain(|| debug_file::find(elf.build_id())).flatten() {
             sources.push(NameSource::new(path, true));
+        } else if outline.has_debug_link {
+            sources.push(NameSource::new(own_path.clone(), true));
         }
-        sources.push(NameSource::new(own_path.clone(), true));
-        sources.push(NameSource::new(own_path, false));
-        Self { outline: Some(outline), sources }
+        sources.push(NameSource::new(own_path.clone(), false));
+        Self { outline: Some(outline), sources, own_path, stubs: None }
     }
 
     pub(super) fn resolve(&mut self, svmas: &[u64]) -> Vec<Resolved> {
@@ -51,6 +58,10 @@ impl Engine {
                 }
             }
             open = unknown;
+        }
+        for index in open.into_iter().filter(|&index| outline.is_stub(svmas[index])) {
+            let read = || guard::contain(|| Stubs::read(&self.own_path)).unwrap_or_default();
+            answers[index].function = self.stubs.get_or_insert_with(read).find(svmas[index]);
         }
         answers
     }

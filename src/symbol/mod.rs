@@ -25,6 +25,7 @@ mod engine;
 mod guard;
 mod name;
 mod outline;
+mod plt;
 mod resolved;
 #[cfg(test)]
 mod tests;

@@ -146,10 +146,44 @@ fn symbol_without_size_ends_with_its_section() {
     assert_eq!(size, 0, "the premise: the linker gives _init no size");
     let bytes = fs::read(&built.path).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
-    let plt = elf.section_by_name(".plt").unwrap().address();
-    let answers = Symbolizer::new().resolve(&open(&built.path), &[init, init + 4, plt + 4]);
+    let init_section = elf.section_by_name(".init").unwrap();
+    let behind = init_section.address() + init_section.size();
+    let answers = Symbolizer::new().resolve(&open(&built.path), &[init, init + 4, behind]);
     let names: Vec<_> = answers.iter().map(name).collect();
     assert_eq!(names, [Some("_init"), Some("_init"), None]);
+}
+
+#[test]
+fn plt_stubs_have_the_name_of_what_they_call() {
+    let source = "#include <stdlib.h>\n#include <string.h>\n
+        int main(int argc, char **argv) { (void)argv; return atoi(getenv(\"x\")) + (int)strtol(\"1\", 0, argc); }";
+    for flags in [
+        &["-O0", "-Wl,-z,lazy"][..],
+        &["-O0", "-fcf-protection=full", "-Wl,-z,ibtplt,-z,lazy"],
+        &["-O0", "-Wl,-z,now"],
+    ] {
+        let built = build("cc", "calls.c", source, flags);
+        run("strip", &["program"], built.dir.path());
+        let bytes = fs::read(&built.path).unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        let sections =
+            elf.sections().filter(|section| section.name().is_ok_and(plt::is_stub_section));
+        let ranges = sections.map(|section| section.address()..section.address() + section.size());
+        let svmas: Vec<u64> = ranges.flatten().collect();
+        let mut names: Vec<String> = Symbolizer::new()
+            .resolve(&open(&built.path), &svmas)
+            .iter()
+            .filter_map(|answer| name(answer).map(str::to_owned))
+            .collect();
+        names.sort();
+        names.dedup();
+        for expected in ["atoi@plt", "getenv@plt", "strtol@plt"] {
+            assert!(
+                names.iter().any(|name| name == expected),
+                "{flags:?}: {expected} in {names:?}"
+            );
+        }
+    }
 }
 
 #[test]
