@@ -16,11 +16,16 @@ const BUILD_ID_LENGTH_MIN: usize = 8;
 /// The debug file of this build id, if one is installed that carries the same id and has debug
 /// information.
 pub(super) fn find(build_id: &[u8]) -> Option<PathBuf> {
+    let dirs = DEBUG_DIRS.map(PathBuf::from);
+    find_in(&dirs, debuginfod_cache().as_deref(), build_id)
+}
+
+fn find_in(dirs: &[PathBuf], cache: Option<&Path>, build_id: &[u8]) -> Option<PathBuf> {
     if build_id.len() < BUILD_ID_LENGTH_MIN {
         return None;
     }
-    let in_dirs = DEBUG_DIRS.iter().map(|dir| Path::new(dir).join(build_id_path(build_id)));
-    let cached = debuginfod_cache().map(|dir| dir.join(hex(build_id)).join("debuginfo"));
+    let in_dirs = dirs.iter().map(|dir| dir.join(build_id_path(build_id)));
+    let cached = cache.map(|dir| dir.join(hex(build_id)).join("debuginfo"));
     in_dirs.chain(cached).find(|path| belongs(path, build_id))
 }
 
@@ -56,6 +61,9 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -68,5 +76,40 @@ mod tests {
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[1; 7]), None);
         assert_eq!(find(&[0x5a; 20]), None);
+    }
+
+    #[test]
+    fn file_under_the_right_name_must_carry_the_id_and_debug_information() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        fs::write(dir.path().join("a.c"), "int main(void) { return 0; }").unwrap();
+        let cc = |flags: &[&str]| {
+            let mut cc = Command::new("cc");
+            cc.args(flags).args(["-Wl,--build-id", "-o", "program", "a.c"]).current_dir(dir.path());
+            assert!(cc.status().expect("cc is needed here").success());
+        };
+        cc(&["-g"]);
+        let build_id = Outline::read(&program).unwrap().build_id.unwrap();
+
+        let installed = dir.path().join(build_id_path(&build_id));
+        fs::create_dir_all(installed.parent().unwrap()).unwrap();
+        fs::copy(&program, &installed).unwrap();
+        let dirs = [PathBuf::from("/nowhere"), dir.path().to_owned()];
+        assert_eq!(find_in(&dirs, None, &build_id), Some(installed.clone()));
+
+        cc(&["-g0"]);
+        fs::copy(&program, &installed).unwrap();
+        assert_eq!(find_in(&dirs, None, &build_id), None, "another build");
+        let own_id = Outline::read(&program).unwrap().build_id.unwrap();
+        let own_path = dir.path().join(build_id_path(&own_id));
+        fs::create_dir_all(own_path.parent().unwrap()).unwrap();
+        fs::copy(&program, own_path).unwrap();
+        assert_eq!(find_in(&dirs, None, &own_id), None, "without debug information");
+
+        cc(&["-g"]);
+        let cached = dir.path().join(hex(&build_id)).join("debuginfo");
+        fs::create_dir_all(cached.parent().unwrap()).unwrap();
+        fs::copy(&program, &cached).unwrap();
+        assert_eq!(find_in(&[], Some(dir.path()), &build_id), Some(cached));
     }
 }
