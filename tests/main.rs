@@ -1,5 +1,6 @@
 //! The tests that need the built command or the whole tree, in one binary.
 
+mod baseline; // the targets without any recorder
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod errors; // messages and codes

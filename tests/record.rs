@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Folded, Outcome, Recorder, Target, Trace, alone, as_nobody, cpu_clock_ns, is_root,
-    needs_recording, program, program_for_everyone, record, skip, together,
+    needs_recording, program, program_for_everyone, record, skip, together, unprivileged_obstacle,
 };
 
 /// Prints a measurement where a passing test's output is not hidden.
@@ -114,9 +114,8 @@ fn python_interpreter_is_sampled() {
 #[test]
 fn unprivileged_user_records_an_own_process() {
     needs_recording!();
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    if scope.is_ok_and(|scope| scope.trim() != "0") {
-        skip!("ptrace_scope: attaching to a sibling needs root");
+    if let Some(obstacle) = unprivileged_obstacle() {
+        skip!("{obstacle}");
     }
     let _machine = together();
     let trace = Trace::new();

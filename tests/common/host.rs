@@ -32,10 +32,18 @@ pub(crate) fn recording_obstacle() -> Option<String> {
     if kernel_version(&release) < (6, 1) {
         return Some(format!("kernel below 6.1: {}", release.trim()));
     }
-    if !is_root() && number_in("/proc/sys/kernel/yama/ptrace_scope").unwrap_or(0) > 0 {
-        return Some("ptrace_scope: attaching to a sibling needs root".into());
+    if is_root() { perf_obstacle() } else { unprivileged_obstacle().or_else(perf_obstacle) }
+}
+
+/// Why a user without privileges cannot record the C targets here, if so. They permit any tracer,
+/// which is enough where yama asks for permission.
+pub(crate) fn unprivileged_obstacle() -> Option<String> {
+    let scope = number_in("/proc/sys/kernel/yama/ptrace_scope").unwrap_or(0);
+    if scope > 1 {
+        return Some(format!("ptrace_scope {scope}: only root may attach"));
     }
-    perf_obstacle()
+    let paranoid = number_in("/proc/sys/kernel/perf_event_paranoid").unwrap_or(2);
+    (paranoid > 2).then(|| format!("perf_event_paranoid {paranoid}: only root may sample"))
 }
 
 fn kernel_version(release: &str) -> (u32, u32) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{OWN_EXIT_CODE, program, wait_until};
+use super::{OWN_EXIT_CODE, Snapshot, program, wait_until};
 
 /// A target that said that it is ready.
 pub(crate) struct Target {
@@ -33,7 +33,19 @@ impl Target {
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut target = Self { child, stdout, facts: HashMap::new() };
         while target.read_line().expect("a target that gets ready") != "ready" {}
+        target.settle();
         target
+    }
+
+    /// Threads that were just created still change their masks and map their arenas. A target that
+    /// never stands still is good enough after a while.
+    fn settle(&self) {
+        let mut last = Snapshot::take(self.pid());
+        wait_until(Duration::from_millis(500), || {
+            sleep(Duration::from_millis(10));
+            let before = std::mem::replace(&mut last, Snapshot::take(self.pid()));
+            before == last
+        });
     }
 
     /// Remembers `key value` lines; `None` at the end of the output.

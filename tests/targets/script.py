@@ -1,4 +1,5 @@
 """Busy in the interpreter until SIGTERM; then checks its own arithmetic."""
+import ctypes
 import signal
 import sys
 
@@ -20,6 +21,8 @@ def sort_words():
 
 
 signal.signal(signal.SIGTERM, on_sigterm)
+# PR_SET_PTRACER, any: where yama lets only parents trace, the recorder of a test is a sibling.
+ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & 0xFFFFFFFFFFFFFFFF), 0, 0, 0)
 print("ready", flush=True)
 wrong = 0
 while not stop:

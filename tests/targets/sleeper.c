@@ -48,10 +48,6 @@ int main(int argc, char **argv) {
     sigset_t term;
     if (pipe(ends))
         return 1;
-    target_ready();
-    /* No SA_RESTART here: SIGTERM must get the main thread out of its call, and only that one. */
-    struct sigaction action = {.sa_handler = on_sigterm};
-    sigaction(SIGTERM, &action, NULL);
     if (argc > 2) {
         sigemptyset(&term);
         sigaddset(&term, SIGTERM);
@@ -59,6 +55,10 @@ int main(int argc, char **argv) {
         pthread_create(&burner, NULL, burn, NULL);
         pthread_sigmask(SIG_UNBLOCK, &term, NULL);
     }
+    target_ready();
+    /* No SA_RESTART here: SIGTERM must get the main thread out of its call. */
+    struct sigaction action = {.sa_handler = on_sigterm};
+    sigaction(SIGTERM, &action, NULL);
     while (!stop) {
         if (block(call, ends[0]) == 0)
             other++;
