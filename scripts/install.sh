@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Sourced by the other scripts: installs Debian packages that are missing, when that is possible.
+
+# install_missing COMMAND:PACKAGE...
+install_missing() {
+    local pair command packages=()
+    for pair in "$@"; do
+        command="${pair%%:*}"
+        if ! command -v "$command" >/dev/null 2>&1; then
+            packages+=("${pair#*:}")
+        fi
+    done
+    if ((${#packages[@]})); then
+        install_packages "${packages[@]}"
+    fi
+}
+
+install_missing_libc_headers() {
+    if [[ ! -e /usr/include/stdio.h ]]; then
+        install_packages libc6-dev
+    fi
+}
+
+install_packages() {
+    local as_root=()
+    if ((EUID != 0)); then
+        if ! command -v sudo >/dev/null 2>&1; then
+            echo "missing, and only root can install them: $*" >&2
+            return 1
+        fi
+        as_root=(sudo)
+    fi
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "missing, and there is no apt-get here: $*" >&2
+        return 1
+    fi
+    echo "installing: $*" >&2
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+}

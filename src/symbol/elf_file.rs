@@ -1,0 +1,71 @@
+//! An ELF file that the recorder holds open.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An open ELF file with the path to show for it and its build id.
+#[derive(Debug)]
+pub struct ElfFile {
+    file: File,
+    path: String,
+    build_id: Vec<u8>,
+    identity: Identity,
+}
+
+/// What makes two descriptors the same file with the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Identity {
+    Inode {
+        device: u64,
+        inode: u64,
+        size: u64,
+        modified_ns: i128,
+    },
+    /// The descriptor could not be examined: the same as nothing else.
+    Unique(u64),
+}
+
+impl ElfFile {
+    /// Takes over the descriptor. `path` is for display only and is never opened; an empty
+    /// `build_id` says that the file has none.
+    pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
+        let file = File::from(fd);
+        let identity = match file.metadata() {
+            Ok(meta) => Identity::Inode {
+                device: meta.dev(),
+                inode: meta.ino(),
+                size: meta.size(),
+                modified_ns: i128::from(meta.mtime()) * 1_000_000_000
+                    + i128::from(meta.mtime_nsec()),
+            },
+            Err(_) => {
+                static NEXT: AtomicU64 = AtomicU64::new(0);
+                // Relaxed: only uniqueness is asked for.
+                Identity::Unique(NEXT.fetch_add(1, Ordering::Relaxed))
+            }
+        };
+        Self { file, path, build_id, identity }
+    }
+
+    /// The path as the target sees it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The GNU build id, empty if there is none.
+    pub fn build_id(&self) -> &[u8] {
+        &self.build_id
+    }
+
+    /// A path by which this process can open the file again while `self` lives.
+    pub(super) fn descriptor_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+}

@@ -1,0 +1,151 @@
+//! A symbol's name as people read it: demangled, of bounded length, safe to print.
+//!
+//! Demangling happens here and not in blazesym because a few hundred hostile bytes can demangle
+//! into gigabytes: both demanglers write into [`Bounded`], which stops them.
+
+use std::fmt::{self, Write};
+
+/// Longest name in bytes, the mark of a cut included.
+pub(super) const LENGTH_MAX: usize = 4096;
+const CUT: &str = "...";
+
+/// Demangles Rust (legacy and v0) and C++ names; others stay as they are.
+pub(super) fn readable(raw: &str) -> String {
+    let mut out = Bounded::default();
+    let demangled = demangle_rust(raw, &mut out) || {
+        out = Bounded::default();
+        demangle_cpp(raw, &mut out)
+    };
+    if !demangled {
+        out = Bounded::default();
+        // A failing write means that the cut was reached: what is there stands.
+        let _ = out.write_str(raw);
+    }
+    out.finish()
+}
+
+/// A file name: not demangled, else treated as [`readable`] does.
+pub(super) fn printable(raw: &str) -> String {
+    let mut out = Bounded::default();
+    let _ = out.write_str(raw);
+    out.finish()
+}
+
+fn demangle_rust(raw: &str, out: &mut Bounded) -> bool {
+    let Ok(name) = rustc_demangle::try_demangle(raw) else { return false };
+    write!(out, "{name:#}").is_ok() || out.full
+}
+
+fn demangle_cpp(raw: &str, out: &mut Bounded) -> bool {
+    if !raw.starts_with("_Z") && !raw.starts_with("__Z") {
+        return false;
+    }
+    let Ok(symbol) = cpp_demangle::BorrowedSymbol::new(raw.as_bytes()) else { return false };
+    let options = cpp_demangle::DemangleOptions::new();
+    symbol.structured_demangle(out, &options).is_ok() || out.full
+}
+
+/// A string that refuses to grow beyond [`LENGTH_MAX`].
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    full: bool,
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = LENGTH_MAX - CUT.len() - self.text.len();
+        if part.len() <= room {
+            self.text.push_str(part);
+            return Ok(());
+        }
+        let whole_characters = (0..=room).rev().find(|&end| part.is_char_boundary(end));
+        self.text.push_str(&part[..whole_characters.unwrap_or(0)]);
+        self.full = true;
+        Err(fmt::Error)
+    }
+}
+
+impl Bounded {
+    fn finish(self) -> String {
+        // A name goes to terminals and line-based formats as it is.
+        let mut text = self.text.replace(char::is_control, "?");
+        if self.full {
+            text.push_str(CUT);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(raw: &str, expected: &str) {
+        assert_eq!(readable(raw), expected);
+    }
+
+    #[test]
+    fn rust_legacy_loses_its_hash() {
+        check("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt");
+    }
+
+    #[test]
+    fn rust_v0() {
+        check("_RNvC6_123foo3bar", "123foo::bar");
+    }
+
+    #[test]
+    fn cpp() {
+        check("_ZN3foo3barEi", "foo::bar(int)");
+        check(
+            "_ZNSt6vectorIiSaIiEE9push_backEOi",
+            "std::vector<int, std::allocator<int> >::push_back(int&&)",
+        );
+    }
+
+    #[test]
+    fn c_and_malformed_names_stay() {
+        for raw in ["main", "_start", "_Z", "_ZN3fo", "_R", "", "f@plt", "größe"] {
+            check(raw, raw);
+        }
+    }
+
+    #[test]
+    fn long_name_is_cut_at_a_character() {
+        let name = readable(&"ß".repeat(5000));
+        assert!(name.len() <= LENGTH_MAX && name.len() > LENGTH_MAX - 8, "{}", name.len());
+        assert!(name.ends_with("ß..."));
+    }
+
+    /// Each of the fifty levels doubles the output: without the bound, 2^50 bytes.
+    #[test]
+    fn exploding_name_is_cut() {
+        let mut raw = String::from("_Z1fI1aE");
+        raw.push_str("St4pairI1bS1_E");
+        for level in 1..50u32 {
+            // Substitution S<level+1>_ names the pair of the level before.
+            let back = base36(level + 1);
+            raw.push_str(&format!("St4pairIS{back}_S{back}_E"));
+        }
+        let started = std::time::Instant::now();
+        let name = readable(&raw);
+        assert!(name.contains("f<a>") && name.ends_with(CUT), "{name}");
+        assert!(name.len() <= LENGTH_MAX);
+        assert!(started.elapsed().as_secs() < 5);
+    }
+
+    fn base36(mut number: u32) -> String {
+        let mut digits = Vec::new();
+        while number > 0 {
+            digits.push(char::from_digit(number % 36, 36).unwrap().to_ascii_uppercase());
+            number /= 36;
+        }
+        digits.iter().rev().collect()
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        check("a\x1b[31mb\nc", "a?[31mb?c");
+    }
+}

@@ -1,0 +1,71 @@
+//! What is known about an address, in owned values that outlive the parsers.
+
+use blazesym::symbolize::{CodeInfo, InlinedFn, Sym};
+
+use super::name::{printable, readable};
+
+/// What an address is.
+///
+/// `function`, `file` and `line` are those of the physical function, the one that has a frame on
+/// the stack: where inlined calls follow, the line is that of the outermost inlined call. Each
+/// inlined call's line is the place reached inside it, so the last one's is the line of the
+/// instruction itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// The physical function, if any symbol covers the address.
+    pub function: Option<Function>,
+    /// Source file of the place in the physical function.
+    pub file: Option<String>,
+    /// Line of the place in the physical function, 0 if unknown.
+    pub line: u32,
+    /// Calls inlined at this address, outermost first.
+    pub inlined: Vec<Inlined>,
+}
+
+/// A function with code of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled name.
+    pub name: String,
+    /// Where it starts in the file's address space.
+    pub start_svma: u64,
+}
+
+/// A call whose callee was compiled into the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inlined {
+    /// Demangled name of the callee.
+    pub name: String,
+    /// Source file of the place reached inside the callee.
+    pub file: Option<String>,
+    /// Line of the place reached inside the callee, 0 if unknown.
+    pub line: u32,
+}
+
+impl Resolved {
+    /// blazesym has already moved each place up by one layer: its `code_info` of the symbol is the
+    /// call site in the physical function, and that of an inlined function is the place inside it.
+    pub(super) fn from_symbol(symbol: &Sym<'_>) -> Self {
+        let (file, line) = place(symbol.code_info.as_deref());
+        Self {
+            function: Some(Function { name: readable(&symbol.name), start_svma: symbol.addr }),
+            file,
+            line,
+            inlined: symbol.inlined.iter().map(Inlined::from_blazesym).collect(),
+        }
+    }
+}
+
+impl Inlined {
+    fn from_blazesym(inlined: &InlinedFn<'_>) -> Self {
+        let (file, line) = place(inlined.code_info.as_ref());
+        Self { name: readable(&inlined.name), file, line }
+    }
+}
+
+fn place(code_info: Option<&CodeInfo<'_>>) -> (Option<String>, u32) {
+    let Some(code_info) = code_info else { return (None, 0) };
+    let path = code_info.to_path();
+    let file = (!path.as_os_str().is_empty()).then(|| printable(&path.to_string_lossy()));
+    (file, code_info.line.unwrap_or(0))
+}

@@ -1,0 +1,75 @@
+//! The targets without any recorder: what they find wrong later is the recorder's doing.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Snapshot, Target, cpu_clock_ns, program, together};
+
+fn run_for_a_moment(name: &str, args: &[&str]) -> Target {
+    let mut target = Target::start(name, args);
+    let before = Snapshot::take(target.pid());
+    std::thread::sleep(Duration::from_millis(300));
+    let differences = before.differences(&Snapshot::take(target.pid()));
+    assert!(differences.is_empty(), "{name} changes by itself: {differences:#?}");
+    target.goes_on_and_ends_by_itself();
+    target
+}
+
+#[test]
+fn split_is_split_as_it_says() {
+    let _machine = together();
+    let target = run_for_a_moment("split", &[]);
+    let spent = ["alpha_ns", "beta_ns", "gamma_ns"].map(|key| target.fact(key) as f64);
+    let whole: f64 = spent.iter().sum();
+    for (part, share) in spent.iter().zip([50.0, 30.0, 20.0]) {
+        let percent = 100.0 * part / whole;
+        assert!((percent - share).abs() < 1.0, "{percent:.2} % instead of {share} %");
+    }
+}
+
+#[test]
+fn sleepers_sleep() {
+    let _machine = together();
+    for call in ["nanosleep", "poll", "read", "futex", "sigwait"] {
+        let target = run_for_a_moment("sleeper", &[call, "burn"]);
+        assert_eq!((target.fact("eintr"), target.fact("other")), (0, 0), "{call}");
+    }
+}
+
+/// The measure of the reader's test is only right if the time is really the kernel's.
+#[test]
+fn reader_is_in_the_kernel() {
+    let _machine = together();
+    let target = run_for_a_moment("reader", &[]);
+    assert_eq!(target.fact("failed"), 0);
+    let (user, kernel) = (target.fact("user_us"), target.fact("kernel_us"));
+    assert!(kernel > 9 * user, "{kernel} us in the kernel, {user} us outside");
+}
+
+#[test]
+fn short_threads_use_nearly_all_of_the_time() {
+    let _machine = together();
+    let mut target = Target::start("shortlived", &[]);
+    std::thread::sleep(Duration::from_millis(300));
+    let whole = cpu_clock_ns(target.pid()).as_nanos() as f64;
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("failed"), 0);
+    let each_ms = target.fact("threads_ns") as f64 / target.fact("threads") as f64 / 1e6;
+    assert!((1.0..1.2).contains(&each_ms), "{each_ms:.3} ms each");
+    assert!(target.fact("threads_ns") as f64 > 0.8 * whole);
+}
+
+#[test]
+fn the_others_end_as_they_should() {
+    let _machine = together();
+    let plugin = program("plugin");
+    run_for_a_moment("threads", &[]);
+    run_for_a_moment("many_threads", &["20"]);
+    run_for_a_moment("dlopen_late", &[plugin.to_str().expect("path")]);
+    let traps = run_for_a_moment("sigtrap_user", &[]);
+    assert_eq!(traps.fact("raised"), traps.fact("handled"));
+    assert_eq!(traps.fact("own_handler"), 1);
+    assert!(run_for_a_moment("blocked", &[]).fact("deaf_tid") > 0);
+    let status = Command::new(program("exitcode")).args(["42", "10", "10"]).status();
+    assert_eq!(status.expect("exitcode").code(), Some(42));
+}

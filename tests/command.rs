@@ -1,0 +1,109 @@
+//! `record -- COMMAND`: a program started for the recording.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Outcome, Recorder, Trace, needs_recording, program, together, traceprof};
+
+fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
+    let trace = Trace::new();
+    let mut command = traceprof(&["record"]);
+    command.args(options).arg("--output").arg(trace.path()).arg("--").arg(program(name)).args(args);
+    let output = command.output().expect("traceprof");
+    Outcome { output, trace }
+}
+
+#[test]
+fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
+    needs_recording!();
+    let _machine = together();
+    let outcome = record_command(&["--freq", "997"], "exitcode", &["42", "400", "600"]);
+    let outcome = outcome.expect_code(0);
+    assert!(outcome.text().contains("42"), "exit code in:\n{}", outcome.text());
+    let folded = outcome.trace.folded();
+    for (phase, cpu_ms) in [("first_phase", 400.0), ("second_phase", 600.0)] {
+        let sampled_ms = folded.count_of(phase) as f64 * 1000.0 / 997.0;
+        let error = (sampled_ms - cpu_ms).abs();
+        assert!(error < cpu_ms * 0.05 + 2.0, "{phase}: {sampled_ms:.1} ms of {cpu_ms} ms");
+    }
+}
+
+#[test]
+fn program_longer_than_the_duration_is_left_alone_and_waited_for() {
+    needs_recording!();
+    let _machine = together();
+    let started = Instant::now();
+    let outcome = record_command(&["--duration", "1"], "exitcode", &["43", "1500", "1500"]);
+    let outcome = outcome.expect_code(0);
+    assert!(started.elapsed() >= Duration::from_secs(3), "it was not waited for");
+    assert!(outcome.text().contains("43"), "exit code in:\n{}", outcome.text());
+    let folded = outcome.trace.folded();
+    assert!(folded.count_of("first_phase") > 100);
+    assert_eq!(folded.count_of("second_phase"), 0, "sampled after the duration");
+}
+
+#[test]
+fn program_that_ends_at_once_is_no_error_of_ours() {
+    needs_recording!();
+    let _machine = together();
+    let outcome = record_command(&["--freq", "997"], "exitcode", &["7", "0", "0"]);
+    // A program this short may have used no full period: 4 says so, with the file written.
+    assert!(matches!(outcome.code(), Some(0 | 4)), "{:?} {}", outcome.code(), outcome.text());
+    assert!(outcome.trace.path().exists());
+}
+
+#[test]
+fn program_that_cannot_be_started_is_an_error_that_names_it() {
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--output"]);
+    command.arg(trace.path()).args(["--", "./no-such-program-here"]);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace };
+    assert!(!matches!(outcome.code(), Some(0) | None), "{}", outcome.text());
+    assert!(outcome.text().contains("no-such-program-here"), "{}", outcome.text());
+    assert!(!outcome.trace.path().exists(), "a file without a recording");
+}
+
+#[test]
+fn output_of_the_program_stays_its_own() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "-q", "--output"]);
+    command.arg(trace.path()).args(["--", "/bin/sh", "-c", "echo from the program; exit 3"]);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace };
+    assert_eq!(String::from_utf8_lossy(&outcome.output.stdout), "from the program\n");
+}
+
+/// The child must not keep the recorder's descriptors, nor live in its tracing relation.
+#[test]
+fn program_starts_as_if_from_a_shell() {
+    needs_recording!();
+    let _machine = together();
+    let script = "ls -l /proc/self/fd; grep -E 'TracerPid|SigBlk|SigIgn' /proc/self/status";
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "-q", "--output"]);
+    command.arg(trace.path()).args(["--", "/bin/sh", "-c", script]);
+    let output = command.output().expect("traceprof");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for foreign in ["perf_event", "out.trace", "memfd", "pidfd"] {
+        assert!(!text.contains(foreign), "{foreign} in:\n{text}");
+    }
+    assert!(text.contains("TracerPid:\t0"), "{text}");
+    assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
+}
+
+#[test]
+fn ctrl_c_ends_the_recording_of_a_command_with_data() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--output"]);
+    command.arg(trace.path()).args(["--freq", "499", "--duration", "60", "--"]);
+    command.arg(program("exitcode")).args(["9", "3000", "0"]);
+    // No terminal here: only traceprof gets the signal, and the program runs to its end.
+    let child = command.stderr(std::process::Stdio::piped()).spawn().expect("traceprof");
+    let mut recorder = Recorder::around(child, trace);
+    std::thread::sleep(Duration::from_secs(2));
+    recorder.send(nix::sys::signal::Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    assert!(outcome.trace.folded().count_of("first_phase") > 50);
+}

@@ -1,0 +1,72 @@
+//! Folded stacks as `export --format folded` writes them.
+
+/// Call stacks, root first, with their counts in sampling periods.
+pub(crate) struct Folded {
+    stacks: Vec<(Vec<String>, u64)>,
+}
+
+impl Folded {
+    /// Every line must have the form `root;caller;leaf COUNT`.
+    pub(crate) fn parse(text: &str) -> Self {
+        let stacks = text.lines().map(|line| {
+            let (stack, count) = line.rsplit_once(' ').unwrap_or_else(|| panic!("line: {line}"));
+            let count = count.parse().unwrap_or_else(|_| panic!("no count: {line}"));
+            (stack.split(';').map(str::to_owned).collect(), count)
+        });
+        Self { stacks: stacks.collect() }
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.stacks.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Count of the stacks that hold a frame with exactly this name.
+    pub(crate) fn count_of(&self, function: &str) -> u64 {
+        self.count_where(|frame| frame == function)
+    }
+
+    /// Count of the stacks that hold a frame whose name contains this.
+    pub(crate) fn count_containing(&self, part: &str) -> u64 {
+        self.count_where(|frame| frame.contains(part))
+    }
+
+    fn count_where(&self, matches: impl Fn(&str) -> bool) -> u64 {
+        let holds = |stack: &[String]| stack.iter().any(|frame| matches(frame));
+        self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
+    }
+
+    /// Share of all counts, in percent.
+    pub(crate) fn percent_of(&self, function: &str) -> f64 {
+        100.0 * self.count_of(function) as f64 / self.total().max(1) as f64
+    }
+
+    /// Count of stacks with this function in which its direct caller is another than `caller`.
+    pub(crate) fn count_with_other_caller(&self, function: &str, caller: &str) -> u64 {
+        let wrong = |stack: &[String]| {
+            let position = stack.iter().position(|frame| frame == function);
+            position.is_some_and(|at| at == 0 || stack[at - 1] != caller)
+        };
+        self.stacks.iter().filter(|(stack, _)| wrong(stack)).map(|(_, count)| count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_callers() {
+        let folded = Folded::parse("main;a b;leaf 3\nmain;c;leaf 2\nleaf 1\nmain 4\n");
+        assert_eq!(folded.total(), 10);
+        assert_eq!(folded.count_of("leaf"), 6);
+        assert_eq!(folded.count_containing("a "), 3);
+        assert_eq!(folded.count_with_other_caller("leaf", "a b"), 3);
+        assert!((folded.percent_of("main") - 90.0).abs() < 1e-9);
+    }
+
+    #[test]
+    #[should_panic(expected = "no count")]
+    fn line_without_a_count() {
+        Folded::parse("main;leaf x\n");
+    }
+}

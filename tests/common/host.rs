@@ -1,0 +1,102 @@
+//! What this host permits.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const ALLOWED_SKIPS: &str = include_str!("../allowed-skips.txt");
+
+/// Whether the tests run as root.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::Uid::effective().is_root()
+}
+
+/// `scripts/test --long`: tests that hunt for rare moments try many more of them.
+pub(crate) fn is_long_run() -> bool {
+    std::env::var_os("TRACEPROF_TEST_LONG").is_some()
+}
+
+/// With `TRACEPROF_TEST_REQUIRE=all` a skip is a failure, unless its reason is listed.
+pub(crate) fn no_skip_allowed(reason: &str) -> bool {
+    let required = std::env::var("TRACEPROF_TEST_REQUIRE").is_ok_and(|value| value == "all");
+    let mut allowed = ALLOWED_SKIPS.lines().filter(|line| !line.trim().is_empty());
+    required && !allowed.any(|line| !line.starts_with('#') && reason.starts_with(line.trim()))
+}
+
+/// Why nothing can be recorded on this host, if so.
+pub(crate) fn recording_obstacle() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some(format!("architecture: {}", std::env::consts::ARCH));
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if kernel_version(&release) < (6, 1) {
+        return Some(format!("kernel below 6.1: {}", release.trim()));
+    }
+    if is_root() { perf_obstacle() } else { unprivileged_obstacle().or_else(perf_obstacle) }
+}
+
+/// Why a user without privileges cannot record the C targets here, if so. They permit any tracer,
+/// which is enough where yama asks for permission.
+pub(crate) fn unprivileged_obstacle() -> Option<String> {
+    let scope = number_in("/proc/sys/kernel/yama/ptrace_scope").unwrap_or(0);
+    if scope > 1 {
+        return Some(format!("ptrace_scope {scope}: only root may attach"));
+    }
+    let paranoid = number_in("/proc/sys/kernel/perf_event_paranoid").unwrap_or(2);
+    (paranoid > 2).then(|| format!("perf_event_paranoid {paranoid}: only root may sample"))
+}
+
+fn kernel_version(release: &str) -> (u32, u32) {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse());
+    let mut next = || parts.next().and_then(Result::ok).unwrap_or(0);
+    (next(), next())
+}
+
+fn number_in(path: impl AsRef<Path>) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Opens a software task clock on this thread, as little as a profiler can ask for.
+fn perf_obstacle() -> Option<String> {
+    /// The first fields of `struct perf_event_attr`, up to PERF_ATTR_SIZE_VER0.
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        size: u32,
+        config: u64,
+        period: u64,
+        sample_type: u64,
+        read_format: u64,
+        flags: u64,
+        rest: [u64; 2],
+    }
+    const SOFTWARE: u32 = 1;
+    const TASK_CLOCK: u64 = 1;
+    const DISABLED: u64 = 1;
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    let attr = Attr {
+        kind: SOFTWARE,
+        size: size_of::<Attr>() as u32,
+        config: TASK_CLOCK,
+        period: 1_000_000,
+        sample_type: 0,
+        read_format: 0,
+        flags: DISABLED | EXCLUDE_KERNEL,
+        rest: [0; 2],
+    };
+    // SAFETY: the kernel reads `size` bytes of `attr`, which lives across the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, 0, -1, -1, 0) };
+    if fd < 0 {
+        let error = std::io::Error::last_os_error();
+        return Some(format!("perf_event_open: {error}"));
+    }
+    // SAFETY: `fd` was opened above and nothing else knows it.
+    unsafe { libc::close(fd as i32) };
+    None
+}
+
+/// CPU time of a whole process, its dead threads included.
+pub(crate) fn cpu_clock_ns(pid: i32) -> Duration {
+    let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(pid));
+    clock.and_then(|clock| clock.now()).map(Duration::from).expect("CPU clock of the target")
+}

@@ -1,0 +1,78 @@
+//! What the end-to-end tests share: targets, the command under test, a look at a process from
+//! outside.
+#![allow(unsafe_code, reason = "two system calls that no crate in use wraps")]
+#![allow(dead_code, reason = "each test file uses a part")]
+
+mod folded;
+mod host;
+mod program;
+mod recorder;
+mod snapshot;
+mod target;
+
+pub(crate) use folded::Folded;
+pub(crate) use host::{
+    cpu_clock_ns, is_long_run, is_root, no_skip_allowed, recording_obstacle, unprivileged_obstacle,
+};
+pub(crate) use program::{program, program_for_everyone, scratch_dir};
+pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, traceprof};
+pub(crate) use snapshot::Snapshot;
+pub(crate) use target::Target;
+
+use std::io::Write;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+/// The code that every target ends with by itself.
+pub(crate) const OWN_EXIT_CODE: i32 = 17;
+
+/// Ends the test with a loud line, or fails it where skips are not allowed.
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::common::announce_skip(&format!($($reason)*));
+        return;
+    }};
+}
+pub(crate) use skip;
+
+/// Skips the calling test where the host does not let anybody record.
+macro_rules! needs_recording {
+    () => {
+        if let Some(obstacle) = $crate::common::recording_obstacle() {
+            $crate::common::skip!("{obstacle}");
+        }
+    };
+}
+pub(crate) use needs_recording;
+
+pub(crate) fn announce_skip(reason: &str) {
+    // Written past the harness, which hides what a passing test prints.
+    let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
+    assert!(!no_skip_allowed(reason), "a skip where skips are not allowed: {reason}");
+}
+
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Holds the machine alone, for tests that compare times or look at system-wide lists.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Shares the machine with tests that are not [`alone`].
+pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Polls until `condition` holds; false after `limit`.
+pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,196 @@
+//! The command under test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::{Folded, scratch_dir, wait_until};
+
+/// `traceprof` with these arguments, not yet started.
+pub(crate) fn traceprof(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_traceprof"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// The same command as the user nobody; `None` if this needs root and is not.
+pub(crate) fn as_nobody(program: &Path) -> Option<Command> {
+    if !super::is_root() {
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+    Some(command)
+}
+
+/// What a command left: its output and, possibly, a trace.
+pub(crate) struct Outcome {
+    pub(crate) output: Output,
+    pub(crate) trace: Trace,
+}
+
+impl Outcome {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
+    /// Both outputs together, for messages and for looking for a line.
+    pub(crate) fn text(&self) -> String {
+        let Output { stdout, stderr, .. } = &self.output;
+        format!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr))
+    }
+
+    /// Fails the test with everything that was printed unless the code is this.
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code(), Some(code), "{}", self.text());
+        assert!(!self.text().contains("panicked"), "{}", self.text());
+        self
+    }
+}
+
+/// A trace in a directory of its own.
+pub(crate) struct Trace {
+    dir: PathBuf,
+    /// Removes the directory with the value.
+    _owner: Option<TempDir>,
+}
+
+impl Trace {
+    pub(crate) fn new() -> Self {
+        let owner = scratch_dir();
+        Self { dir: owner.path().to_owned(), _owner: Some(owner) }
+    }
+
+    /// For a trace that lives as long as the test run: statics are never dropped, so its place is
+    /// Cargo's scratch directory, emptied here.
+    pub(crate) fn lasting(name: &str) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // Absent at the first run.
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("directory of a lasting trace");
+        Self { dir, _owner: None }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.join("out.trace")
+    }
+
+    pub(crate) fn index_path(&self) -> PathBuf {
+        self.dir.join("out.trace.idx")
+    }
+
+    /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns what it printed.
+    pub(crate) fn view(&self, args: &[&str]) -> String {
+        let output = traceprof(args).arg(self.path()).output().expect("traceprof");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {} {stderr}", output.status);
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The call stacks with their counts.
+    pub(crate) fn folded(&self) -> Folded {
+        let path = self.dir.join("out.folded");
+        let mut command = traceprof(&["export"]);
+        command.arg(self.path()).args(["--format", "folded", "--force", "--output"]).arg(&path);
+        let output = command.output().expect("traceprof");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "export: {} {stderr}", output.status);
+        Folded::parse(&std::fs::read_to_string(path).expect("the exported file"))
+    }
+}
+
+/// `traceprof record` running beside the test, killed with the value.
+pub(crate) struct Recorder {
+    child: Option<Child>,
+    trace: Option<Trace>,
+}
+
+impl Recorder {
+    /// Starts `record ARGS --output TRACE`.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_into(Trace::new(), args)
+    }
+
+    /// Starts `record ARGS --output TRACE` with this trace.
+    pub(crate) fn start_into(trace: Trace, args: &[&str]) -> Self {
+        let mut command = traceprof(&["record"]);
+        command.args(args);
+        Self::spawn(command, trace)
+    }
+
+    /// Starts a command that ends with the arguments of `record`, into this trace.
+    pub(crate) fn spawn(mut command: Command, trace: Trace) -> Self {
+        command.arg("--output").arg(trace.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { child: Some(command.spawn().expect("traceprof")), trace: Some(trace) }
+    }
+
+    /// Takes over a recorder that was started with this trace as its output.
+    pub(crate) fn around(child: Child, trace: Trace) -> Self {
+        Self { child: Some(child), trace: Some(trace) }
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.child.as_mut().expect("not yet waited for")
+    }
+
+    pub(crate) fn pid(&mut self) -> i32 {
+        self.child().id() as i32
+    }
+
+    pub(crate) fn send(&mut self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("a signal to the recorder");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child().try_wait().expect("state of the recorder").is_some()
+    }
+
+    /// Waits until the recorder has its agent in the target, which shows in the target's maps.
+    pub(crate) fn wait_until_attached(&mut self, target: i32) {
+        let maps = || std::fs::read_to_string(format!("/proc/{target}/maps")).unwrap_or_default();
+        let attached = wait_until(Duration::from_secs(15), || {
+            self.has_ended() || maps().contains("/SYSV") || maps().contains("memfd:")
+        });
+        assert!(attached && !self.has_ended(), "not attached: {}", self.collect_text());
+    }
+
+    fn collect_text(&mut self) -> String {
+        let Some(mut child) = self.child.take() else { return String::new() };
+        let _ = child.kill();
+        let output = child.wait_with_output();
+        output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into())
+    }
+
+    /// Waits for the end.
+    pub(crate) fn finish(mut self) -> Outcome {
+        let child = self.child.take().expect("not yet waited for");
+        let output = child.wait_with_output().expect("output of traceprof");
+        Outcome { output, trace: self.trace.take().expect("taken only here") }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Already gone is as good as killed.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Records a process for some seconds; the recording must succeed.
+pub(crate) fn record(pid: i32, seconds: u32, extra: &[&str]) -> Outcome {
+    let (pid, seconds) = (pid.to_string(), seconds.to_string());
+    let args = ["--pid", &pid, "--duration", &seconds];
+    Recorder::start(&[&args[..], extra].concat()).finish().expect_code(0)
+}

@@ -1,0 +1,115 @@
+//! A running target process, killed with the value.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{OWN_EXIT_CODE, Snapshot, program, wait_until};
+
+/// A target that said that it is ready.
+pub(crate) struct Target {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    facts: HashMap<String, String>,
+}
+
+impl Target {
+    /// Starts a program from `tests/targets`.
+    pub(crate) fn start(name: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(program(name));
+        command.args(args);
+        Self::spawn(command)
+    }
+
+    /// Starts a command that behaves as the programs in `tests/targets` do.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("target");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut target = Self { child, stdout, facts: HashMap::new() };
+        while target.read_line().expect("a target that gets ready") != "ready" {}
+        target.settle();
+        target
+    }
+
+    /// Threads that were just created still change their masks and map their arenas. A target that
+    /// never stands still is good enough after a while.
+    fn settle(&self) {
+        let mut last = Snapshot::take(self.pid());
+        wait_until(Duration::from_millis(500), || {
+            sleep(Duration::from_millis(10));
+            let before = std::mem::replace(&mut last, Snapshot::take(self.pid()));
+            before == last
+        });
+    }
+
+    /// Remembers `key value` lines; `None` at the end of the output.
+    fn read_line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("output of the target");
+        if line.is_empty() {
+            return None;
+        }
+        let line = line.trim_end().to_owned();
+        if let Some((key, value)) = line.split_once(' ') {
+            self.facts.insert(key.into(), value.into());
+        }
+        Some(line)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("a signal to the target");
+    }
+
+    /// The number that the target reported under this key.
+    pub(crate) fn fact(&self, key: &str) -> u64 {
+        let value = self.facts.get(key);
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} reported"))
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("state of the target").is_some()
+    }
+
+    /// Waits for the end without asking for it.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        while self.read_line().is_some() {}
+        self.child.wait().expect("end of the target")
+    }
+
+    /// The target is alive and makes progress, and, when asked to, ends as it always would.
+    pub(crate) fn goes_on_and_ends_by_itself(&mut self) {
+        assert!(!self.has_ended(), "the target ended early: {:?}", self.child.try_wait());
+        let state = self.state();
+        assert!(matches!(state, 'R' | 'S'), "state {state}");
+        sleep(Duration::from_millis(50));
+        self.send(Signal::SIGTERM);
+        let ended = wait_until(Duration::from_secs(20), || self.has_ended());
+        assert!(ended, "the target does not react to SIGTERM, state {}", self.state());
+        let status = self.wait();
+        assert_eq!(status.code(), Some(OWN_EXIT_CODE), "{status}");
+    }
+
+    fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Already reaped, or gone: nothing is left to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,181 @@
+//! What a target must never notice, looked at from outside before and after, and told by targets
+//! that check themselves.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Recorder, Snapshot, Target, is_long_run, needs_recording, record, scratch_dir, together,
+    traceprof, wait_until,
+};
+
+fn assert_restored(before: &Snapshot, target: &Target) {
+    let differences = before.differences(&Snapshot::take(target.pid()));
+    assert!(differences.is_empty(), "left in the target: {differences:#?}");
+}
+
+#[test]
+fn finished_recording_leaves_nothing() {
+    needs_recording!();
+    let _machine = together();
+    for name in ["split", "threads"] {
+        let mut target = Target::start(name, &[]);
+        let before = Snapshot::take(target.pid());
+        record(target.pid(), 1, &["--freq", "997"]);
+        assert_restored(&before, &target);
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+#[test]
+fn ten_recordings_of_one_target_leave_nothing() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    for _ in 0..10 {
+        let pid = target.pid().to_string();
+        let outcome =
+            Recorder::start(&["--pid", &pid, "--duration", "0.2", "--freq", "997"]).finish();
+        assert!(matches!(outcome.code(), Some(0 | 4)), "{}", outcome.text());
+    }
+    assert_restored(&before, &target);
+    target.goes_on_and_ends_by_itself();
+}
+
+/// The calls that the kernel does not restart by itself after a stop or a handler.
+#[test]
+fn sleeping_thread_gets_no_eintr() {
+    needs_recording!();
+    let _machine = together();
+    for call in ["nanosleep", "poll", "read", "futex", "sigwait"] {
+        let mut target = Target::start("sleeper", &[call, "burn"]);
+        let before = Snapshot::take(target.pid());
+        record(target.pid(), 1, &["--freq", "997"]);
+        assert_restored(&before, &target);
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("eintr"), 0, "EINTR from {call}");
+        assert_eq!(target.fact("other"), 0, "{call} came back");
+    }
+}
+
+#[test]
+fn idle_process_has_no_samples_and_code_4() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("sleeper", &["nanosleep"]);
+    let pid = target.pid().to_string();
+    let outcome = Recorder::start(&["--pid", &pid, "--duration", "1"]).finish().expect_code(4);
+    assert!(outcome.trace.path().exists(), "the file is written");
+    outcome.trace.view(&["print"]);
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("eintr") + target.fact("other"), 0);
+}
+
+#[test]
+fn killed_recorder_leaves_nothing() {
+    needs_recording!();
+    let _machine = together();
+    for (name, delay_ms) in [("split", 700), ("threads", 1300), ("threads", 100)] {
+        let mut target = Target::start(name, &[]);
+        let before = Snapshot::take(target.pid());
+        let pid = target.pid().to_string();
+        let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60", "--freq", "997"]);
+        recorder.wait_until_attached(target.pid());
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        recorder.send(Signal::SIGKILL);
+        let cured = wait_until(Duration::from_secs(10), || {
+            before.differences(&Snapshot::take(target.pid())).is_empty()
+        });
+        let left = before.differences(&Snapshot::take(target.pid()));
+        assert!(cured, "{name} after {delay_ms} ms: {left:#?}");
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+/// Kills at many instants of the attach, where most of the changes are made.
+#[test]
+fn recorder_killed_while_attaching_leaves_nothing() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    let pid = target.pid().to_string();
+    let mut found_attached = 0;
+    for step in 0..if is_long_run() { 400 } else { 25 } {
+        let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
+        std::thread::sleep(Duration::from_millis(step * 9 % 450));
+        assert!(!recorder.has_ended(), "it ended before it was killed");
+        recorder.send(Signal::SIGKILL);
+        found_attached += u32::from(!before.differences(&Snapshot::take(target.pid())).is_empty());
+        drop(recorder);
+        let cured = wait_until(Duration::from_secs(10), || {
+            before.differences(&Snapshot::take(target.pid())).is_empty()
+        });
+        let left = before.differences(&Snapshot::take(target.pid()));
+        assert!(cured, "killed after {} ms: {left:#?}", step * 9 % 450);
+    }
+    assert!(found_attached > 0, "no kill came after the first change to the target");
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn data_written_before_the_recorder_was_killed_is_readable() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let dir = scratch_dir();
+    let path = dir.path().join("killed.trace");
+    let mut command = traceprof(&["record", "--duration", "60", "--freq", "997", "--pid"]);
+    command.arg(target.pid().to_string()).arg("--output").arg(&path);
+    let mut recorder = Recorder::around(
+        command.stderr(std::process::Stdio::piped()).spawn().expect("traceprof"),
+        crate::common::Trace::new(),
+    );
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(Duration::from_secs(4));
+    recorder.send(Signal::SIGKILL);
+    drop(recorder);
+    target.goes_on_and_ends_by_itself();
+    // The data may still be under the name of an unfinished file.
+    let files = std::fs::read_dir(dir.path()).expect("directory").filter_map(Result::ok);
+    let mut files: Vec<_> = files.map(|entry| entry.path()).collect();
+    files.retain(|path| !path.to_string_lossy().contains(".idx"));
+    assert_eq!(files.len(), 1, "{files:?}");
+    let output = traceprof(&["print"]).arg(&files[0]).output().expect("traceprof");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("kernel_alpha"), "{} {text}", output.status);
+}
+
+#[test]
+fn application_that_owns_sigtrap_keeps_every_trap() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("sigtrap_user", &[]);
+    let before = Snapshot::take(target.pid());
+    let pid = target.pid().to_string();
+    // Refusing such a target with a message is as good as sampling it; harming it is not.
+    let outcome = Recorder::start(&["--pid", &pid, "--duration", "2", "--freq", "997"]).finish();
+    match outcome.code() {
+        Some(0) => assert!(outcome.trace.folded().total() > 100, "samples"),
+        _ => assert!(outcome.text().contains("SIGTRAP"), "a reason: {}", outcome.text()),
+    }
+    assert!(!outcome.text().contains("panicked"), "{}", outcome.text());
+    assert_restored(&before, &target);
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
+    assert_eq!(target.fact("own_handler"), 1);
+}
+
+#[test]
+fn hundred_sleeping_threads_sleep_on() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("many_threads", &["100"]);
+    let before = Snapshot::take(target.pid());
+    let outcome = record(target.pid(), 1, &["--freq", "499"]);
+    assert_restored(&before, &target);
+    assert!(outcome.trace.folded().count_of("lone_worker") > 50);
+    target.goes_on_and_ends_by_itself();
+}

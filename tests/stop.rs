@@ -1,0 +1,109 @@
+//! The ways in which a recording ends early.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::common::{Recorder, Snapshot, Target, needs_recording, together, wait_until};
+
+const LONG: &str = "120";
+
+fn start(target: &Target) -> Recorder {
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--duration", LONG, "--freq", "499"]);
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(Duration::from_millis(1500));
+    recorder
+}
+
+fn signal_keeps_the_data(signal: Signal) {
+    let mut target = Target::start("split", &[]);
+    let before = Snapshot::take(target.pid());
+    let mut recorder = start(&target);
+    recorder.send(signal);
+    let asked = Instant::now();
+    let outcome = recorder.finish().expect_code(0);
+    assert!(asked.elapsed() < Duration::from_secs(10), "took {:?}", asked.elapsed());
+    assert!(outcome.trace.folded().count_of("kernel_alpha") > 100);
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn ctrl_c_keeps_the_data() {
+    needs_recording!();
+    let _machine = together();
+    signal_keeps_the_data(Signal::SIGINT);
+}
+
+#[test]
+fn sigterm_keeps_the_data() {
+    needs_recording!();
+    let _machine = together();
+    signal_keeps_the_data(Signal::SIGTERM);
+}
+
+#[test]
+fn second_ctrl_c_leaves_at_once_and_the_target_is_unharmed() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let before = Snapshot::take(target.pid());
+    let mut recorder = start(&target);
+    recorder.send(Signal::SIGINT);
+    std::thread::sleep(Duration::from_millis(2));
+    if !recorder.has_ended() {
+        recorder.send(Signal::SIGINT);
+    }
+    assert!(wait_until(Duration::from_secs(3), || recorder.has_ended()), "still there");
+    let cured = wait_until(Duration::from_secs(5), || {
+        before.differences(&Snapshot::take(target.pid())).is_empty()
+    });
+    assert!(cured, "left: {:#?}", before.differences(&Snapshot::take(target.pid())));
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn target_that_ends_during_the_recording_leaves_its_data() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let recorder = start(&target);
+    target.goes_on_and_ends_by_itself();
+    let ended = Instant::now();
+    let outcome = recorder.finish().expect_code(0);
+    assert!(ended.elapsed() < Duration::from_secs(10), "took {:?}", ended.elapsed());
+    let folded = outcome.trace.folded();
+    assert!(folded.count_of("kernel_alpha") > 100, "{} samples", folded.total());
+    // Names come from files that were opened while the target lived.
+    assert_eq!(folded.count_with_other_caller("kernel_alpha", "caller_alpha"), 0);
+}
+
+#[test]
+fn target_killed_during_the_recording_leaves_its_data() {
+    needs_recording!();
+    let _machine = together();
+    let target = Target::start("threads", &[]);
+    let recorder = start(&target);
+    target.send(Signal::SIGKILL);
+    let outcome = recorder.finish().expect_code(0);
+    assert!(outcome.trace.folded().count_containing("crunch_") > 100);
+}
+
+#[test]
+fn target_that_executes_another_program_is_no_crash() {
+    needs_recording!();
+    let _machine = together();
+    let mut shell = std::process::Command::new("/bin/sh");
+    // Busy in the shell, then another program in the same process.
+    shell.args([
+        "-c",
+        "echo ready; i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; exec sleep 1",
+    ]);
+    let mut target = Target::spawn(shell);
+    let pid = target.pid().to_string();
+    let recorder = Recorder::start(&["--pid", &pid, "--duration", "30", "--freq", "499"]);
+    assert_eq!(target.wait().code(), Some(0), "the executed program ended by itself");
+    let outcome = recorder.finish().expect_code(0);
+    assert!(outcome.trace.folded().total() > 50, "samples of the shell before it went");
+}

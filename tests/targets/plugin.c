@@ -1,0 +1,6 @@
+/* Loaded by dlopen_late while it is being recorded. */
+#include "target.h"
+
+APART uint64_t plugin_work(uint64_t x) { CHAIN(x, 2000000); return x; }
+
+uint64_t plugin_entry(uint64_t x) { return plugin_work(x) + 1; }

@@ -1,0 +1,29 @@
+/* Owns SIGTRAP, as debuggers' helpers and crash reporters do: every trap that it raises must reach
+ * its handler, and none that it did not raise. */
+#include "target.h"
+
+static volatile sig_atomic_t handled;
+static volatile uint64_t sink;
+
+static void on_sigtrap(int signal) {
+    (void)signal;
+    handled++;
+}
+
+int main(void) {
+    struct sigaction action = {.sa_handler = on_sigtrap, .sa_flags = SA_RESTART}, now;
+    int raised = 0;
+    uint64_t x = 1;
+    sigaction(SIGTRAP, &action, NULL);
+    target_ready();
+    while (!stop) {
+        CHAIN(x, 500000);
+        sink = x;
+        raise(SIGTRAP);
+        raised++;
+    }
+    sigaction(SIGTRAP, NULL, &now);
+    printf("raised %d\nhandled %d\n", raised, (int)handled);
+    printf("own_handler %d\n", now.sa_handler == on_sigtrap);
+    return OWN_EXIT_CODE;
+}

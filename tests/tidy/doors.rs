@@ -1,0 +1,93 @@
+//! One door per outside crate, and for what must stay in one place.
+
+use super::source::{Source, words};
+
+/// A word of code and the only places below `src/` where it may stand.
+const DOORS: [(&str, &[&str]); 10] = [
+    ("clap", &["src/cli/"]),
+    ("clap_complete", &["src/cli/"]),
+    ("clap_mangen", &["src/cli/"]),
+    ("indicatif", &["src/cli/"]),
+    ("procfs", &["src/proc.rs", "src/proc/"]),
+    ("ptrace", &["src/inject/"]),
+    ("signal_hook", &["src/record/stop.rs"]),
+    ("blazesym", &["src/symbol/"]),
+    ("cpp_demangle", &["src/symbol/"]),
+    ("rustc_demangle", &["src/symbol/"]),
+];
+
+/// Constants that betray the use of `ptrace` through libc.
+const PTRACE_CONSTANTS: &str = "PTRACE_";
+
+fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
+    if !file.path.starts_with("src/") || !file.is_rust() {
+        return Vec::new();
+    }
+    let code = file.code();
+    let is_inside = |doors: &[&str]| doors.iter().any(|door| file.path.starts_with(door));
+    let mut wrong = Vec::new();
+    for (word, doors) in DOORS {
+        if !is_inside(doors) && words(&code, word).next().is_some() {
+            wrong.push(format!("{word} belongs into {}", doors.join(" or ")));
+        }
+    }
+    if !is_inside(&["src/inject/"]) && code.contains(PTRACE_CONSTANTS) {
+        wrong.push(format!("{PTRACE_CONSTANTS}* belongs into src/inject/"));
+    }
+    wrong
+}
+
+/// Unsafe code is explained where it is allowed.
+fn unsafe_files_say_why(file: &Source) -> Vec<String> {
+    let is_ours =
+        ["src/", "agent/src/", "context/src/"].iter().any(|dir| file.path.starts_with(dir));
+    if !file.is_rust() || !is_ours || words(&file.code(), "unsafe").next().is_none() {
+        return Vec::new();
+    }
+    let explained = file.text.lines().any(|line| line.trim() == "//! # Safety");
+    if explained { Vec::new() } else { vec!["unsafe without a \"//! # Safety\" section".into()] }
+}
+
+mod tests {
+    use super::super::{assert_tree_follows, check};
+    use super::*;
+
+    #[test]
+    fn tree_keeps_its_doors() {
+        assert_tree_follows(crates_stay_behind_their_doors);
+        assert_tree_follows(unsafe_files_say_why);
+    }
+
+    #[test]
+    fn crate_outside_of_its_door_is_found() {
+        let rule = crates_stay_behind_their_doors;
+        check(rule, "src/record/mod.rs", "use clap::Parser;", 1);
+        check(rule, "src/record/mod.rs", "use nix::sys::{ptrace, signal};", 1);
+        check(rule, "src/record/mod.rs", "libc::ptrace(libc::PTRACE_SEIZE)", 2);
+        check(rule, "src/record/drain.rs", "use signal_hook::flag;", 1);
+        check(rule, "src/view/mod.rs", "fn f() { blazesym::symbolize() }", 1);
+        check(rule, "src/trace/mod.rs", "let all = procfs::process::all_processes();", 1);
+    }
+
+    #[test]
+    fn crate_behind_its_door_and_words_in_comments_are_not() {
+        let rule = crates_stay_behind_their_doors;
+        check(rule, "src/cli/mod.rs", "use clap::Parser; // ptrace", 0);
+        check(rule, "src/inject/ptrace.rs", "use nix::sys::ptrace;", 0);
+        check(rule, "src/record/mod.rs", "//! no clap here\nlet text = \"blazesym\";", 0);
+        check(rule, "tests/errors.rs", "use nix::sys::ptrace;", 0);
+    }
+
+    #[test]
+    fn unexplained_unsafe_is_found() {
+        let rule = unsafe_files_say_why;
+        check(rule, "src/x.rs", "//! X.\nfn f() { unsafe { g() } }", 1);
+        check(
+            rule,
+            "src/x.rs",
+            "//! X.\n//!\n//! # Safety\n//! Why.\nfn f() { unsafe { g() } }",
+            0,
+        );
+        check(rule, "src/x.rs", "//! X.\n#![deny(unsafe_code)] // unsafe", 0);
+    }
+}
