@@ -1,1 +1,4 @@
 //! The tests.
+
+mod snapshot;
+mod views;

@@ -1,0 +1,33 @@
+//! What to record: values that are valid already, free of the command line's types.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A running process.
+    Pid(i32),
+    /// A program to start, with its arguments; never empty.
+    Command(Vec<OsString>),
+}
+
+/// All that a recording is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// What to record.
+    pub target: Target,
+    /// The data file; the index is beside it, with `.idx` appended.
+    pub output: PathBuf,
+    /// Replace existing files.
+    pub force: bool,
+    /// How long; without it until the target ends or the user stops it.
+    pub duration: Option<Duration>,
+    /// Samples per second of CPU time and thread.
+    pub freq_hz: u32,
+    /// Record although a seccomp filter may kill the target.
+    pub allow_seccomp: bool,
+    /// Include time in the kernel where permitted.
+    pub kernel: bool,
+}
