@@ -1,5 +1,122 @@
 //! The trace on disk: a data file and an index file.
+//!
+//! A trace holds, per thread, a forest of method calls that was inferred from consecutive samples,
+//! with the samples as its leaves, and the thread-neutral objects that they refer to. The data file
+//! suffices to read it. `traceprof-data(5)` is the specification.
+//!
+//! ```
+//! use traceprof::trace::{self, Location, Method, Sample, Thread, TraceWriter, WriterOptions};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("out.trace");
+//! let mut writer = TraceWriter::create(&path, WriterOptions::default())?;
+//! let main = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
+//! let place = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
+//! let place = writer.location(&place)?;
+//! let thread = writer.thread(&Thread { pid: 7, tid: 7, name: "demo".into() })?;
+//! writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[place])?;
+//! writer.finish()?;
+//!
+//! let trace = trace::load(&path)?;
+//! assert!(trace.closed);
+//! let mut stacks = Vec::new();
+//! trace.threads[0].for_each_sample(&mut |_, stack| stacks.push(stack.to_vec()));
+//! assert_eq!(stacks, [[place]]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Invariants
+//! - Every prefix of a data file is readable: nothing that was written is changed later, and nothing
+//!   essential lies only at the end.
+//! - An object is written after all that it refers to.
+//! - The data of a frame is written before its index cells.
+//! - A reader checks every length, count, depth and id before it allocates or follows it, and never
+//!   recurses on input.
+//!
+//! # Does not
+//! know targets, symbols or terminals; escape names (that is for whoever prints them).
 
+mod bytes;
+mod checkpoint;
+mod dump;
+mod error;
+mod forest;
+mod frame;
+mod frames;
+mod gap;
+mod index;
+mod infer;
+mod kind;
+mod load;
+mod metadata;
 mod model;
+mod object;
+mod output;
+mod resolve;
+mod sample;
+mod stream;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod writer;
 
+pub use dump::{FieldValue, Object, dump_objects};
+pub use error::TraceError;
+pub use index::{IndexCell, dump_index};
+pub use kind::Kind;
+pub use load::{LoadedTrace, load};
 pub use model::*;
+pub use thread::{Call, Node, ThreadTrace};
+pub use writer::{Compression, TraceWriter, WriterOptions, Written};
+
+/// First eight bytes of a data file.
+const DATA_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPDATA\n");
+/// First and last eight bytes of an index file.
+const INDEX_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPINDX\n");
+/// First eight bytes of a frame.
+const FRAME_MAGIC: u64 = u64::from_be_bytes(*b"\xd7FRAME\x1a\n");
+/// Readers refuse another major version.
+const VERSION_MAJOR: u32 = 1;
+/// Readers accept any minor version: what it adds can be skipped.
+const VERSION_MINOR: u32 = 0;
+/// Bytes of the header of either file.
+const HEADER_BYTES: usize = 16;
+
+/// An id that refers to nothing.
+const NONE: u32 = u32::MAX;
+/// The thread id of blocks that hold thread-neutral objects only.
+const NO_THREAD: u32 = u32::MAX;
+/// Set in the thread id of a block of a thread's side stream.
+const SIDE: u32 = 1 << 31;
+/// Name of the method that stacks hang under whose outer frames are unknown.
+const TRUNCATED: &str = "[truncated]";
+
+/// Longest text in bytes of modified UTF-8.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Largest decoded frame: 24 bits of a position say where in it.
+const MAX_FRAME_BYTES: usize = 1 << 24;
+/// Most calls that are open at a time.
+const MAX_DEPTH: usize = 1 << 16;
+
+/// The 16 bytes that a file begins with.
+fn file_header(magic: u64) -> [u8; HEADER_BYTES] {
+    let version = u64::from(VERSION_MAJOR) << 32 | u64::from(VERSION_MINOR);
+    (u128::from(magic) << 64 | u128::from(version)).to_be_bytes()
+}
+
+/// Checks the 16 bytes that a file begins with.
+fn check_header(header: &[u8], magic: u64, path: &std::path::Path) -> Result<(), TraceError> {
+    let not_a_trace = || TraceError::NotATrace { path: path.to_owned() };
+    let header: [u8; HEADER_BYTES] = header.try_into().map_err(|_| not_a_trace())?;
+    let header = u128::from_be_bytes(header);
+    let major = (header as u64 >> 32) as u32;
+    if (header >> 64) as u64 != magic || major == 0 {
+        return Err(not_a_trace());
+    }
+    if major > VERSION_MAJOR {
+        return Err(TraceError::NewerVersion { path: path.to_owned(), major });
+    }
+    Ok(())
+}

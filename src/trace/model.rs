@@ -90,7 +90,7 @@ pub struct MappedModule {
     pub first_seen_ns: u64,
 }
 
-/// One sample.
+/// One sample. The default has weight 1 and everything else 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// CLOCK_MONOTONIC nanoseconds.
@@ -113,6 +113,23 @@ pub struct Sample {
     pub root_span: u64,
     /// Custom tags.
     pub tags: [u32; 10],
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self {
+            time_ns: 0,
+            trace_id: 0,
+            weight: 1,
+            end_reason: 0,
+            flags: 0,
+            state: 0,
+            syscall: None,
+            span: 0,
+            root_span: 0,
+            tags: [0; 10],
+        }
+    }
 }
 
 /// A value in the metadata.

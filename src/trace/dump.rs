@@ -1,0 +1,218 @@
+//! Every object of a data file, one by one, as it lies there.
+
+use std::path::Path;
+use std::vec::IntoIter;
+
+use super::bytes::Cursor;
+use super::frame::Frame;
+use super::frames::Frames;
+use super::object::{Neutral, Point, Record, SampleFields};
+use super::{NO_THREAD, NONE, SIDE, TraceError, Value};
+
+/// An object of a data file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Its position: the offset in the file if the file is not compressed, else the offset of its
+    /// frame shifted left by 24 bits plus the offset in the decoded frame.
+    pub offset: u64,
+    /// Name of its kind, `FRAME` for a frame's header, `UNKNOWN` for a kind of a later version.
+    pub kind: &'static str,
+    /// Its fields by name, in the order on disk.
+    pub fields: Vec<(&'static str, FieldValue)>,
+}
+
+/// The value of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldValue {
+    /// A number without sign.
+    Unsigned(u64),
+    /// A number with sign.
+    Signed(i64),
+    /// Text as it was recorded: control characters are not escaped.
+    Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Several.
+    List(Vec<FieldValue>),
+}
+
+impl From<u64> for FieldValue {
+    fn from(value: u64) -> Self {
+        Self::Unsigned(value)
+    }
+}
+
+impl From<u32> for FieldValue {
+    fn from(value: u32) -> Self {
+        Self::Unsigned(value.into())
+    }
+}
+
+/// The objects of the data file at `path`, in file order. What follows the last whole frame is
+/// left out, as in [`load`](super::load). An error in a frame is the last item.
+pub fn dump_objects(
+    path: &Path,
+) -> Result<impl Iterator<Item = Result<Object, TraceError>>, TraceError> {
+    let mut frames = Frames::open(path)?;
+    let mut objects: IntoIter<Result<Object, TraceError>> = Vec::new().into_iter();
+    let mut ended = false;
+    Ok(std::iter::from_fn(move || {
+        loop {
+            if let Some(object) = objects.next() {
+                ended |= object.is_err();
+                return Some(object);
+            }
+            if ended {
+                return None;
+            }
+            match frames.next_frame() {
+                Ok(Some(frame)) => objects = of_frame(&frame).into_iter(),
+                Ok(None) => return None,
+                Err(error) => {
+                    ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }))
+}
+
+/// The objects of a frame; the last is an error if there is one.
+fn of_frame(frame: &Frame) -> Vec<Result<Object, TraceError>> {
+    let header = &frame.header;
+    let fields = vec![
+        ("sequence", header.sequence.into()),
+        ("offset", header.offset.into()),
+        ("bytes", header.total_bytes().into()),
+        ("payload_bytes", header.payload_bytes.into()),
+        ("blocks", header.blocks.into()),
+        ("samples", header.samples.into()),
+        ("first_ns", header.first_ns.into()),
+        ("last_ns", header.last_ns.into()),
+    ];
+    let mut objects = vec![Ok(Object { offset: header.position(0), kind: "FRAME", fields })];
+    let mut cursor = Cursor::new(&frame.payload);
+    while !cursor.is_at_end() {
+        let offset = header.position(cursor.at());
+        match Record::decode(&mut cursor) {
+            Ok(record) => {
+                let (kind, fields) = describe(&record);
+                objects.push(Ok(Object { offset, kind, fields }));
+            }
+            Err(bad) => {
+                let offset = header.position(bad.at);
+                objects.push(Err(TraceError::Corrupt { offset, what: bad.what }));
+                break;
+            }
+        }
+    }
+    objects
+}
+
+type Fields = Vec<(&'static str, FieldValue)>;
+
+fn describe(record: &Record) -> (&'static str, Fields) {
+    match record {
+        Record::Neutral(object) => (object.kind().name(), neutral(object)),
+        Record::Point(point) => (point.kind().name(), trace_point(point)),
+        Record::BlockStart { stream: NO_THREAD } => ("BLOCK_START", Vec::new()),
+        Record::BlockStart { stream } => {
+            let thread = ("thread", (*stream & !SIDE).into());
+            ("BLOCK_START", vec![thread, ("side", u64::from(stream & SIDE != 0).into())])
+        }
+        Record::BlockEnd => ("BLOCK_END", Vec::new()),
+        Record::Eof { samples, threads } => {
+            ("EOF", vec![("samples", (*samples).into()), ("threads", (*threads).into())])
+        }
+        Record::Unknown { kind, bytes } => {
+            let bytes = ("bytes", (*bytes as u64).into());
+            ("UNKNOWN", vec![("kind", u64::from(*kind).into()), bytes])
+        }
+    }
+}
+
+fn neutral(object: &Neutral) -> Fields {
+    let mut fields = vec![("id", object.id().into())];
+    let rest: Fields = match object {
+        Neutral::String { text, .. } => vec![("text", FieldValue::Text(text.clone()))],
+        Neutral::Module { path, build_id, .. } => {
+            vec![("path", (*path).into()), ("build_id", FieldValue::Bytes(build_id.clone()))]
+        }
+        Neutral::Method { module, start_svma, name, .. } => vec![
+            ("module", optional(*module)),
+            ("start_svma", (*start_svma).into()),
+            ("name", (*name).into()),
+        ],
+        Neutral::Location { method, svma, file, line, inline_parent, .. } => vec![
+            ("method", (*method).into()),
+            ("svma", (*svma).into()),
+            ("file", optional(*file)),
+            ("line", (*line).into()),
+            ("inline_parent", optional(*inline_parent)),
+        ],
+        Neutral::Thread { tid, pid, name, .. } => {
+            vec![("tid", (*tid).into()), ("pid", (*pid).into()), ("name", (*name).into())]
+        }
+        Neutral::Mapping { pid, start, end, file_offset, module, seen, .. } => vec![
+            ("pid", (*pid).into()),
+            ("start", (*start).into()),
+            ("end", (*end).into()),
+            ("file_offset", (*file_offset).into()),
+            ("module", (*module).into()),
+            ("first_seen_ns", (*seen).into()),
+        ],
+        Neutral::Metadata { key, value, .. } => {
+            vec![("key", FieldValue::Text(key.clone())), ("value", metadata_value(value))]
+        }
+    };
+    fields.extend(rest);
+    fields
+}
+
+/// An id, -1 for none.
+fn optional(id: u32) -> FieldValue {
+    if id == NONE { FieldValue::Signed(-1) } else { id.into() }
+}
+
+/// Values nest no deeper than [`super::metadata::MAX_NESTING`].
+fn metadata_value(value: &Value) -> FieldValue {
+    match value {
+        Value::Unsigned(number) => FieldValue::Unsigned(*number),
+        Value::Text(text) => FieldValue::Text(text.clone()),
+        Value::List(values) => FieldValue::List(values.iter().map(metadata_value).collect()),
+    }
+}
+
+fn trace_point(point: &Point) -> Fields {
+    match point {
+        Point::Call { location } | Point::Site { location } => {
+            vec![("location", (*location).into())]
+        }
+        Point::Footer { run, unfinished } => {
+            vec![("run", (*run).into()), ("unfinished", u64::from(*unfinished).into())]
+        }
+        Point::OuterSite { up, location } => {
+            vec![("up", (*up).into()), ("location", (*location).into())]
+        }
+        Point::Sample(fields) => sample(fields),
+        Point::Gap { before, length } => {
+            vec![("before", FieldValue::Signed(*before)), ("length_ns", (*length).into())]
+        }
+        Point::ThreadStart { time_ns } | Point::ThreadExit { time_ns } => {
+            vec![("time_ns", (*time_ns).into())]
+        }
+    }
+}
+
+fn sample(sample: &SampleFields) -> Fields {
+    let mut fields = vec![("time", FieldValue::Signed(sample.time))];
+    for (name, number) in sample.named() {
+        fields.extend(number.map(|number| (name, number.into())));
+    }
+    if let Some(tags) = &sample.tags {
+        let tags = tags.iter().map(|tag| tag.map_or(FieldValue::Signed(-1), FieldValue::from));
+        fields.push(("tags", FieldValue::List(tags.collect())));
+    }
+    fields.extend(sample.main_before.map(|count| ("main_before", count.into())));
+    fields
+}

@@ -1,0 +1,138 @@
+//! What can go wrong with a trace file.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+/// An error of writing or reading a trace.
+#[derive(Debug)]
+pub enum TraceError {
+    /// The operating system refused an operation on a file.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// True if it was being created or written.
+        writing: bool,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An output file exists and `force` was not given.
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path names a device, a directory, a socket or a pipe.
+    NotRegular {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file does not begin as a trace (or an index) does.
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was written by a later version that this one cannot read.
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its major version.
+        major: u32,
+    },
+    /// Bytes whose checksum is right say something impossible.
+    Corrupt {
+        /// Position in the data file: [`Object::offset`](super::Object::offset) for an object, else
+        /// the offset in the file.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// A value is larger than the format allows.
+    LimitExceeded {
+        /// Which value.
+        what: &'static str,
+        /// The largest allowed.
+        limit: u64,
+    },
+    /// An id was used that this writer never gave out.
+    UnknownId {
+        /// Kind of the object.
+        kind: &'static str,
+        /// The id.
+        id: u32,
+    },
+}
+
+impl TraceError {
+    /// True for what is wrong with the output (disk full, no permission, file exists), as opposed
+    /// to input that cannot be read.
+    pub fn is_output_error(&self) -> bool {
+        match self {
+            Self::Io { writing, .. } => *writing,
+            Self::Exists { .. } | Self::NotRegular { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), writing: false, source }
+    }
+
+    pub(super) fn write(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), writing: true, source }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, writing, source } => {
+                let verb = if *writing { "write" } else { "read" };
+                write!(f, "cannot {verb} {}: {source}", path.display())?;
+                match source.kind() {
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                        write!(f, "; free some space or choose another place with --output")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Self::Exists { path } => {
+                write!(
+                    f,
+                    "{} exists; choose another name or replace it with --force",
+                    path.display()
+                )
+            }
+            Self::NotRegular { path } => {
+                write!(f, "{} is not a regular file; choose another name", path.display())
+            }
+            Self::NotATrace { path } => {
+                write!(
+                    f,
+                    "{} is not a trace: give a file that `traceprof record` wrote",
+                    path.display()
+                )
+            }
+            Self::NewerVersion { path, major } => {
+                let own = super::VERSION_MAJOR;
+                write!(
+                    f,
+                    "{} has format version {major}, this traceprof reads up to {own}; use the version that wrote it",
+                    path.display()
+                )
+            }
+            Self::Corrupt { offset, what } => {
+                write!(f, "the trace is corrupt at {offset:#x}: {what}; record it again")
+            }
+            Self::LimitExceeded { what, limit } => write!(f, "{what} exceeds the limit of {limit}"),
+            Self::UnknownId { kind, id } => write!(f, "no {kind} has the id {id}"),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

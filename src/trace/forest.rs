@@ -1,0 +1,274 @@
+//! A thread's forest while it is read.
+//!
+//! # Invariants
+//! - Before each block the state that was reached must be the checkpoint of the block, so a block
+//!   means the same alone and in its place.
+
+use std::collections::HashMap;
+
+use super::checkpoint::{BlockEntry, Checkpoint};
+use super::object::{Point, SampleFields};
+use super::sample::Context;
+use super::thread::{CallRecord, Content, NO_NODE, NodeRecord, SampleRecord};
+use super::{LocationId, MAX_DEPTH, NONE, SIDE, Thread, ThreadId, ThreadTrace};
+
+/// Builds a [`ThreadTrace`].
+#[derive(Debug, Default)]
+pub(super) struct Forest {
+    main: Lane,
+    side: Lane,
+    nodes: Vec<NodeRecord>,
+    roots: Vec<u32>,
+    samples: Vec<SampleRecord>,
+    paths: Vec<(u32, LocationId)>,
+    path_ids: HashMap<(u32, LocationId), u32>,
+    highest: Option<LocationId>,
+}
+
+/// One of the two streams.
+#[derive(Debug, Default)]
+struct Lane {
+    state: Checkpoint,
+    context: Context,
+    tick_ns: u64,
+    /// The nodes of the open calls.
+    nodes: Vec<u32>,
+    /// The paths of the open calls, as far as they are up to date.
+    paths: Vec<u32>,
+    /// Samples in order, with the number of main samples before each.
+    samples: Vec<(u64, u32)>,
+}
+
+type Applied = Result<(), &'static str>;
+
+impl Forest {
+    /// Begins a block.
+    pub(super) fn begin(&mut self, entry: &BlockEntry) -> Applied {
+        let lane = self.lane(entry.stream);
+        if lane.state != entry.begin {
+            return Err("a block does not go on where the one before it ended");
+        }
+        lane.context = Context::default();
+        lane.tick_ns = entry.tick_ns;
+        Ok(())
+    }
+
+    /// Ends a block.
+    pub(super) fn end(&mut self, entry: &BlockEntry) -> Applied {
+        let state = &self.lane(entry.stream).state;
+        let last_ns = if entry.samples == 0 { entry.begin.last_ns } else { entry.last_ns };
+        if state.samples - entry.begin.samples != entry.samples || state.last_ns != last_ns {
+            return Err("a block has other samples than its directory says");
+        }
+        Ok(())
+    }
+
+    /// Notes that an object takes `bytes` bytes of the stream, before it is applied.
+    pub(super) fn advance(&mut self, stream: u32, bytes: usize) -> Applied {
+        let logical = &mut self.lane(stream).state.logical;
+        *logical = logical.checked_add(bytes as u64).ok_or("a logical offset overflows")?;
+        Ok(())
+    }
+
+    /// Takes a trace point in.
+    pub(super) fn apply(&mut self, stream: u32, point: Point) -> Applied {
+        match point {
+            Point::Call { location } => self.call(stream, LocationId(location)),
+            Point::Footer { run, unfinished } => self.footer(stream, run as usize, unfinished),
+            Point::Site { location } => self.site(stream, 0, LocationId(location)),
+            Point::OuterSite { up, location } => {
+                self.site(stream, up as usize, LocationId(location))
+            }
+            Point::Sample(fields) => self.sample(stream, &fields),
+            Point::Gap { before, length } => {
+                let from_ns = self.lane(stream).state.last_ns.wrapping_add(before as u64);
+                let to_ns = from_ns.checked_add(length).ok_or("a gap ends after all time")?;
+                self.leaf(stream, Content::Gap { from_ns, to_ns })
+            }
+            Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
+            Point::ThreadExit { time_ns } => self.leaf(stream, Content::ThreadExit { time_ns }),
+        }
+    }
+
+    /// The largest location id that was used.
+    pub(super) fn highest_location(&self) -> Option<LocationId> {
+        self.highest
+    }
+
+    pub(super) fn sample_count(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    /// Ends what is open and puts the two streams together.
+    pub(super) fn finish(mut self, id: ThreadId, thread: Thread) -> ThreadTrace {
+        for stream in [0, SIDE] {
+            let open = self.lane(stream).state.depth();
+            // Not more than are open.
+            let _ = self.footer(stream, open, true);
+        }
+        let order = self.merge();
+        let first_ns = |root: &u32| match &self.nodes[*root as usize].content {
+            Content::Call(call) => call.first_ns,
+            Content::Sample(place) => self.samples[*place as usize].sample.time_ns,
+            Content::Gap { from_ns, .. } => *from_ns,
+            Content::ThreadStart { time_ns } | Content::ThreadExit { time_ns } => *time_ns,
+        };
+        let mut roots = std::mem::take(&mut self.roots);
+        if !self.side.samples.is_empty() {
+            roots.sort_by_key(first_ns);
+        }
+        let Self { nodes, samples, paths, .. } = self;
+        ThreadTrace { id, thread, nodes, roots, samples, order, paths }
+    }
+
+    /// The samples of both streams in the order in which they were taken.
+    fn merge(&self) -> Vec<u32> {
+        let mut order = Vec::with_capacity(self.samples.len());
+        let mut side = self.side.samples.iter().peekable();
+        for (number, (_, place)) in self.main.samples.iter().enumerate() {
+            while let Some((_, earlier)) = side.next_if(|(before, _)| *before <= number as u64) {
+                order.push(*earlier);
+            }
+            order.push(*place);
+        }
+        order.extend(side.map(|(_, place)| *place));
+        order
+    }
+
+    fn lane(&mut self, stream: u32) -> &mut Lane {
+        if stream & SIDE == 0 { &mut self.main } else { &mut self.side }
+    }
+
+    fn call(&mut self, stream: u32, location: LocationId) -> Applied {
+        let call_site = self.lane(stream).state.locations.last().copied();
+        let call = CallRecord {
+            location,
+            call_site,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            samples: 0,
+            unfinished: false,
+            first_child: NO_NODE,
+            last_child: NO_NODE,
+        };
+        self.highest = self.highest.max(Some(location));
+        let node = self.attach(stream, Content::Call(call))?;
+        let lane = self.lane(stream);
+        if lane.state.depth() == MAX_DEPTH {
+            return Err("too many calls are open");
+        }
+        lane.nodes.push(node);
+        lane.state.push(location, lane.state.logical);
+        Ok(())
+    }
+
+    fn footer(&mut self, stream: u32, run: usize, unfinished: bool) -> Applied {
+        let lane = self.lane(stream);
+        let Some(depth) = lane.state.depth().checked_sub(run) else {
+            return Err("a footer closes more calls than are open");
+        };
+        let now_ns = lane.state.last_ns;
+        lane.state.truncate(depth);
+        lane.paths.truncate(depth);
+        let closed = lane.nodes.split_off(depth);
+        let outer = lane.nodes.last().copied();
+        for (place, node) in closed.iter().enumerate().rev() {
+            let Content::Call(call) = &mut self.nodes[*node as usize].content else { continue };
+            call.unfinished = unfinished;
+            if call.samples == 0 {
+                // Our writer makes no call without a sample.
+                (call.first_ns, call.last_ns) = (now_ns, now_ns);
+            }
+            let (first_ns, last_ns, samples) = (call.first_ns, call.last_ns, call.samples);
+            let parent = place.checked_sub(1).map(|place| closed[place]).or(outer);
+            let Some(parent) = parent else { continue };
+            let Content::Call(parent) = &mut self.nodes[parent as usize].content else { continue };
+            parent.first_ns = parent.first_ns.min(first_ns);
+            parent.last_ns = parent.last_ns.max(last_ns);
+            parent.samples += samples;
+        }
+        Ok(())
+    }
+
+    fn site(&mut self, stream: u32, up: usize, location: LocationId) -> Applied {
+        self.highest = self.highest.max(Some(location));
+        let lane = self.lane(stream);
+        let place =
+            lane.state.depth().checked_sub(up + 1).ok_or("a call that is not open moves")?;
+        lane.state.locations[place] = location;
+        lane.paths.truncate(place);
+        Ok(())
+    }
+
+    fn sample(&mut self, stream: u32, fields: &SampleFields) -> Applied {
+        let path = self.path(stream);
+        let lane = self.lane(stream);
+        let outer = fields.outer.unwrap_or(0) as usize;
+        let Some(frames) = lane.state.depth().checked_sub(outer) else {
+            return Err("a sample leaves out more calls than are open");
+        };
+        let Some(sample) = lane.context.decode(fields, &lane.state, lane.tick_ns) else {
+            return Err("the time of a sample lies before that of the last one");
+        };
+        let time_ns = sample.time_ns;
+        lane.state.last_ns = time_ns;
+        lane.state.samples += 1;
+        let skipped = fields.main_before.unwrap_or(0);
+        let before = lane.state.main_before.checked_add(skipped).ok_or("a count overflows")?;
+        lane.state.main_before = before;
+        let place = self.samples.len() as u32;
+        self.lane(stream).samples.push((before, place));
+        self.samples.push(SampleRecord { sample, path, frames: frames as u32 });
+        self.attach(stream, Content::Sample(place))?;
+        let innermost = self.lane(stream).nodes.last().copied();
+        if let Some(node) = innermost
+            && let Content::Call(call) = &mut self.nodes[node as usize].content
+        {
+            call.first_ns = call.first_ns.min(time_ns);
+            call.last_ns = call.last_ns.max(time_ns);
+            call.samples += 1;
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, stream: u32, content: Content) -> Applied {
+        self.attach(stream, content).map(drop)
+    }
+
+    /// Adds a node to the innermost open call, or as a root.
+    fn attach(&mut self, stream: u32, content: Content) -> Result<u32, &'static str> {
+        let node = u32::try_from(self.nodes.len()).ok().filter(|node| *node != NO_NODE);
+        let node = node.ok_or("a thread has more nodes than can be loaded at once")?;
+        self.nodes.push(NodeRecord { content, next: NO_NODE });
+        let Some(parent) = self.lane(stream).nodes.last().copied() else {
+            self.roots.push(node);
+            return Ok(node);
+        };
+        let mut elder = NO_NODE;
+        if let Content::Call(call) = &mut self.nodes[parent as usize].content {
+            elder = std::mem::replace(&mut call.last_child, node);
+            if elder == NO_NODE {
+                call.first_child = node;
+            }
+        }
+        if let Some(elder) = self.nodes.get_mut(elder as usize) {
+            elder.next = node;
+        }
+        Ok(node)
+    }
+
+    /// The path of the open calls.
+    fn path(&mut self, stream: u32) -> u32 {
+        let Self { main, side, paths, path_ids, .. } = self;
+        let lane = if stream & SIDE == 0 { main } else { side };
+        while let Some(location) = lane.state.locations.get(lane.paths.len()) {
+            let key = (lane.paths.last().copied().unwrap_or(NONE), *location);
+            let path = *path_ids.entry(key).or_insert_with(|| {
+                paths.push(key);
+                paths.len() as u32 - 1
+            });
+            lane.paths.push(path);
+        }
+        lane.paths.last().copied().unwrap_or(NONE)
+    }
+}

@@ -1,0 +1,140 @@
+//! The inference of method calls from consecutive samples of one thread.
+//!
+//! # Invariants
+//! - A call continues only if its method and its call site in the parent are unchanged and every
+//!   outer call continues: when the parent's return address moved, the activation is a new one.
+//! - Calls are matched by their place in the stack, never by membership: recursion makes the same
+//!   method appear many times.
+//!
+//! Does not know time; gaps are found in [`super::gap`].
+
+use super::{LocationId, MAX_DEPTH, MethodId};
+
+/// How many places of a stack are tried for a truncated one, innermost first. Deep recursion offers
+/// hundreds that are all alike.
+const ANCHORS_TRIED: usize = 16;
+
+/// What inference needs to know of a location.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Site {
+    /// The function.
+    pub(super) method: MethodId,
+    /// It is a call that was inlined into the location before it.
+    pub(super) inlined: bool,
+    /// String id of the source file.
+    pub(super) file: u32,
+    /// Line.
+    pub(super) line: u32,
+}
+
+/// How many calls of `open` (root first) go on in `stack`.
+pub(super) fn continuing(open: &[LocationId], stack: &[LocationId], sites: &[Site]) -> usize {
+    let shared = open.iter().zip(stack).take_while(|(old, new)| old == new).count();
+    let mut depth = shared;
+    while depth < open.len().min(stack.len()) {
+        let site = |location: LocationId| sites[location.0 as usize];
+        let (old, new) = (site(open[depth]), site(stack[depth]));
+        if old.method != new.method {
+            break;
+        }
+        // The calls outside the first difference are identical. Beyond it only inlined calls can go
+        // on: they move with the address of the function that they are inlined into, and the line
+        // that they are called from says whether they are the same.
+        if depth > shared {
+            let (old_parent, new_parent) = (site(open[depth - 1]), site(stack[depth - 1]));
+            let same_line =
+                (old_parent.file, old_parent.line) == (new_parent.file, new_parent.line);
+            if !(old.inlined && new.inlined && same_line) {
+                break;
+            }
+        }
+        depth += 1;
+    }
+    depth
+}
+
+/// Where in `open` a truncated `stack` fits: at the place whose location is that of the outermost
+/// known frame (whose method, if that is the only frame and so no return address) and which lets
+/// most calls go on.
+pub(super) fn anchor(open: &[LocationId], stack: &[LocationId], sites: &[Site]) -> Option<usize> {
+    let outermost = *stack.first()?;
+    let method = |location: LocationId| sites[location.0 as usize].method;
+    let fits = |place: &LocationId| match stack.len() {
+        1 => method(*place) == method(outermost),
+        _ => *place == outermost,
+    };
+    let places = open.iter().enumerate().rev().filter(|(_, place)| fits(place));
+    // Innermost first and strictly better only, so that of equals the innermost stays.
+    let mut best = None;
+    for (place, _) in places.take(ANCHORS_TRIED) {
+        let going_on = continuing(&open[place..], stack, sites);
+        if best.is_none_or(|(most, _)| going_on > most) {
+            best = Some((going_on, place));
+        }
+    }
+    // A place that is so deep that the stack would be too deep is none.
+    best.map(|(_, place)| place).filter(|place| place + stack.len() < MAX_DEPTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Location n is at address n % 10 of method n / 10; from 500 on inlined, line n % 10 / 5.
+    fn sites() -> Vec<Site> {
+        let site = |n: u32| Site {
+            method: MethodId(n / 10),
+            inlined: n >= 500,
+            file: 0,
+            line: n % 10 / 5,
+        };
+        (0..1000).map(site).collect()
+    }
+
+    fn ids(numbers: &[u32]) -> Vec<LocationId> {
+        numbers.iter().copied().map(LocationId).collect()
+    }
+
+    fn check(open: &[u32], stack: &[u32], expected: usize) {
+        assert_eq!(continuing(&ids(open), &ids(stack), &sites()), expected, "{open:?} {stack:?}");
+    }
+
+    #[test]
+    fn a_call_goes_on_while_method_and_call_site_stay() {
+        check(&[10, 20, 30], &[10, 20, 30], 3);
+        check(&[10, 20, 30], &[10, 20, 31], 3);
+        check(&[10, 20, 30], &[10, 21, 30], 2);
+        check(&[10, 20, 30], &[10, 30], 1);
+        check(&[10, 20, 30], &[20, 30], 0);
+        check(&[10, 20], &[10, 20, 30], 2);
+        check(&[10, 20, 30], &[11], 1);
+        check(&[], &[10], 0);
+        check(&[10], &[], 0);
+    }
+
+    #[test]
+    fn recursion_goes_by_place() {
+        check(&[10, 20, 20, 20], &[10, 20, 20], 3);
+        check(&[10, 20, 20], &[10, 20, 21, 20], 3);
+        check(&[10, 20, 21, 20], &[10, 21, 20], 2);
+    }
+
+    #[test]
+    fn an_inlined_call_goes_on_while_its_line_stays() {
+        check(&[10, 20, 500, 510], &[10, 21, 501, 511], 4);
+        check(&[10, 20, 500, 510], &[10, 25, 501, 511], 2);
+        check(&[10, 20, 500, 510], &[10, 21, 506, 511], 3);
+        check(&[10, 20, 500, 30], &[10, 21, 501, 30], 3);
+    }
+
+    #[test]
+    fn a_truncated_stack_is_anchored_at_its_outermost_frame() {
+        let fit = |open: &[u32], stack: &[u32]| anchor(&ids(open), &ids(stack), &sites());
+        assert_eq!(fit(&[10, 20, 30, 40], &[20, 30, 41]), Some(1));
+        assert_eq!(fit(&[10, 20, 30, 40], &[21, 30]), None);
+        assert_eq!(fit(&[10, 20, 30, 40], &[41]), Some(3));
+        assert_eq!(fit(&[10, 20, 20, 20, 20], &[20, 20]), Some(3));
+        assert_eq!(fit(&[10, 20, 30, 20], &[20, 30]), Some(1));
+        assert_eq!(fit(&[10], &[]), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The thread-neutral objects of a trace while it is read: by id, then with references resolved.
+//!
+//! # Invariants
+//! - Ids are dense: a new object has the next id of its kind, one that is written again has equal
+//!   content. So a file cannot make a table larger than itself.
+//! - An inlined location's parent has a smaller id, so that chains end.
+
+use super::object::Neutral;
+use super::{
+    Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId, NONE, Thread,
+};
+
+/// What was read so far.
+#[derive(Debug, Default)]
+pub(super) struct Neutrals {
+    strings: Vec<String>,
+    modules: Vec<Neutral>,
+    methods: Vec<Neutral>,
+    locations: Vec<Neutral>,
+    threads: Vec<Neutral>,
+    mappings: Vec<Neutral>,
+    metadata_count: u32,
+    metadata: Metadata,
+}
+
+/// What is wrong with an object or a reference.
+type Checked<T> = Result<T, &'static str>;
+
+const UNRESOLVED: &str = "an object refers to one that does not exist";
+
+impl Neutrals {
+    /// Takes an object in.
+    pub(super) fn add(&mut self, object: Neutral) -> Checked<()> {
+        match object {
+            Neutral::String { id, text } => insert(&mut self.strings, id, text),
+            Neutral::Module { id, .. } => insert(&mut self.modules, id, object),
+            Neutral::Method { id, .. } => insert(&mut self.methods, id, object),
+            Neutral::Location { id, inline_parent, .. } => {
+                if inline_parent != NONE && inline_parent >= id {
+                    return Err("a location is inlined into a later one");
+                }
+                insert(&mut self.locations, id, object)
+            }
+            Neutral::Thread { id, tid, pid, .. } => match self.threads.get_mut(id as usize) {
+                Some(Neutral::Thread { tid: old_tid, pid: old_pid, .. })
+                    if (*old_tid, *old_pid) != (tid, pid) =>
+                {
+                    Err("a thread is written again as another one")
+                }
+                Some(known) => {
+                    *known = object;
+                    Ok(())
+                }
+                None => insert(&mut self.threads, id, object),
+            },
+            Neutral::Mapping { id, .. } => insert(&mut self.mappings, id, object),
+            Neutral::Metadata { id, key, value } => {
+                if id > self.metadata_count {
+                    return Err("an object skips an id");
+                }
+                self.metadata_count += u32::from(id == self.metadata_count);
+                self.metadata.insert(key, value);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
+    }
+
+    pub(super) fn modules(&self) -> Checked<Vec<Module>> {
+        let resolve = |object: &Neutral| match object {
+            Neutral::Module { path, build_id, .. } => {
+                Ok(Module { path: self.string(*path)?, build_id: build_id.clone() })
+            }
+            _ => Err(UNRESOLVED),
+        };
+        self.modules.iter().map(resolve).collect()
+    }
+
+    pub(super) fn methods(&self) -> Checked<Vec<Method>> {
+        let resolve = |object: &Neutral| match object {
+            Neutral::Method { module, start_svma, name, .. } => Ok(Method {
+                module: reference(*module, self.modules.len())?.map(ModuleId),
+                name: self.string(*name)?,
+                start_svma: *start_svma,
+            }),
+            _ => Err(UNRESOLVED),
+        };
+        self.methods.iter().map(resolve).collect()
+    }
+
+    pub(super) fn locations(&self) -> Checked<Vec<Location>> {
+        let resolve = |object: &Neutral| match object {
+            Neutral::Location { method, svma, file, line, inline_parent, .. } => Ok(Location {
+                method: reference(*method, self.methods.len())?.map(MethodId).ok_or(UNRESOLVED)?,
+                svma: *svma,
+                file: reference(*file, self.strings.len())?
+                    .map(|file| self.string(file))
+                    .transpose()?,
+                line: *line,
+                inline_parent: reference(*inline_parent, self.locations.len())?.map(LocationId),
+            }),
+            _ => Err(UNRESOLVED),
+        };
+        self.locations.iter().map(resolve).collect()
+    }
+
+    pub(super) fn threads(&self) -> Checked<Vec<Thread>> {
+        let resolve = |object: &Neutral| match object {
+            Neutral::Thread { tid, pid, name, .. } => {
+                Ok(Thread { pid: *pid, tid: *tid, name: self.string(*name)? })
+            }
+            _ => Err(UNRESOLVED),
+        };
+        self.threads.iter().map(resolve).collect()
+    }
+
+    pub(super) fn mapped(&self) -> Checked<Vec<MappedModule>> {
+        let resolve = |object: &Neutral| match *object {
+            Neutral::Mapping { pid, start, end, file_offset, module, seen, .. } => {
+                let module = reference(module, self.modules.len())?.ok_or(UNRESOLVED)?;
+                Ok(MappedModule {
+                    pid,
+                    start,
+                    end,
+                    file_offset,
+                    module: ModuleId(module),
+                    first_seen_ns: seen,
+                })
+            }
+            _ => Err(UNRESOLVED),
+        };
+        self.mappings.iter().map(resolve).collect()
+    }
+
+    fn string(&self, id: u32) -> Checked<String> {
+        self.strings.get(id as usize).cloned().ok_or(UNRESOLVED)
+    }
+}
+
+/// An id that is in its table, or none.
+fn reference(id: u32, count: usize) -> Checked<Option<u32>> {
+    match id {
+        NONE => Ok(None),
+        id if (id as usize) < count => Ok(Some(id)),
+        _ => Err(UNRESOLVED),
+    }
+}
+
+fn insert<T: PartialEq>(table: &mut Vec<T>, id: u32, object: T) -> Checked<()> {
+    match table.get(id as usize) {
+        Some(known) if *known == object => Ok(()),
+        Some(_) => Err("an object is written again with other content"),
+        None if id as usize == table.len() => {
+            table.push(object);
+            Ok(())
+        }
+        None => Err("an object skips an id"),
+    }
+}

@@ -1,0 +1,189 @@
+//! The writing end of a stream: the block that is being filled.
+//!
+//! # Invariants
+//! - `state` is what a reader has after the bytes of `block`.
+//! - A block ends between two objects, never in one.
+
+use super::checkpoint::{BlockEntry, Checkpoint};
+use super::index::Cell;
+use super::infer::{self, Site};
+use super::kind::Kind;
+use super::object::{Point, SampleFields};
+use super::sample::Context;
+use super::{LocationId, Sample};
+
+/// Capacity that an idle stream keeps.
+const IDLE_BYTES: usize = 256;
+
+/// Where a sample's stack goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placed<'a> {
+    /// Its own frames, root first.
+    pub(super) stack: &'a [LocationId],
+    /// Calls outside of them that stay open.
+    pub(super) outer: usize,
+    /// False if no call inside `outer` may go on.
+    pub(super) proven: bool,
+}
+
+/// A stream that is being written.
+#[derive(Debug)]
+pub(super) struct Stream {
+    word: u32,
+    state: Checkpoint,
+    begin: Checkpoint,
+    context: Context,
+    tick_ns: u64,
+    first_ns: u64,
+    block: Vec<u8>,
+    cells: Vec<Cell>,
+}
+
+/// A block that is complete but for its BLOCK_START and BLOCK_END.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Its directory entry, `bytes` not yet set.
+    pub(super) entry: BlockEntry,
+    /// Its objects.
+    pub(super) content: Vec<u8>,
+    /// Cells of calls that began in an earlier block and ended in this one.
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Stream {
+    pub(super) fn new(word: u32) -> Self {
+        Self {
+            word,
+            state: Checkpoint::default(),
+            begin: Checkpoint::default(),
+            context: Context::default(),
+            tick_ns: 0,
+            first_ns: 0,
+            block: Vec::new(),
+            cells: Vec::new(),
+        }
+    }
+
+    /// Bytes in the block that is being filled.
+    pub(super) fn pending(&self) -> usize {
+        self.block.len()
+    }
+
+    /// The open calls, root first.
+    pub(super) fn open(&self) -> &[LocationId] {
+        &self.state.locations
+    }
+
+    /// Thread id, with [`super::SIDE`] for a side stream.
+    pub(super) fn word(&self) -> u32 {
+        self.word
+    }
+
+    /// Samples so far.
+    pub(super) fn samples(&self) -> u64 {
+        self.state.samples
+    }
+
+    /// Begins a block if none is being filled.
+    pub(super) fn begin(&mut self, tick_ns: u64) {
+        if self.block.is_empty() {
+            self.begin.clone_from(&self.state);
+            self.context = Context::default();
+            self.tick_ns = tick_ns;
+            self.first_ns = self.state.last_ns;
+        }
+    }
+
+    /// Writes an object that does not change the stack.
+    pub(super) fn point(&mut self, point: Point) {
+        let before = self.block.len();
+        point.encode(&mut self.block);
+        self.state.logical += (self.block.len() - before) as u64;
+    }
+
+    /// Writes a gap.
+    pub(super) fn gap(&mut self, from_ns: u64, to_ns: u64) {
+        let before = from_ns.wrapping_sub(self.state.last_ns) as i64;
+        self.point(Point::Gap { before, length: to_ns - from_ns });
+    }
+
+    /// Moves the stack to that of a sample: closes, moves and opens calls.
+    pub(super) fn move_to(&mut self, placed: Placed<'_>, sites: &[Site]) {
+        let Placed { stack, outer, proven } = placed;
+        let open = &self.state.locations[outer..];
+        let going_on = if proven { infer::continuing(open, stack, sites) } else { 0 };
+        self.close(outer + going_on, false);
+        for (depth, new) in stack[..going_on].iter().enumerate() {
+            let old = std::mem::replace(&mut self.state.locations[outer + depth], *new);
+            if old != *new {
+                let location = new.0;
+                self.point(match (going_on - 1 - depth) as u32 {
+                    0 => Point::Site { location },
+                    up => Point::OuterSite { up, location },
+                });
+            }
+        }
+        for location in &stack[going_on..] {
+            self.open_call(*location);
+        }
+    }
+
+    /// Opens a call inside the innermost one.
+    pub(super) fn open_call(&mut self, location: LocationId) {
+        self.point(Point::Call { location: location.0 });
+        self.state.push(location, self.state.logical);
+    }
+
+    /// Closes calls until `depth` are left.
+    pub(super) fn close(&mut self, depth: usize, unfinished: bool) {
+        let run = self.state.depth() - depth;
+        if run == 0 {
+            return;
+        }
+        for call in self.state.calls[depth..].iter().rev() {
+            // Content begins after the header, so a call of this block begins later than the block.
+            if call.start <= self.begin.logical {
+                self.cells.push(Cell {
+                    kind: Kind::Call,
+                    id: self.word,
+                    start: call.start,
+                    end: self.state.logical,
+                });
+            }
+        }
+        self.point(Point::Footer { run: run as u32, unfinished });
+        self.state.truncate(depth);
+    }
+
+    /// Writes a sample whose stack the stream has been moved to.
+    pub(super) fn sample(&mut self, sample: &Sample, outer: usize, main_before: Option<u64>) {
+        let fields = self.context.encode(sample, &self.state, self.tick_ns, outer);
+        let delta = main_before.map(|count| count - self.state.main_before).filter(|n| *n != 0);
+        self.point(Point::Sample(SampleFields { main_before: delta, ..fields }));
+        if self.state.samples == self.begin.samples {
+            self.first_ns = sample.time_ns;
+        }
+        self.state.last_ns = sample.time_ns;
+        self.state.samples += 1;
+        self.state.main_before = main_before.unwrap_or(0);
+    }
+
+    /// Ends the block that is being filled.
+    pub(super) fn end_block(&mut self) -> Option<Block> {
+        if self.block.is_empty() {
+            return None;
+        }
+        let content = std::mem::take(&mut self.block);
+        self.block.reserve(content.len().min(IDLE_BYTES));
+        let entry = BlockEntry {
+            stream: self.word,
+            bytes: 0,
+            tick_ns: self.tick_ns,
+            first_ns: self.first_ns,
+            last_ns: self.state.last_ns,
+            samples: self.state.samples - self.begin.samples,
+            begin: std::mem::take(&mut self.begin),
+        };
+        Some(Block { entry, content, cells: std::mem::take(&mut self.cells) })
+    }
+}

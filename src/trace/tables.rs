@@ -1,0 +1,168 @@
+//! Interning: thread-neutral objects by content, and the block that new ones are written to.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::infer::Site;
+use super::kind::Kind;
+use super::object::{Neutral, optional};
+use super::{Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, TraceError};
+
+/// New thread-neutral objects that are not in a frame yet.
+#[derive(Debug, Default)]
+pub(super) struct NeutralBlock {
+    bytes: Vec<u8>,
+    cells: Vec<(Kind, u32, usize)>,
+}
+
+impl NeutralBlock {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Kind, id and offset of each object, if the first lies at `base`.
+    pub(super) fn cells(&self, base: usize) -> Vec<(Kind, u32, usize)> {
+        self.cells.iter().map(|(kind, id, at)| (*kind, *id, base + at)).collect()
+    }
+
+    pub(super) fn push(&mut self, object: &Neutral) {
+        self.cells.push((object.kind(), object.id(), self.bytes.len()));
+        object.encode(&mut self.bytes);
+    }
+}
+
+/// The objects that were written, by content.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    strings: HashMap<Box<str>, u32>,
+    modules: HashMap<(u32, Vec<u8>), u32>,
+    methods: HashMap<(u32, u64, u32), u32>,
+    locations: HashMap<LocationKey, u32>,
+    sites: Vec<Site>,
+    pub(super) block: NeutralBlock,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LocationKey {
+    method: u32,
+    svma: u64,
+    file: u32,
+    line: u32,
+    inline_parent: u32,
+}
+
+/// The next id of a table with `len` objects.
+pub(super) fn next_id(len: usize) -> Result<u32, TraceError> {
+    const LIMIT: u32 = (1 << 31) - 2;
+    match u32::try_from(len) {
+        Ok(id) if id <= LIMIT => Ok(id),
+        _ => Err(TraceError::LimitExceeded { what: "the number of objects", limit: LIMIT.into() }),
+    }
+}
+
+impl Tables {
+    /// What inference knows of each location.
+    pub(super) fn sites(&self) -> &[Site] {
+        &self.sites
+    }
+
+    pub(super) fn string(&mut self, text: &str) -> Result<u32, TraceError> {
+        let text = cut(text);
+        if let Some(id) = self.strings.get(text.as_ref()) {
+            return Ok(*id);
+        }
+        let id = next_id(self.strings.len())?;
+        self.block.push(&Neutral::String { id, text: text.clone().into_owned() });
+        self.strings.insert(text.into_owned().into_boxed_str(), id);
+        Ok(id)
+    }
+
+    pub(super) fn module(&mut self, module: &Module) -> Result<ModuleId, TraceError> {
+        let limit = u64::from(u16::MAX);
+        if module.build_id.len() as u64 > limit {
+            return Err(TraceError::LimitExceeded { what: "the length of a build id", limit });
+        }
+        let path = self.string(&module.path)?;
+        let key = (path, module.build_id.clone());
+        if let Some(id) = self.modules.get(&key) {
+            return Ok(ModuleId(*id));
+        }
+        let id = next_id(self.modules.len())?;
+        self.block.push(&Neutral::Module { id, path, build_id: module.build_id.clone() });
+        self.modules.insert(key, id);
+        Ok(ModuleId(id))
+    }
+
+    pub(super) fn method(&mut self, method: &Method) -> Result<MethodId, TraceError> {
+        if let Some(module) = method.module {
+            self.known_module(module)?;
+        }
+        let name = self.string(&method.name)?;
+        let (module, start_svma) = (optional(method.module.map(|id| id.0)), method.start_svma);
+        let key = (module, start_svma, name);
+        if let Some(id) = self.methods.get(&key) {
+            return Ok(MethodId(*id));
+        }
+        let id = next_id(self.methods.len())?;
+        self.block.push(&Neutral::Method { id, module, start_svma, name });
+        self.methods.insert(key, id);
+        Ok(MethodId(id))
+    }
+
+    pub(super) fn location(&mut self, location: &Location) -> Result<LocationId, TraceError> {
+        known("method", location.method.0, self.methods.len())?;
+        if let Some(parent) = location.inline_parent {
+            known("location", parent.0, self.sites.len())?;
+        }
+        let file = location.file.as_deref().map(|file| self.string(file)).transpose()?;
+        let key = LocationKey {
+            method: location.method.0,
+            svma: location.svma,
+            file: optional(file),
+            line: location.line,
+            inline_parent: optional(location.inline_parent.map(|id| id.0)),
+        };
+        if let Some(id) = self.locations.get(&key) {
+            return Ok(LocationId(*id));
+        }
+        let id = next_id(self.locations.len())?;
+        let LocationKey { method, svma, file, line, inline_parent } = key;
+        self.block.push(&Neutral::Location { id, method, svma, file, line, inline_parent });
+        let inlined = location.inline_parent.is_some();
+        self.sites.push(Site { method: location.method, inlined, file, line });
+        self.locations.insert(key, id);
+        Ok(LocationId(id))
+    }
+
+    pub(super) fn known_module(&self, module: ModuleId) -> Result<(), TraceError> {
+        known("module", module.0, self.modules.len())
+    }
+
+    pub(super) fn known_stack(&self, stack: &[LocationId]) -> Result<(), TraceError> {
+        stack.iter().try_for_each(|location| known("location", location.0, self.sites.len()))
+    }
+}
+
+/// Refuses an id that was not given out.
+fn known(kind: &'static str, id: u32, count: usize) -> Result<(), TraceError> {
+    if (id as usize) < count { Ok(()) } else { Err(TraceError::UnknownId { kind, id }) }
+}
+
+/// Text that the format can hold: one that is too long is cut and ends with its checksum, so that
+/// two long ones stay two.
+fn cut(text: &str) -> Cow<'_, str> {
+    // Modified UTF-8 is at most twice as long as UTF-8.
+    const LIMIT: usize = MAX_TEXT_BYTES / 2;
+    if text.len() <= LIMIT {
+        return Cow::Borrowed(text);
+    }
+    let mut end = LIMIT - 16;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Owned(format!("{}...#{:08x}", &text[..end], crc32fast::hash(text.as_bytes())))
+}

@@ -1,0 +1,327 @@
+//! Files that are not as they should be, and outputs that fail.
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A small trace of two threads with several frames. Gives both files and, per frame, its end in
+/// the data file and how many samples of each thread it and those before it hold.
+fn small_trace(compress: Compression) -> (Vec<u8>, Vec<u8>, Vec<(usize, [usize; 2])>) {
+    let options = WriterOptions { frame_bytes: 1 << 20, compress, ..WriterOptions::default() };
+    let (mut writer, data, index) = memory_writer(options);
+    let ids = locations(&mut writer, 3);
+    let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    let mut ends = Vec::new();
+    let mut counts = [0; 2];
+    for round in 0..4 {
+        for place in 0..12 {
+            let which = place % 2;
+            let stack: Vec<_> = (0..place % 5).map(|depth| ids[depth * 7 + round]).collect();
+            let truncated = Sample { end_reason: u16::from(place == 7), ..sample(place as u64) };
+            writer.sample(threads[which], &truncated, &stack).unwrap();
+            counts[which] += 1;
+        }
+        writer.flush().unwrap();
+        ends.push((data.bytes().len(), counts));
+    }
+    writer.finish().unwrap();
+    (data.bytes(), index.bytes(), ends)
+}
+
+fn counts(trace: &LoadedTrace) -> [usize; 2] {
+    let count = |place| trace.threads.get(place).map_or(0, ThreadTrace::sample_count);
+    [count(0), count(1)]
+}
+
+/// The samples of the whole trace, per thread.
+fn all(trace: &LoadedTrace) -> Vec<Vec<(Sample, Vec<LocationId>)>> {
+    trace.threads.iter().map(samples_of).collect()
+}
+
+/// `part` has nothing that `whole` has not, in the same order.
+fn assert_prefix(part: &LoadedTrace, whole: &LoadedTrace) {
+    for (part, whole) in all(part).iter().zip(all(whole)) {
+        assert_eq!(part[..], whole[..part.len()]);
+    }
+}
+
+#[test]
+fn truncated_anywhere_all_whole_frames_are_there() {
+    for compress in [Compression::Zstd(3), Compression::None] {
+        let (data, _, ends) = small_trace(compress);
+        let whole = load_bytes(&data).unwrap();
+        assert!(whole.closed && whole.notices.is_empty());
+        for len in 0..data.len() {
+            if len < HEADER_BYTES {
+                assert!(matches!(load_bytes(&data[..len]), Err(TraceError::NotATrace { .. })));
+                continue;
+            }
+            let trace = load_bytes(&data[..len]).unwrap();
+            let last = ends.iter().rev().find(|(end, _)| *end <= len);
+            assert_eq!(counts(&trace), last.map_or([0; 2], |(_, counts)| *counts), "at {len}");
+            assert!(!trace.closed);
+            assert_eq!(trace.notices.len(), 1);
+            assert_prefix(&trace, &whole);
+        }
+    }
+}
+
+#[test]
+fn a_tail_of_garbage_or_zeros_is_ignored_with_a_notice() {
+    let (data, _, ends) = small_trace(Compression::Zstd(3));
+    let whole = load_bytes(&data).unwrap();
+    for (end, expected) in &ends {
+        for tail in [vec![0; 5000], vec![0xff; 7], data[HEADER_BYTES..].to_vec()] {
+            let bytes = [&data[..*end], &tail].concat();
+            let trace = load_bytes(&bytes).unwrap();
+            assert_eq!(counts(&trace), *expected);
+            assert!(!trace.closed);
+            let ignored = format!("the last {} bytes", tail.len());
+            assert!(trace.notices[0].contains(&ignored), "{:?}", trace.notices);
+            assert_prefix(&trace, &whole);
+        }
+    }
+    let trace = load_bytes(&[&data[..], b"more"].concat()).unwrap();
+    assert!(trace.closed);
+    assert_eq!(trace.notices, ["4 bytes after the end of the trace are ignored"]);
+}
+
+#[test]
+fn frames_of_another_trace_are_not_taken() {
+    let (data, _, ends) = small_trace(Compression::Zstd(3));
+    let options = WriterOptions { salt: Some(1), ..WriterOptions::default() };
+    let other = Memory::new(usize::MAX);
+    let target = || Target::new(Box::new(other.clone()), PathBuf::new());
+    let idle = Target::new(Box::new(Memory::new(usize::MAX)), PathBuf::new());
+    let mut writer = TraceWriter::with_targets(target(), idle, options).unwrap();
+    writer.set_metadata("x", Value::Unsigned(1)).unwrap();
+    writer.finish().unwrap();
+    let foreign = &other.bytes()[HEADER_BYTES..];
+    let (end, expected) = ends[1];
+    for tail in [foreign, &data[ends[0].0..end]] {
+        let trace = load_bytes(&[&data[..end], tail].concat()).unwrap();
+        assert_eq!(counts(&trace), expected);
+        assert!(trace.notices[0].contains("another file or another place"), "{:?}", trace.notices);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_flipped_bit_never_invents_a_sample(place in any::<prop::sample::Index>(), bit in 0..8) {
+        let (mut data, _, _) = small_trace(Compression::Zstd(3));
+        let whole = load_bytes(&data).unwrap();
+        let place = place.index(data.len());
+        data[place] ^= 1u8 << bit;
+        if let Ok(trace) = load_bytes(&data) {
+            assert_prefix(&trace, &whole);
+        }
+    }
+
+    #[test]
+    fn forged_frames_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        directory in any::<bool>(),
+    ) {
+        let (data, _, _) = small_trace(Compression::None);
+        let forged = forge(&data, &edits, directory);
+        match load_bytes(&forged) {
+            Ok(trace) => {
+                let _ = all(&trace);
+            }
+            Err(TraceError::Corrupt { offset, .. }) => prop_assert!(offset < forged.len() as u64),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn arbitrary_files_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = load_bytes(&bytes);
+        let _ = load_bytes(&[&file_header(DATA_MAGIC)[..], &bytes].concat());
+    }
+}
+
+/// Edits the directory or the payload of every frame of a plain file and puts the checksums right.
+fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> Vec<u8> {
+    let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
+    let mut forged = data[..HEADER_BYTES].to_vec();
+    while let Some(mut frame) = frames.next_frame().unwrap() {
+        for (place, value) in edits {
+            let section = if directory { &mut frame.directory } else { &mut frame.payload };
+            if !section.is_empty() {
+                let at = place.index(section.len());
+                section[at] = *value;
+            }
+        }
+        let body = [frame.directory, frame.payload].concat();
+        frame.header.body_crc = crc32fast::hash(&body);
+        forged.extend_from_slice(&frame.header.encode());
+        forged.extend_from_slice(&body);
+        forged.extend_from_slice(&output::trailer(&frame.header));
+    }
+    forged
+}
+
+#[test]
+fn a_length_that_lies_allocates_nothing() {
+    let (data, _, _) = small_trace(Compression::Zstd(3));
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let mut header = frames.next_frame().unwrap().unwrap().header;
+    header.payload_bytes = MAX_FRAME_BYTES as u32;
+    header.payload_stored = MAX_FRAME_BYTES as u32;
+    let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
+    let trace = load_bytes(&bytes).unwrap();
+    assert!(trace.notices[0].contains("cut off"), "{:?}", trace.notices);
+    header.payload_bytes += 1;
+    let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
+    let trace = load_bytes(&bytes).unwrap();
+    assert!(trace.notices[0].contains("too large"), "{:?}", trace.notices);
+}
+
+#[test]
+fn a_bomb_is_refused_before_it_expands() {
+    let bomb = zstd::bulk::compress(&vec![0; 8 << 20], 3).unwrap();
+    let header = frame::FrameHeader {
+        salt: 0,
+        offset: 16,
+        previous: 0,
+        sequence: 0,
+        codec: frame::Codec::Zstd,
+        flags: 0,
+        directory_stored: 0,
+        directory_bytes: 0,
+        payload_stored: bomb.len() as u32,
+        payload_bytes: 10,
+        blocks: 0,
+        samples: 0,
+        first_ns: 0,
+        last_ns: 0,
+        body_crc: crc32fast::hash(&bomb),
+    };
+    assert!(frame::Frame::decode(header, &bomb).is_err());
+}
+
+#[test]
+fn files_that_are_no_traces_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let newer = (u128::from(DATA_MAGIC) << 64 | 9 << 32).to_be_bytes();
+    for (bytes, expected) in [
+        (&b""[..], "is not a trace"),
+        (b"PERFILE2 and more than sixteen bytes", "is not a trace"),
+        (&[0; 64], "is not a trace"),
+        (&newer, "format version 9"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let error = load(&path).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(!error.is_output_error());
+        assert!(dump_objects(&path).is_err() && dump_index(&path).is_err());
+    }
+    assert!(matches!(load(dir.path()), Err(TraceError::NotATrace { .. })));
+    assert!(matches!(load(&dir.path().join("no")), Err(TraceError::Io { writing: false, .. })));
+}
+
+#[test]
+fn existing_files_are_kept_without_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, index) = (dir.path().join("a.trace"), dir.path().join("a.trace.idx"));
+    let options = WriterOptions { force: true, ..WriterOptions::default() };
+    for existing in [&path, &index] {
+        fs::write(existing, "precious").unwrap();
+        let error = TraceWriter::create(&path, WriterOptions::default()).unwrap_err();
+        assert!(matches!(&error, TraceError::Exists { path } if path == existing), "{error}");
+        assert!(error.is_output_error() && error.to_string().contains("--force"));
+        assert_eq!(fs::read(existing).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        TraceWriter::create(&path, options.clone()).unwrap().finish().unwrap();
+        assert!(load(&path).unwrap().closed);
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&index).unwrap();
+    }
+}
+
+#[test]
+fn devices_and_links_are_never_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    let precious = dir.path().join("precious");
+    fs::write(&precious, "precious").unwrap();
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    for path in [link.as_path(), Path::new("/dev/full"), dir.path()] {
+        for force in [false, true] {
+            let options = WriterOptions { force, ..WriterOptions::default() };
+            let error = TraceWriter::create(path, options).unwrap_err();
+            assert!(error.is_output_error(), "{error}");
+        }
+    }
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_full_disk_is_said_and_what_fitted_is_readable() {
+    let full = || Box::new(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let idle = || Target::new(Box::new(Memory::new(usize::MAX)), PathBuf::new());
+    let target = Target::new(full(), PathBuf::from("/dev/full"));
+    let error = TraceWriter::with_targets(target, idle(), WriterOptions::default()).unwrap_err();
+    assert!(error.is_output_error() && error.to_string().contains("free some space"), "{error}");
+
+    let (whole, _, _) = small_trace(Compression::Zstd(3));
+    let whole = load_bytes(&whole).unwrap();
+    for room in (HEADER_BYTES..3000).step_by(37) {
+        let data = Memory::new(room);
+        let target = Target::new(Box::new(data.clone()), PathBuf::from("x"));
+        let options = WriterOptions { salt: Some(1), ..WriterOptions::default() };
+        let mut writer = TraceWriter::with_targets(target, idle(), options).unwrap();
+        let ids = locations(&mut writer, 3);
+        let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+        let mut failed = false;
+        let mut flushed = 0;
+        for round in 0..200 {
+            let written = writer.sample(threads[0], &sample(round), &ids[..5]);
+            let written = written.and_then(|()| writer.flush());
+            match written {
+                Ok(()) if !failed => flushed = round as usize + 1,
+                Ok(()) => panic!("written after an error"),
+                Err(error) => {
+                    assert!(error.is_output_error(), "{error}");
+                    failed = true;
+                }
+            }
+        }
+        assert!(failed && writer.finish().is_err());
+        let trace = load_bytes(&data.bytes()).unwrap();
+        assert_eq!(counts(&trace), [flushed, 0]);
+        assert!(!trace.closed && trace.notices[0].contains("not finished"));
+        let _ = &whole;
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_writer_that_vanishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    let mut writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let ids = locations(&mut writer, 3);
+    let id = writer.thread(&thread(1)).unwrap();
+    for time_ns in 0..50 {
+        writer.sample(id, &sample(time_ns), &ids[..4]).unwrap();
+        if time_ns == 39 {
+            writer.flush().unwrap();
+        }
+    }
+    // Neither finished nor dropped, as after SIGKILL.
+    std::mem::forget(writer);
+    let trace = load(&path).unwrap();
+    assert_eq!(counts(&trace), [40, 0]);
+    assert!(!trace.closed && trace.notices.len() == 1);
+    let Some(Node::Call(call)) = trace.threads[0].roots().next() else { panic!("no root") };
+    assert!(call.unfinished() && call.samples() == 40);
+    // The data file alone is enough.
+    fs::remove_file(dir.path().join("a.trace.idx")).unwrap();
+    assert_eq!(load(&path).unwrap(), trace);
+}

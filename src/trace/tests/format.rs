@@ -1,0 +1,193 @@
+//! The bytes: index against data, and the specification against the code.
+
+use std::fs;
+
+use super::*;
+
+/// Writes a trace to files; gives its path.
+fn written(dir: &Path, compress: Compression) -> PathBuf {
+    let path = dir.join("a.trace");
+    let options =
+        WriterOptions { frame_bytes: 900, compress, force: true, ..WriterOptions::default() };
+    let mut writer = TraceWriter::create(&path, options).unwrap();
+    let ids = locations(&mut writer, 5);
+    let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    for round in 0..2000usize {
+        let depth = round / 50 % 7;
+        let stack: Vec<_> = (0..depth).map(|depth| ids[depth]).collect();
+        let truncated = Sample { end_reason: u16::from(round % 9 == 0), ..sample(round as u64) };
+        writer.sample(threads[round % 2], &truncated, &stack).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+fn field<'a>(object: &'a Object, name: &str) -> Option<&'a FieldValue> {
+    object.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+}
+
+#[test]
+fn every_cell_leads_to_its_object() {
+    let dir = tempfile::tempdir().unwrap();
+    for compress in [Compression::Zstd(3), Compression::None] {
+        let path = written(dir.path(), compress);
+        let objects: Vec<_> = dump_objects(&path).unwrap().map(Result::unwrap).collect();
+        let at = |offset: i64| {
+            let found = objects
+                .iter()
+                .find(|object| object.kind != "FRAME" && object.offset == offset as u64);
+            found.unwrap_or_else(|| panic!("nothing at {offset:#x}"))
+        };
+        let mut path_of_index = path.into_os_string();
+        path_of_index.push(".idx");
+        let cells: Vec<_> =
+            dump_index(Path::new(&path_of_index)).unwrap().map(Result::unwrap).collect();
+        let mut blocks = 0;
+        let mut neutral = 0;
+        for cell in &cells {
+            match Kind::from_number(cell.kind).unwrap() {
+                Kind::BlockStart => {
+                    blocks += 1;
+                    let start = at(cell.start);
+                    assert_eq!((start.kind, at(cell.end).kind), ("BLOCK_START", "BLOCK_END"));
+                    if cell.id != NO_THREAD {
+                        let thread = FieldValue::from(cell.id & !SIDE);
+                        assert_eq!(field(start, "thread"), Some(&thread));
+                    }
+                }
+                Kind::Call => assert!(cell.start < cell.end),
+                Kind::Identity | Kind::Group | Kind::Eof => {}
+                kind => {
+                    neutral += 1;
+                    let object = at(cell.start);
+                    assert_eq!(object.kind, kind.name());
+                    assert_eq!(field(object, "id"), Some(&FieldValue::from(cell.id)));
+                    assert_eq!(cell.end, -1);
+                }
+            }
+        }
+        assert_eq!(cells.last().map(|cell| cell.kind_name), Some("EOF"));
+        let count = |kind| objects.iter().filter(|object| object.kind == kind).count();
+        assert_eq!(blocks, count("BLOCK_START"));
+        let neutrals = ["STRING", "MODULE", "METHOD", "CODE_LOCATION", "THREAD"];
+        assert_eq!(neutral, neutrals.map(count).iter().sum::<usize>());
+        assert!(cells.iter().any(|cell| cell.kind == Kind::Call as u8));
+    }
+}
+
+/// Finds each call's extent in its thread's stream by hand and compares the cells of those that
+/// cross blocks.
+#[test]
+fn cells_of_calls_hold_their_logical_extents() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path(), Compression::None);
+    let objects: Vec<_> = dump_objects(&path).unwrap().map(Result::unwrap).collect();
+    let mut streams: std::collections::HashMap<u32, (u64, Vec<(u64, usize)>)> = Default::default();
+    let mut crossing = Vec::new();
+    let mut stream = NO_THREAD;
+    for (place, object) in objects.iter().enumerate() {
+        let number = |name| match field(object, name) {
+            Some(FieldValue::Unsigned(number)) => *number as u32,
+            _ => NO_THREAD,
+        };
+        if object.kind == "BLOCK_START" {
+            stream = number("thread") | if number("side") == 1 { SIDE } else { 0 };
+            continue;
+        }
+        let known = ["FRAME", "BLOCK_END", "EOF"];
+        if known.contains(&object.kind) || stream == NO_THREAD {
+            continue;
+        }
+        let block = objects[..place].iter().filter(|before| before.kind == "BLOCK_START").count();
+        let (logical, open) = streams.entry(stream).or_default();
+        if object.kind == "TRACEPOINT_FOOTER" {
+            for _ in 0..number("run") {
+                let (start, begun) = open.pop().unwrap();
+                if begun < block {
+                    crossing.push((stream, start as i64, *logical as i64));
+                }
+            }
+        }
+        // Plain: the distance to the next object is the size of this one.
+        *logical += objects[place + 1].offset - object.offset;
+        if object.kind == "TRACEPOINT_CALL" {
+            open.push((*logical, block));
+        }
+    }
+    let cells: Vec<_> = dump_index(&dir.path().join("a.trace.idx"))
+        .unwrap()
+        .map(Result::unwrap)
+        .filter(|cell| cell.kind == Kind::Call as u8)
+        .map(|cell| (cell.id, cell.start, cell.end))
+        .collect();
+    let sorted = |mut cells: Vec<_>| {
+        cells.sort_unstable();
+        cells
+    };
+    assert!(crossing.len() > 3);
+    assert_eq!(sorted(cells), sorted(crossing));
+}
+
+#[test]
+fn a_damaged_index_is_noticed_and_an_unfinished_one_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), Compression::Zstd(3));
+    let path = dir.path().join("a.trace.idx");
+    let bytes = fs::read(&path).unwrap();
+    let read = |bytes: &[u8]| -> Result<usize, TraceError> {
+        fs::write(&path, bytes).unwrap();
+        dump_index(&path)?.try_fold(0, |count, cell| cell.map(|_| count + 1))
+    };
+    let whole = read(&bytes).unwrap();
+    assert_eq!(whole, (bytes.len() - HEADER_BYTES - 8) / index::CELL_BYTES);
+    // Without its footer it is an unfinished one.
+    assert_eq!(read(&bytes[..bytes.len() - 8 - index::CELL_BYTES]).unwrap(), whole - 1);
+    assert!(read(&bytes[..bytes.len() - 1]).is_err());
+    assert!(read(&[&bytes[..], b"x"].concat()).is_err());
+    // The cells of the identity have no checksum: they are compared with the data.
+    let covered = HEADER_BYTES + index::CELL_BYTES..bytes.len();
+    for place in covered.step_by(11) {
+        let mut flipped = bytes.clone();
+        flipped[place] ^= 0x10;
+        let cell = (place - HEADER_BYTES) % index::CELL_BYTES;
+        // In the EOF cell only the kind is looked at; in a group's, the frame is under its checksum.
+        if place < bytes.len() - 8 - index::CELL_BYTES || cell == 0 {
+            assert!(read(&flipped).is_err(), "byte {place}");
+        }
+    }
+}
+
+#[test]
+fn kinds_of_a_later_version_are_skipped() {
+    let mut cursor = bytes::Cursor::new(b"\xc8\x03abc\x19");
+    let unknown = object::Record::Unknown { kind: 200, bytes: 3 };
+    assert_eq!(object::Record::decode(&mut cursor), Ok(unknown));
+    assert_eq!(object::Record::decode(&mut cursor), Ok(object::Record::BlockEnd));
+    assert!(cursor.is_at_end());
+}
+
+#[test]
+fn the_specification_has_every_kind_with_its_number() {
+    let manual = include_str!("../../../man/traceprof-data.5");
+    for kind in Kind::ALL {
+        let line = format!("{}\t{}\t", *kind as u8, kind.name());
+        assert_eq!(manual.matches(&line).count(), 1, "{line:?}");
+    }
+    for magic in [DATA_MAGIC, INDEX_MAGIC, FRAME_MAGIC] {
+        let bytes: Vec<_> = magic.to_be_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let bytes = bytes.join(" ");
+        assert!(manual.contains(&bytes), "{bytes}");
+    }
+    for size in [frame::HEADER_BYTES, frame::TRAILER_BYTES, index::CELL_BYTES, MAX_DEPTH] {
+        let digits = size.to_string();
+        let (short, long) = digits.split_at(digits.len().saturating_sub(3));
+        let grouped = if short.is_empty() { long.into() } else { format!("{short},{long}") };
+        assert!(manual.contains(&grouped), "{grouped}");
+    }
+    for (place, name) in
+        object::SampleFields::default().named().map(|(name, _)| name).iter().enumerate()
+    {
+        let line = format!("{place}\t{name}\t");
+        assert!(manual.contains(&line), "{line:?}");
+    }
+}

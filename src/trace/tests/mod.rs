@@ -1,0 +1,106 @@
+//! Tests of the whole: written, read, torn, forged.
+
+mod crash;
+mod format;
+mod roundtrip;
+mod size;
+mod tree;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::output::{Sink, Target};
+use super::*;
+
+/// A file in memory that holds at most `room` bytes.
+#[derive(Debug, Clone)]
+struct Memory {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    room: usize,
+}
+
+impl Memory {
+    fn new(room: usize) -> Self {
+        Self { bytes: Arc::default(), room }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap().clone()
+    }
+}
+
+impl Write for Memory {
+    /// Takes at most 100 bytes at a time, and is interrupted now and then, as a file may be.
+    fn write(&mut self, new: &[u8]) -> io::Result<usize> {
+        let mut bytes = self.bytes.lock().unwrap();
+        let taken = new.len().min(100).min(self.room - bytes.len());
+        if taken == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        bytes.extend_from_slice(&new[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for Memory {
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.bytes.lock().unwrap().truncate(bytes as usize);
+        Ok(())
+    }
+}
+
+/// A writer into memory.
+fn memory_writer(options: WriterOptions) -> (TraceWriter, Memory, Memory) {
+    let (data, index) = (Memory::new(usize::MAX), Memory::new(usize::MAX));
+    let target = |memory: &Memory, name| Target::new(Box::new(memory.clone()), PathBuf::from(name));
+    let options = WriterOptions { salt: Some(0x5a17), ..options };
+    let writer =
+        TraceWriter::with_targets(target(&data, "data"), target(&index, "index"), options).unwrap();
+    (writer, data, index)
+}
+
+fn load_bytes(bytes: &[u8]) -> Result<LoadedTrace, TraceError> {
+    load::load_frames(frames::Frames::new(bytes, Path::new("data"))?)
+}
+
+/// Writes `count` methods with ten locations each: location n lies at address n of method n / 10.
+fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
+    let module = Module { path: "/bin/x".into(), build_id: vec![1, 2, 3] };
+    let module = writer.module(&module).unwrap();
+    let mut ids = Vec::new();
+    for n in 0..count * 10 {
+        let name = format!("method{}", n / 10);
+        let start_svma = u64::from(n / 10 * 10);
+        let method = Method { module: Some(module), name, start_svma };
+        let method = writer.method(&method).unwrap();
+        let location = Location {
+            method,
+            svma: n.into(),
+            file: Some("x.c".into()),
+            line: n,
+            inline_parent: None,
+        };
+        ids.push(writer.location(&location).unwrap());
+    }
+    ids
+}
+
+fn thread(tid: u32) -> Thread {
+    Thread { pid: 1, tid, name: format!("thread {tid}") }
+}
+
+fn sample(time_ns: u64) -> Sample {
+    Sample { time_ns, ..Sample::default() }
+}
+
+/// All samples of a thread with their stacks.
+fn samples_of(thread: &ThreadTrace) -> Vec<(Sample, Vec<LocationId>)> {
+    let mut samples = Vec::new();
+    thread.for_each_sample(&mut |sample, stack| samples.push((sample.clone(), stack.to_vec())));
+    samples
+}

@@ -1,0 +1,330 @@
+//! What is written is what is read, whatever the stacks.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What happens to a thread.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A sample whose stack is this one, or the last one changed from some depth on.
+    Sample {
+        thread: usize,
+        keep: usize,
+        rest: Vec<usize>,
+        sample: Sample,
+    },
+    Gap {
+        thread: usize,
+        length_ns: u64,
+    },
+    Exit {
+        thread: usize,
+    },
+    Flush,
+}
+
+const THREADS: usize = 4;
+const METHODS: u32 = 4;
+
+fn any_sample() -> impl Strategy<Value = Sample> {
+    let reason = prop_oneof![4 => Just(0u16), 2 => 1u16..7];
+    let rare32 = || prop_oneof![4 => Just(0u32), 1 => any::<u32>()];
+    let rare64 = || prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
+    let tags = prop_oneof![4 => Just([0; 10]), 1 => prop::array::uniform10(rare32())];
+    let syscall = prop::option::of(any::<u32>());
+    let time = prop_oneof![8 => 900u64..1100, 1 => 0u64..100_000];
+    let numbers = (time, 0u64..5, 0u64..9, prop_oneof![4 => Just(1u32), 1 => any::<u32>()], reason);
+    (numbers, rare32(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()], syscall, rare64(), tags)
+        .prop_map(
+            |((time_ns, epoch, slot, weight, end_reason), flags, state, syscall, span, tags)| {
+                let trace_id = epoch << 32 | slot;
+                let root_span = span / 2;
+                Sample {
+                    time_ns,
+                    trace_id,
+                    weight,
+                    end_reason,
+                    flags,
+                    state,
+                    syscall,
+                    span,
+                    root_span,
+                    tags,
+                }
+            },
+        )
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let places = prop::collection::vec(0..METHODS as usize * 10, 0..6);
+    prop_oneof![
+        20 => (0..THREADS, 0usize..8, places, any_sample())
+            .prop_map(|(thread, keep, rest, sample)| Step::Sample { thread, keep, rest, sample }),
+        1 => (0..THREADS, 0u64..9000).prop_map(|(thread, length_ns)| Step::Gap { thread, length_ns }),
+        1 => (0..THREADS).prop_map(|thread| Step::Exit { thread }),
+        1 => Just(Step::Flush),
+    ]
+}
+
+type Expected = Vec<Vec<(Sample, Vec<LocationId>)>>;
+
+/// Writes the steps; gives what must be read.
+fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
+    let ids = locations(writer, METHODS);
+    let threads: Vec<_> =
+        (0..THREADS as u32).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();
+    let mut expected: Expected = vec![Vec::new(); THREADS];
+    let mut stacks = vec![Vec::new(); THREADS];
+    let mut now = 1u64 << 40;
+    for step in steps {
+        match step {
+            Step::Sample { thread, keep, rest, sample } => {
+                now += sample.time_ns;
+                let sample = Sample { time_ns: now, ..sample.clone() };
+                let stack: &mut Vec<LocationId> = &mut stacks[*thread];
+                stack.truncate(*keep);
+                stack.extend(rest.iter().map(|place| ids[*place]));
+                // What is cut off outside is unknown, so the stack begins anywhere.
+                let known = &stack[if sample.end_reason == 0 { 0 } else { stack.len() / 3 }..];
+                writer.sample(threads[*thread], &sample, known).unwrap();
+                expected[*thread].push((sample, known.to_vec()));
+            }
+            Step::Gap { thread, length_ns } => {
+                writer.gap(threads[*thread], now, now + length_ns).unwrap();
+            }
+            Step::Exit { thread } => writer.thread_exit(threads[*thread], now).unwrap(),
+            Step::Flush => writer.flush().unwrap(),
+        }
+    }
+    expected
+}
+
+fn options(frame_bytes: usize, compress: Compression) -> WriterOptions {
+    WriterOptions { frame_bytes, compress, buffer_bytes: 3000, ..WriterOptions::default() }
+}
+
+/// Counts of the forest must be those of the samples, and times must nest.
+fn check_forest(thread: &ThreadTrace, methods: &[Location]) {
+    let mut leaves = 0;
+    let mut rest: Vec<_> = thread.roots().map(|root| (root, (0, u64::MAX))).collect();
+    while let Some((node, (first_ns, last_ns))) = rest.pop() {
+        match node {
+            Node::Call(call) => {
+                assert!(call.first_ns() >= first_ns && call.last_ns() <= last_ns);
+                let below: u64 = call
+                    .children()
+                    .map(|child| match child {
+                        Node::Call(call) => call.samples(),
+                        Node::Sample(_) => 1,
+                        _ => 0,
+                    })
+                    .sum();
+                assert_eq!(call.samples(), below);
+                assert!(below > 0);
+                let _ = &methods[call.location().0 as usize];
+                let range = (call.first_ns(), call.last_ns());
+                rest.extend(call.children().map(|child| (child, range)));
+            }
+            Node::Sample(sample) => {
+                assert!((first_ns..=last_ns).contains(&sample.time_ns));
+                leaves += 1;
+            }
+            Node::Gap { .. } | Node::ThreadStart { .. } | Node::ThreadExit { .. } => {}
+        }
+    }
+    assert_eq!(leaves, thread.sample_count());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn stack_after_each_sample_is_the_samples_stack(
+        steps in prop::collection::vec(any_step(), 0..120),
+        frame_bytes in prop_oneof![Just(1usize), 20usize..400, Just(256 << 10)],
+        period_ns in prop_oneof![Just(0u64), Just(1000)],
+        plain in any::<bool>(),
+    ) {
+        let compress = if plain { Compression::None } else { Compression::Zstd(1) };
+        let write_once = || {
+            let (mut writer, data, index) = memory_writer(options(frame_bytes, compress));
+            writer.set_metadata("period_ns", Value::Unsigned(period_ns)).unwrap();
+            let expected = write(&mut writer, &steps);
+            let written = writer.finish().unwrap();
+            assert_eq!(written.data_bytes, data.bytes().len() as u64);
+            assert_eq!(written.index_bytes, index.bytes().len() as u64);
+            (expected, data.bytes(), index.bytes())
+        };
+        let (expected, data, index) = write_once();
+        let trace = load_bytes(&data).unwrap();
+        prop_assert!(trace.closed);
+        prop_assert_eq!(&trace.notices, &Vec::<String>::new());
+        for (thread, expected) in trace.threads.iter().zip(&expected) {
+            prop_assert_eq!(&samples_of(thread), expected);
+            check_forest(thread, &trace.locations);
+        }
+        let (_, data_again, index_again) = write_once();
+        prop_assert!(data == data_again && index == index_again, "equal input, other bytes");
+    }
+}
+
+#[test]
+fn every_object_survives() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let long = "x".repeat(70_000) + "\0\u{1f600}";
+    let list = Value::List(vec![Value::Unsigned(7), Value::Text(long.clone())]);
+    writer.set_metadata("engine", Value::Text("perf".into())).unwrap();
+    writer.set_metadata("engine", list.clone()).unwrap();
+    let module = Module { path: "a\x1b[31m\0é\u{1f600}".into(), build_id: vec![0xff; 20] };
+    let module_id = writer.module(&module).unwrap();
+    assert_eq!(writer.module(&module).unwrap(), module_id);
+    let method = Method { module: Some(module_id), name: long.clone(), start_svma: u64::MAX };
+    let method_id = writer.method(&method).unwrap();
+    let outer = Location { method: method_id, svma: 5, file: None, line: 0, inline_parent: None };
+    let outer_id = writer.location(&outer).unwrap();
+    let inlined =
+        Location { file: Some(long), line: 9, inline_parent: Some(outer_id), ..outer.clone() };
+    assert_eq!(writer.location(&inlined).unwrap(), LocationId(1));
+    assert_eq!(writer.location(&outer).unwrap(), outer_id);
+    let mapped = MappedModule {
+        pid: 3,
+        start: 1 << 47,
+        end: u64::MAX,
+        file_offset: 4096,
+        module: module_id,
+        first_seen_ns: 11,
+    };
+    writer.mapped_module(&mapped).unwrap();
+    let first = writer.thread(&thread(9)).unwrap();
+    let second = writer.thread(&thread(9)).unwrap();
+    assert_ne!(first, second);
+    writer.rename_thread(second, "renamed").unwrap();
+    writer.finish().unwrap();
+    let trace = load_bytes(&data.bytes()).unwrap();
+    assert_eq!(trace.metadata, [("engine".to_string(), list)].into());
+    assert_eq!(trace.modules, [module]);
+    assert_eq!(trace.methods, [method]);
+    assert_eq!(trace.locations, [outer, inlined]);
+    assert_eq!(trace.mapped, [mapped]);
+    assert_eq!(trace.threads[0].thread(), &thread(9));
+    assert_eq!(trace.threads[1].thread(), &Thread { name: "renamed".into(), ..thread(9) });
+    assert_eq!(trace.threads[1].id(), second);
+}
+
+#[test]
+fn a_name_too_long_for_the_format_is_cut_and_stays_distinct() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let name = |last: char| "é".repeat(400_000) + &last.to_string();
+    for last in ['a', 'b', 'a'] {
+        let method = Method { module: None, name: name(last), start_svma: 0 };
+        writer.method(&method).unwrap();
+    }
+    writer.finish().unwrap();
+    let trace = load_bytes(&data.bytes()).unwrap();
+    assert_eq!(trace.methods.len(), 2);
+    assert!(
+        trace
+            .methods
+            .iter()
+            .all(|method| method.name.starts_with("éé") && method.name.len() < 1 << 20)
+    );
+    assert_ne!(trace.methods[0].name, trace.methods[1].name);
+}
+
+#[test]
+fn what_the_format_cannot_hold_is_refused() {
+    let (mut writer, _, _) = memory_writer(WriterOptions::default());
+    let ids = locations(&mut writer, 1);
+    let id = writer.thread(&thread(1)).unwrap();
+    let deep = vec![ids[0]; MAX_DEPTH];
+    assert!(matches!(writer.sample(id, &sample(1), &deep), Err(TraceError::LimitExceeded { .. })));
+    writer.sample(id, &sample(1), &deep[1..]).unwrap();
+    let strangers = [
+        writer.sample(id, &sample(1), &[LocationId(10)]),
+        writer.sample(ThreadId(1), &sample(1), &[]),
+        writer.gap(ThreadId(1), 0, 1),
+        writer.rename_thread(ThreadId(1), ""),
+        writer
+            .method(&Method { module: Some(ModuleId(1)), name: String::new(), start_svma: 0 })
+            .map(drop),
+    ];
+    for refused in strangers {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, TraceError::UnknownId { .. }), "{error}");
+        assert!(!error.is_output_error());
+    }
+}
+
+#[test]
+fn the_deepest_truncated_stacks_survive() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let ids = locations(&mut writer, 2);
+    let id = writer.thread(&thread(1)).unwrap();
+    let cut = |time_ns| Sample { end_reason: 5, ..sample(time_ns) };
+    let deep = vec![ids[0]; MAX_DEPTH - 1];
+    let mut other = deep.clone();
+    other[1..].fill(ids[10]);
+    let expected =
+        [(sample(1), deep.clone()), (cut(2), deep.clone()), (cut(3), other), (cut(4), deep)];
+    for (sample, stack) in &expected {
+        writer.sample(id, sample, stack).unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(samples_of(&load_bytes(&data.bytes()).unwrap().threads[0]), expected);
+}
+
+#[test]
+fn times_that_go_back_are_raised_and_counted() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let ids = locations(&mut writer, 1);
+    let id = writer.thread(&thread(1)).unwrap();
+    for time_ns in [10, 20, 15, 30] {
+        writer.sample(id, &sample(time_ns), &ids[..1]).unwrap();
+    }
+    assert_eq!(writer.clamped(), 1);
+    writer.finish().unwrap();
+    let times: Vec<_> = samples_of(&load_bytes(&data.bytes()).unwrap().threads[0])
+        .iter()
+        .map(|(sample, _)| sample.time_ns)
+        .collect();
+    assert_eq!(times, [10, 20, 20, 30]);
+}
+
+#[test]
+fn without_trace_ids_they_are_zero() {
+    for (trace_ids, expected) in [(true, 5 << 32 | 7), (false, 0)] {
+        let (mut writer, data, _) =
+            memory_writer(WriterOptions { trace_ids, ..WriterOptions::default() });
+        let id = writer.thread(&thread(1)).unwrap();
+        let with_id = Sample { trace_id: 5 << 32 | 7, ..sample(1) };
+        writer.sample(id, &with_id, &[]).unwrap();
+        writer.finish().unwrap();
+        let trace = load_bytes(&data.bytes()).unwrap();
+        assert_eq!(samples_of(&trace.threads[0])[0].0.trace_id, expected);
+    }
+}
+
+#[test]
+fn ten_thousand_threads_stay_within_the_budget() {
+    let buffer_bytes = 64 << 10;
+    let (mut writer, data, _) =
+        memory_writer(WriterOptions { buffer_bytes, ..WriterOptions::default() });
+    let ids = locations(&mut writer, 3);
+    let threads: Vec<_> = (0..10_000).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();
+    for round in 1..4 {
+        for (place, id) in threads.iter().enumerate() {
+            let stack = [ids[place % 30], ids[round]];
+            writer.sample(*id, &sample(round as u64 * 1000), &stack).unwrap();
+            assert!(writer.waiting() < buffer_bytes);
+        }
+    }
+    writer.finish().unwrap();
+    let trace = load_bytes(&data.bytes()).unwrap();
+    assert!(trace.threads.iter().all(|thread| thread.sample_count() == 3));
+    let names: HashMap<_, _> =
+        trace.threads.iter().map(|thread| (&thread.thread().name, thread.id())).collect();
+    assert_eq!(names.len(), 10_000);
+}

@@ -1,0 +1,207 @@
+//! One thread of a loaded trace: its samples in order and its forest of calls.
+//!
+//! # Invariants
+//! - Nodes and stacks are indices in flat vectors: no depth of a trace costs stack here.
+//! - A stack is a path in `paths`, where a parent always comes before its children.
+
+use super::{LocationId, NONE, Sample, Thread, ThreadId};
+
+/// A thread and what was recorded of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadTrace {
+    pub(super) id: ThreadId,
+    pub(super) thread: Thread,
+    pub(super) nodes: Vec<NodeRecord>,
+    pub(super) roots: Vec<u32>,
+    pub(super) samples: Vec<SampleRecord>,
+    /// Indices of `samples` in the order in which they were taken.
+    pub(super) order: Vec<u32>,
+    pub(super) paths: Vec<(u32, LocationId)>,
+}
+
+/// A sample and the path of its stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SampleRecord {
+    pub(super) sample: Sample,
+    pub(super) path: u32,
+    /// How many of the path's innermost frames are the sample's own.
+    pub(super) frames: u32,
+}
+
+/// A node of the forest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NodeRecord {
+    pub(super) content: Content,
+    pub(super) next: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Call(CallRecord),
+    Sample(u32),
+    Gap { from_ns: u64, to_ns: u64 },
+    ThreadStart { time_ns: u64 },
+    ThreadExit { time_ns: u64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallRecord {
+    pub(super) location: LocationId,
+    pub(super) call_site: Option<LocationId>,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+    pub(super) samples: u64,
+    pub(super) unfinished: bool,
+    pub(super) first_child: u32,
+    pub(super) last_child: u32,
+}
+
+/// A node of a thread's forest.
+#[derive(Debug, Clone, Copy)]
+pub enum Node<'a> {
+    /// A method call.
+    Call(Call<'a>),
+    /// A sample that was taken in the call above it.
+    Sample(&'a Sample),
+    /// A time of which nothing is known; the calls before it were ended.
+    Gap {
+        /// Time of the last sample before it.
+        from_ns: u64,
+        /// Time of the first sample after it.
+        to_ns: u64,
+    },
+    /// The thread began during the recording.
+    ThreadStart {
+        /// When it was first seen.
+        time_ns: u64,
+    },
+    /// The thread ended during the recording.
+    ThreadExit {
+        /// When it was seen to have ended.
+        time_ns: u64,
+    },
+}
+
+impl Node<'_> {
+    /// The time it begins: of a call, that of its first sample.
+    pub fn first_ns(&self) -> u64 {
+        match self {
+            Self::Call(call) => call.first_ns(),
+            Self::Sample(sample) => sample.time_ns,
+            Self::Gap { from_ns, .. } => *from_ns,
+            Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => *time_ns,
+        }
+    }
+}
+
+/// A method call: consecutive samples that show the same activation.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    trace: &'a ThreadTrace,
+    record: &'a CallRecord,
+}
+
+impl<'a> Call<'a> {
+    /// Where it was when it was first seen; its method is that of the whole call.
+    pub fn location(&self) -> LocationId {
+        self.record.location
+    }
+
+    /// The location in the call above that it was made from, `None` for a root.
+    pub fn call_site(&self) -> Option<LocationId> {
+        self.record.call_site
+    }
+
+    /// Time of the first sample that shows it.
+    pub fn first_ns(&self) -> u64 {
+        self.record.first_ns
+    }
+
+    /// Time of the last sample that shows it.
+    pub fn last_ns(&self) -> u64 {
+        self.record.last_ns
+    }
+
+    /// How many samples show it: its own and those of the calls below it.
+    pub fn samples(&self) -> u64 {
+        self.record.samples
+    }
+
+    /// True if the recording ended before the call was seen to end.
+    pub fn unfinished(&self) -> bool {
+        self.record.unfinished
+    }
+
+    /// Calls and samples in it, in the order of their times.
+    pub fn children(&self) -> impl Iterator<Item = Node<'a>> + use<'a> {
+        let trace = self.trace;
+        let mut next = self.record.first_child;
+        std::iter::from_fn(move || {
+            let record = trace.nodes.get(next as usize)?;
+            next = record.next;
+            Some(trace.node(record))
+        })
+    }
+}
+
+impl ThreadTrace {
+    /// Its dense id.
+    pub fn id(&self) -> ThreadId {
+        self.id
+    }
+
+    /// Process, kernel thread id and last name.
+    pub fn thread(&self) -> &Thread {
+        &self.thread
+    }
+
+    /// How many samples it has.
+    pub fn sample_count(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Time of its first sample.
+    pub fn first_ns(&self) -> Option<u64> {
+        self.order.first().map(|first| self.samples[*first as usize].sample.time_ns)
+    }
+
+    /// Time of its last sample.
+    pub fn last_ns(&self) -> Option<u64> {
+        self.order.last().map(|last| self.samples[*last as usize].sample.time_ns)
+    }
+
+    /// The outermost calls and what lies between them, in the order of their times.
+    pub fn roots(&self) -> impl Iterator<Item = Node<'_>> {
+        self.roots.iter().map(|root| self.node(&self.nodes[*root as usize]))
+    }
+
+    /// Calls `f` with each sample and its stack, root first, in the order in which they were taken.
+    pub fn for_each_sample(&self, f: &mut dyn FnMut(&Sample, &[LocationId])) {
+        let mut stack = Vec::new();
+        for place in &self.order {
+            let SampleRecord { sample, path, frames } = &self.samples[*place as usize];
+            stack.clear();
+            let mut path = *path;
+            for _ in 0..*frames {
+                let (parent, location) = self.paths[path as usize];
+                stack.push(location);
+                path = parent;
+            }
+            stack.reverse();
+            f(sample, &stack);
+        }
+    }
+
+    fn node<'a>(&'a self, record: &'a NodeRecord) -> Node<'a> {
+        match &record.content {
+            Content::Call(record) => Node::Call(Call { trace: self, record }),
+            Content::Sample(place) => Node::Sample(&self.samples[*place as usize].sample),
+            Content::Gap { from_ns, to_ns } => Node::Gap { from_ns: *from_ns, to_ns: *to_ns },
+            Content::ThreadStart { time_ns } => Node::ThreadStart { time_ns: *time_ns },
+            Content::ThreadExit { time_ns } => Node::ThreadExit { time_ns: *time_ns },
+        }
+    }
+}
+
+/// No node.
+pub(super) const NO_NODE: u32 = NONE;
