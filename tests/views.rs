@@ -97,18 +97,7 @@ fn index<T: PartialEq>(table: &mut Vec<T>, value: T) -> u32 {
 }
 
 fn sample(time_ns: u64, weight: u32, end_reason: u16) -> Sample {
-    Sample {
-        time_ns,
-        trace_id: 1 << 32,
-        weight,
-        end_reason,
-        flags: 0,
-        state: 0,
-        syscall: None,
-        span: 0,
-        root_span: 0,
-        tags: [0; 10],
-    }
+    Sample { time_ns, trace_id: 1 << 32, weight, end_reason, ..Sample::default() }
 }
 
 /// A program as one meets them: a chain to main, forks, small fry, another thread, idle ones.

@@ -19,6 +19,16 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// A word as a shell would need it.
+pub fn shell_quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 fn is_unsafe(character: char) -> bool {
     character.is_control()
         // Line and paragraph separators, and the marks that turn the reading direction.
@@ -50,5 +60,15 @@ mod tests {
         check("\u{1b}[31mred", "\\u{1b}[31mred");
         check("\u{9b}2J", "\\u{9b}2J");
         check("x\u{202e}y\u{2028}", "x\\u{202e}y\\u{2028}");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_or_change_them() {
+        let check = |word: &str, expected: &str| assert_eq!(shell_quoted(word), expected);
+        check("/usr/bin/x-1", "/usr/bin/x-1");
+        check("", "''");
+        check("a file", "'a file'");
+        check("it's", r"'it'\''s'");
+        check("$HOME", "'$HOME'");
     }
 }

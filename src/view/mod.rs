@@ -6,13 +6,16 @@
 
 pub mod calls;
 mod date;
+pub mod dump;
 pub mod escape;
 pub mod export;
+mod load;
 mod names;
 mod profile;
 mod rows;
 mod summary;
 pub mod tree;
 
+pub use load::load;
 pub use profile::{Profile, ThreadGrower, ThreadProfile};
 pub use rows::Limits;

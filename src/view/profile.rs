@@ -108,7 +108,7 @@ pub struct ThreadGrower {
 }
 
 impl ThreadGrower {
-    /// Adds a sample with its stack, root first.
+    /// Adds a sample with its own stack, root first.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
         let count = Count { samples: 1, weight: u64::from(sample.weight) };
         let mark = if sample.trace_id == DROPPED_TRACE_ID {

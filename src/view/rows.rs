@@ -93,11 +93,11 @@ impl<'a> Rows<'a> {
         let first = pending.len();
         let linear = shown.len() == 1;
         if let Some((count, text)) = folded {
-            let mark = if linear { "╰╴" } else { "└─ " };
+            let mark = if linear { "╰╴ " } else { "└─ " };
             pending.push(Row::Folded { count, lead: format!("{lead}{mark}"), text });
         }
         let mut last = pending.is_empty() || pending.len() == first;
-        for (index, text) in self.texts(&shown).into_iter().rev() {
+        for (index, text) in self.texts(shown).into_iter().rev() {
             let (mark, bar) = match (linear, last) {
                 (true, _) => ("", ""),
                 (false, true) => ("└─ ", "   "),

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use traceprof_abi::unwind::EndReason;
 
 use super::date::utc;
-use super::escape::escaped;
+use super::escape::{escaped, shell_quoted};
 use super::profile::Profile;
 use super::rows::{counted, percent};
 use crate::trace::Value;
@@ -45,7 +45,7 @@ fn command(profile: &Profile) -> Option<String> {
     let words: Vec<String> = words
         .iter()
         .filter_map(|word| match word {
-            Value::Text(word) => Some(quoted(word)),
+            Value::Text(word) => Some(shell_quoted(word)),
             _ => None,
         })
         .collect();
@@ -53,16 +53,6 @@ fn command(profile: &Profile) -> Option<String> {
         (true, pid) => pid,
         (false, None) => Some(words.join(" ")),
         (false, Some(pid)) => Some(format!("{} ({pid})", words.join(" "))),
-    }
-}
-
-/// A word as a shell would need it.
-fn quoted(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -203,7 +193,8 @@ fn milliseconds(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
+/// For a reader that does not say it itself.
 fn unfinished(profile: &Profile) -> Option<String> {
     let text = "the recording did not end properly: this is all that was written until then";
-    (!profile.closed).then(|| text.to_owned())
+    (!profile.closed && profile.notices.is_empty()).then(|| text.to_owned())
 }

@@ -101,9 +101,12 @@ impl Sections<'_> {
 fn describe(profile: &ThreadProfile) -> String {
     let thread = &profile.thread;
     let name = escaped(&thread.name);
-    let process =
-        if thread.pid == thread.tid { String::new() } else { format!(" of {}", thread.pid) };
-    format!("thread {}{process} \"{name}\"", thread.tid)
+    let process = if thread.pid == thread.tid {
+        String::new()
+    } else {
+        format!(" of process {}", thread.pid)
+    };
+    format!("thread {} \"{name}\"{process}", thread.tid)
 }
 
 fn idle_threads(out: &mut dyn Write, threads: &[&ThreadProfile]) -> io::Result<()> {
