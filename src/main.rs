@@ -1,3 +1,7 @@
 //! Entry point of the command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    traceprof::cli::run(std::env::args_os()).into()
+}

@@ -10,6 +10,8 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod times;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
+
+pub use times::{system_time_ns, task_cpu_ns, task_cpu_or_ticks_ns};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,6 +240,11 @@ pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
         start_time: stat.starttime,
         cpu_ticks: stat.utime + stat.stime,
     })
+}
+
+/// Ticks of system time that a process has used.
+fn process_system_ticks(pid: i32) -> io::Result<u64> {
+    Ok(open(pid)?.stat().map_err(to_io)?.stime)
 }
 
 /// What a thread is doing. Needs the permission to trace it.

@@ -1,11 +1,17 @@
 //! The tests that need the built command or the whole tree, in one binary.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agent_image; // what the image must not contain
 mod baseline; // the targets without any recorder
+mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
+mod docs; // manual pages and completions against the command line
 mod errors; // messages and codes
 mod harm; // what a target must never notice
 mod record; // what a recording says, against what the target knows
+mod recorded_views; // print, dump, export of a recording
+mod snapshot; // whole outputs, kept beside the tests
 mod stop; // signals, exits, second thoughts
 mod tidy; // the house rules
-mod views; // print, dump, export
+mod views; // the views as whole texts, from profiles made by hand

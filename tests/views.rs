@@ -1,131 +1,286 @@
-//! The views of a recorded trace.
+//! The views as whole texts, from profiles made by hand.
 
-use std::fs;
-use std::sync::LazyLock;
+use traceprof::trace::{
+    Location, LocationId, Method, MethodId, Module, ModuleId, Sample, Thread, Value,
+};
+use traceprof::view::export::{self, ExportOptions, Format};
+use traceprof::view::tree::{self, TreeOptions};
+use traceprof::view::{Limits, Profile, ThreadGrower};
 
-use crate::common::{Recorder, Target, Trace, needs_recording, together, traceprof};
+use crate::snapshot;
 
-/// One recording of `split`, shared by the tests of this file.
-static SPLIT: LazyLock<Trace> = LazyLock::new(|| {
-    let mut target = Target::start("split", &[]);
-    let pid = target.pid().to_string();
-    let args = ["--pid", &pid, "--duration", "2", "--freq", "997"];
-    let outcome = Recorder::start_into(Trace::lasting("split"), &args).finish().expect_code(0);
-    target.goes_on_and_ends_by_itself();
-    outcome.trace
-});
+/// Reached the root.
+const ROOT: u16 = 0;
+/// Stopped in a gap of the unwind information.
+const GAP: u16 = 1;
 
-#[test]
-fn tree_shows_the_split_under_its_thread() {
-    needs_recording!();
-    let _machine = together();
-    let tree = SPLIT.view(&["print"]);
-    for name in ["split", "main", "caller_alpha", "kernel_alpha", "kernel_beta", "kernel_gamma"] {
-        assert!(tree.contains(name), "{name} in:\n{tree}");
+/// Makes a profile from stacks that are written as text.
+struct Maker {
+    profile: Profile,
+    time_ns: u64,
+}
+
+impl Maker {
+    fn new() -> Self {
+        let module = |path: &str| Module { path: path.to_owned(), build_id: vec![1] };
+        let profile = Profile {
+            modules: vec![module("/usr/bin/demo"), module("/usr/lib/libc.so.6")],
+            closed: true,
+            ..Profile::default()
+        };
+        Self { profile, time_ns: 1_000_000_000 }
     }
-    let line = |name: &str| tree.lines().position(|line| line.contains(name)).expect("a line");
-    assert!(line("main") < line("caller_alpha"), "root first");
-    assert!(line("kernel_alpha") < line("kernel_gamma"), "largest first");
-    assert!(tree.contains('%'), "percentages");
-}
 
-#[test]
-fn verbose_tree_has_a_place_on_every_line() {
-    needs_recording!();
-    let _machine = together();
-    let tree = SPLIT.view(&["print", "--verbose"]);
-    let kernel = tree.lines().find(|line| line.contains("kernel_alpha")).expect("a line");
-    assert!(kernel.contains("split.c:"), "file and line: {kernel}");
-    for line in tree.lines().filter(|line| line.contains("_start")) {
-        assert!(line.contains("+0x") || line.contains(':'), "module and offset: {line}");
+    fn metadata(mut self, key: &str, value: Value) -> Self {
+        self.profile.metadata.insert(key.to_owned(), value);
+        self
+    }
+
+    fn number(self, key: &str, number: u64) -> Self {
+        self.metadata(key, Value::Unsigned(number))
+    }
+
+    fn text(self, key: &str, text: &str) -> Self {
+        self.metadata(key, Value::Text(text.to_owned()))
+    }
+
+    fn list(self, key: &str, words: &[&str]) -> Self {
+        let words = words.iter().map(|word| Value::Text((*word).to_owned())).collect();
+        self.metadata(key, Value::List(words))
+    }
+
+    /// The location of `name`, `name:line` or `name@libc`.
+    fn location(&mut self, place: &str) -> LocationId {
+        let (name, module) = match place.strip_suffix("@libc") {
+            Some(name) => (name, 1),
+            None => (place, 0),
+        };
+        let (name, line) = match name.rsplit_once("::").or(name.rsplit_once(':')) {
+            Some((before, last)) if last.parse::<u32>().is_ok() => (before, last.parse().unwrap()),
+            _ => (name, 0),
+        };
+        let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
+        let method = Method { module: Some(ModuleId(module)), name: name.to_owned(), start_svma };
+        let method = MethodId(index(&mut self.profile.methods, method));
+        let location = Location {
+            method,
+            svma: start_svma + 4 + u64::from(line),
+            file: (line > 0).then(|| "src/demo.c".to_owned()),
+            line,
+            inline_parent: None,
+        };
+        LocationId(index(&mut self.profile.locations, location))
+    }
+
+    /// A thread with samples: stack, weight, end reason.
+    fn thread(mut self, tid: u32, name: &str, samples: &[(&str, u32, u16)]) -> Self {
+        let mut grower = ThreadGrower::default();
+        for (stack, weight, end_reason) in samples {
+            let stack: Vec<LocationId> =
+                stack.split_whitespace().map(|place| self.location(place)).collect();
+            self.time_ns += 1_000_000;
+            grower.add(&sample(self.time_ns, *weight, *end_reason), &stack);
+        }
+        let thread = Thread { pid: 100, tid, name: name.to_owned() };
+        self.profile.threads.push(grower.finish(thread));
+        self
     }
 }
 
-#[test]
-fn data_file_alone_is_enough() {
-    needs_recording!();
-    let _machine = together();
-    let with_index = SPLIT.view(&["print"]);
-    let alone = Trace::new();
-    fs::copy(SPLIT.path(), alone.path()).expect("copy of the data file");
-    assert!(SPLIT.index_path().exists() && !alone.index_path().exists());
-    let without_index = alone.view(&["print"]);
-    let body = |text: &str| -> Vec<String> {
-        let named = text.lines().filter(|line| !line.contains("out.trace"));
-        named.map(str::to_owned).collect()
-    };
-    assert_eq!(body(&with_index), body(&without_index));
-    assert!(alone.folded().count_of("kernel_alpha") > 100);
+fn index<T: PartialEq>(table: &mut Vec<T>, value: T) -> u32 {
+    let found = table.iter().position(|known| *known == value);
+    let at = found.unwrap_or_else(|| {
+        table.push(value);
+        table.len() - 1
+    });
+    u32::try_from(at).unwrap()
+}
+
+fn sample(time_ns: u64, weight: u32, end_reason: u16) -> Sample {
+    Sample { time_ns, trace_id: 1 << 32, weight, end_reason, ..Sample::default() }
+}
+
+/// A program as one meets them: a chain to main, forks, small fry, another thread, idle ones.
+fn demo() -> Profile {
+    let start = "_start __libc_start_main@libc main:10";
+    let under = |rest: &str| format!("{start} {rest}");
+    let (parse, hash, copy) = (
+        under("run:21 parse:30 next_token:44"),
+        under("run:22 hash:50 mix:61"),
+        under("run:22 hash:51 memcpy@libc"),
+    );
+    let small: Vec<String> =
+        ["a", "b", "c", "d"].iter().map(|name| under(&format!("run:23 log:70 {name}"))).collect();
+    let mut samples: Vec<(&str, u32, u16)> = vec![
+        (&parse, 300, ROOT),
+        (&hash, 400, ROOT),
+        (&copy, 90, ROOT),
+        (start, 10, ROOT),
+        ("mix:61", 6, GAP),
+        ("", 2, ROOT),
+    ];
+    samples.extend(small.iter().map(|stack| (stack.as_str(), 1, ROOT)));
+    let worker = "clone3@libc start_thread@libc worker:80";
+    let deep = format!("{worker} step:81 step:81 step:81");
+    // A call too light to be shown beside the only heavy one.
+    let aside = "clone3@libc start_thread@libc set_name@libc";
+    Maker::new()
+        .list("command_line", &["/usr/bin/demo", "--input", "a file", ""])
+        .number("pid", 100)
+        .text("engine", "perf")
+        .text("host", "example")
+        .text("kernel", "Linux 6.12.0")
+        .number("cpus", 2)
+        .number("freq_hz", 1000)
+        .number("period_ns", 1_000_000)
+        .number("start_realtime_ns", 1_795_260_153_000_000_000)
+        .number("start_monotonic_ns", 1_000_000_000)
+        .number("end_monotonic_ns", 2_500_000_000)
+        .number("cpu_time_ns", 1_000_000_000)
+        .number("kernel_included", 1)
+        .number("lost.ring_full", 2)
+        .number("lost.hole", 1)
+        .number("lost.busy", 0)
+        .metadata("attach_stops_ns", Value::List(vec![Value::Unsigned(41_000)]))
+        .number("detach_stopped_ns", 120_000)
+        .thread(101, "worker-1", &[(worker, 60, ROOT), (&deep, 240, ROOT), (aside, 1, ROOT)])
+        .thread(100, "demo", &samples)
+        .thread(102, "tiny-1", &[(worker, 2, ROOT)])
+        .thread(103, "tiny-2", &[(worker, 1, ROOT)])
+        .thread(104, "idle", &[])
+        .thread(105, "idle", &[])
+        .profile
+}
+
+fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize>) -> String {
+    let options = TreeOptions { verbose, limits: Limits { min_percent, depth } };
+    let mut out = Vec::new();
+    tree::write(profile, &options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn folded(profile: &Profile, threads: bool) -> String {
+    let mut out = Vec::new();
+    export::write(profile, &ExportOptions { format: Format::Folded, threads }, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 #[test]
-fn foreign_index_is_not_believed() {
-    needs_recording!();
-    let _machine = together();
-    let trace = Trace::new();
-    fs::copy(SPLIT.path(), trace.path()).expect("copy of the data file");
-    fs::write(trace.index_path(), vec![0xa5; 4096]).expect("an index of something else");
-    let output = traceprof(&["print"]).arg(trace.path()).output().expect("traceprof");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("kernel_alpha"), "{text}");
+fn print_is_a_summary_and_a_tree_per_thread() {
+    snapshot::check("tests/snapshots/print.txt", print(&demo(), false, 0.5, None).as_bytes());
 }
 
 #[test]
-fn dump_has_one_object_per_line() {
-    needs_recording!();
-    let _machine = together();
-    let text = SPLIT.view(&["dump"]);
-    assert!(text.lines().count() > 100, "{} lines", text.lines().count());
-    assert!(text.contains("kernel_alpha"));
+fn print_verbose_says_where_each_call_is() {
+    snapshot::check("tests/snapshots/verbose.txt", print(&demo(), true, 0.5, None).as_bytes());
 }
 
 #[test]
-fn json_dump_is_one_object_per_line() {
-    needs_recording!();
-    let _machine = together();
-    let text = SPLIT.view(&["dump", "--json"]);
-    let mut objects = 0;
-    for line in text.lines() {
-        let value: serde_json::Value = serde_json::from_str(line).expect(line);
-        assert!(value.is_object(), "{line}");
-        objects += 1;
+fn print_without_a_threshold_shows_everything() {
+    let text = print(&demo(), false, 0.0, None);
+    assert!(!text.contains("..."), "{text}");
+    snapshot::check("tests/snapshots/everything.txt", text.as_bytes());
+}
+
+#[test]
+fn print_to_a_depth_sums_up_what_is_deeper() {
+    snapshot::check("tests/snapshots/depth.txt", print(&demo(), false, 0.5, Some(4)).as_bytes());
+}
+
+#[test]
+fn a_trace_without_metadata_or_samples_prints_what_there_is() {
+    let bare = Maker::new().thread(7, "", &[]).profile;
+    assert_eq!(
+        print(&bare, false, 0.5, None),
+        "samples   0 for 0 periods in 0 threads\n\n1 thread without a sample: \"\"\n"
+    );
+    assert_eq!(folded(&bare, true), "");
+}
+
+#[test]
+fn names_from_the_target_cannot_move_the_cursor_or_break_a_line() {
+    let mut profile = Maker::new().thread(1, "\u{1b}[2Jx\ny", &[("a b", 1, ROOT)]).profile;
+    profile.methods[1].name = "f\r\n\u{202e};9 1".to_owned();
+    profile.modules[0].path = "/x/\u{7}bell".to_owned();
+    profile.metadata.insert("host".to_owned(), Value::Text("h\n\u{9b}".to_owned()));
+    profile.notices.push("odd\u{0}".to_owned());
+    for text in [print(&profile, false, 0.0, None), print(&profile, true, 0.0, None)] {
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert!(text.contains("f\\r\\n\\u{202e};9 1"), "{text}");
     }
-    assert!(objects > 100, "{objects} objects");
+    assert_eq!(folded(&profile, true), "\\u{1b}[2Jx\\ny;a;f\\r\\n\\u{202e}:9_1 1\n");
 }
 
 #[test]
-fn folded_stacks_sum_up_to_the_tree() {
-    needs_recording!();
-    let _machine = together();
-    let folded = SPLIT.folded();
-    assert!(folded.total() > 1000, "{} samples", folded.total());
-    assert!(folded.percent_of("main") > 95.0, "{:.1} % reach main", folded.percent_of("main"));
+fn siblings_of_one_name_are_told_apart() {
+    let stacks = [("main init", 3, ROOT), ("main init@libc", 2, ROOT)];
+    let profile = Maker::new().thread(1, "x", &stacks).profile;
+    let text = print(&profile, false, 0.0, None);
+    assert!(text.contains("├─ init (demo)\n"), "{text}");
+    assert!(text.contains("└─ init (libc.so.6)\n"), "{text}");
 }
 
 #[test]
-fn export_to_an_existing_file_needs_force() {
-    needs_recording!();
-    let _machine = together();
-    let file = SPLIT.dir().join("in-the-way");
-    fs::write(&file, "precious").expect("a file in the way");
-    let mut command = traceprof(&["export"]);
-    command.arg(SPLIT.path()).args(["--format", "folded", "--output"]).arg(&file);
-    let output = command.output().expect("traceprof");
-    assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(fs::read(&file).expect("the file"), b"precious");
+fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
+    let mut maker = Maker::new().thread(1, "x", &[("main:1", 1, ROOT)]);
+    let main = maker.location("main:1");
+    let inlined = Method { module: Some(ModuleId(0)), name: "get".to_owned(), start_svma: 0 };
+    maker.profile.methods.push(inlined);
+    let method = MethodId(u32::try_from(maker.profile.methods.len() - 1).unwrap());
+    let file = Some("src/get.h".to_owned());
+    let inlined = Location { method, svma: 4, file, line: 9, inline_parent: Some(main) };
+    maker.profile.locations.push(inlined);
+    let inlined = LocationId(u32::try_from(maker.profile.locations.len() - 1).unwrap());
+    let called = maker.location("get:9");
+    let mut grower = ThreadGrower::default();
+    grower.add(&sample(5, 1, ROOT), &[main, inlined]);
+    grower.add(&sample(6, 1, ROOT), &[main, called]);
+    let thread = Thread { pid: 1, tid: 1, name: "x".to_owned() };
+    maker.profile.threads = vec![grower.finish(thread)];
+    assert_eq!(folded(&maker.profile, false), "main;get 2\n");
+    let text = print(&maker.profile, true, 0.0, None);
+    assert!(text.contains("get at src/get.h:9 (inlined)\n"), "{text}");
+    assert!(text.contains("get at src/demo.c:9\n"), "{text}");
 }
 
 #[test]
-fn closed_pipe_is_no_error() {
-    needs_recording!();
-    let _machine = together();
-    let script = "\"$0\" dump \"$1\" | head -n 1; echo ${PIPESTATUS[0]}";
-    let mut shell = std::process::Command::new("bash");
-    shell.args(["-c", script, env!("CARGO_BIN_EXE_traceprof")]).arg(SPLIT.path());
-    let output = shell.output().expect("bash");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!((lines.len(), lines.last()), (2, Some(&"0")), "one object, then the code: {text}");
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+fn a_location_that_is_not_defined_is_unknown_not_a_panic() {
+    let mut profile = Maker::new().profile;
+    let mut grower = ThreadGrower::default();
+    grower.add(&sample(5, 1, 999), &[LocationId(77)]);
+    profile.threads = vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned() })];
+    let location =
+        Location { method: MethodId(9), svma: 16, file: None, line: 0, inline_parent: None };
+    profile.locations.push(location);
+    assert_eq!(folded(&profile, false), "[truncated];[unknown] 1\n");
+    assert!(print(&profile, true, 0.0, None).contains("unknown reason 1"));
+}
+
+#[test]
+fn a_stack_of_many_thousand_frames_is_a_straight_column() {
+    let mut maker = Maker::new();
+    let frames: Vec<LocationId> =
+        (0..20_000).map(|level| maker.location(if level % 2 == 0 { "f" } else { "g" })).collect();
+    let mut grower = ThreadGrower::default();
+    grower.add(&sample(5, 1, 5), &frames);
+    maker.profile.threads = vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned() })];
+    let text = print(&maker.profile, false, 0.0, None);
+    assert_eq!(text.lines().filter(|line| line.ends_with("  f")).count(), 10_000);
+    assert_eq!(
+        text.lines().map(str::len).max().unwrap(),
+        text.lines().map(str::len).max().unwrap()
+    );
+    assert!(text.lines().all(|line| line.len() < 120), "the column moved");
+}
+
+#[test]
+fn folded_counts_add_up_to_the_weight_of_all_samples() {
+    let profile = demo();
+    let text = folded(&profile, false);
+    let sum: u64 =
+        text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, profile.count().weight);
+    assert!(text.lines().is_sorted());
+    snapshot::check("tests/snapshots/demo.folded", text.as_bytes());
+    snapshot::check("tests/snapshots/threads.folded", folded(&profile, true).as_bytes());
 }

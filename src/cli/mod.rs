@@ -1,1 +1,57 @@
-//! The command line: arguments, progress, exit codes.
+//! The command: arguments, the terminal, exit codes.
+//!
+//! Invariants: data goes to the standard output and nothing else does; every failure is one line on
+//! the standard error and a documented exit code; only `main` ends the process.
+
+pub mod arguments;
+pub mod documents;
+mod dump;
+pub mod exit;
+mod export;
+mod output;
+mod print;
+mod progress;
+mod record;
+pub mod values;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::FromArgMatches;
+
+use arguments::{Action, Arguments, definition};
+use exit::{ExitCode, Failure};
+
+/// Runs the command line `words` and says how it ended.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let parsed = definition()
+        .try_get_matches_from(words)
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version come this way too. A closed output has nobody to tell.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
+        }
+    };
+    match act(arguments.action) {
+        Ok(()) => ExitCode::Ok,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::Ok,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "{failure}");
+            failure.code
+        }
+    }
+}
+
+fn act(action: Action) -> Result<(), Failure> {
+    match action {
+        Action::Record(arguments) => record::run(arguments),
+        Action::Print(arguments) => print::run(arguments),
+        Action::Dump(arguments) => dump::run(&arguments),
+        Action::Export(arguments) => export::run(arguments),
+        Action::Completions(arguments) => documents::completions(&arguments),
+        Action::Man(arguments) => documents::man(&arguments),
+    }
+}

@@ -36,6 +36,7 @@ mod gadget;
 mod guardian;
 mod held;
 mod hole;
+pub mod image;
 mod identity;
 mod plan;
 mod preflight;

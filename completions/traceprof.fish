@@ -1,0 +1,57 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_traceprof_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_traceprof_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_traceprof_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_traceprof_using_subcommand
+    set -l cmd (__fish_traceprof_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c traceprof -n "__fish_traceprof_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_needs_command" -s V -l version -d 'Print version'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Record a running process, or a program that is started for it'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter may kill it for a system call that is made in it'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
+complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded (default: by the extension of the output, .folded or .collapsed)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart: the thread\'s name is the first frame'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'

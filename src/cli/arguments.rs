@@ -1,0 +1,287 @@
+//! The command line: every subcommand and option, and nothing else.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use super::exit::ExitCode;
+use super::values::{Percent, Rate, RecordingTime};
+use crate::view::export::Format;
+
+/// Attach sampling profiler for Linux
+///
+/// Samples the call stacks of a running program, or of one that it starts, and writes them to a
+/// trace file. The program needs no preparation and is not restarted; after the recording nothing
+/// is left behind in it.
+#[derive(Debug, Parser)]
+#[command(name = "traceprof", version, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Record a running process, or a program that is started for it
+    ///
+    /// Records until the duration is over, the target ends, or Ctrl-C or SIGTERM is received; whatever
+    /// ends it, the samples taken so far are kept. A started program is sampled from its first
+    /// instruction and is waited for; how it ended is part of the closing report.
+    #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>\n       \
+        traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]
+    Record(RecordArguments),
+    /// Print a trace: a summary, then the call tree of each thread
+    ///
+    /// Threads and calls are listed heaviest first. Only forks are indented: a line below another one
+    /// at the same column is called by it. `total` counts the sampling periods spent in a call and in
+    /// all that it called, `self` those in the call alone; the percentages `total %` and `self %` are
+    /// of the thread, `all %` is of the trace. What is left out is always summed up in a line of its
+    /// own. [truncated] stands for the callers of a stack that could not be followed to its root.
+    Print(PrintArguments),
+    /// List everything a trace holds, one object a line
+    ///
+    /// First every object of the data file in its order, then every cell of the index file. These are
+    /// the raw records of the file format; for a readable profile use `traceprof print`.
+    Dump(DumpArguments),
+    /// Convert a trace for another tool
+    ///
+    /// The format `folded` has a line `root;caller;leaf COUNT` per stack, as flame graph tools read
+    /// it; counts are sampling periods. A `;` in a name becomes `:`.
+    Export(ExportArguments),
+    /// Print the completion script for a shell
+    ///
+    /// The script goes where the shell looks for it; bash, for example, reads
+    /// ~/.local/share/bash-completion/completions/traceprof.
+    Completions(CompletionsArguments),
+    /// Write the manual pages to a directory
+    #[command(hide = true)]
+    Man(ManArguments),
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "command"]))]
+pub struct RecordArguments {
+    /// Process to record
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+
+    /// How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target's end)
+    #[arg(short, long, value_name = "TIME")]
+    pub duration: Option<RecordingTime>,
+
+    /// Trace file to write; its index is written beside it, with .idx appended
+    ///
+    /// Default: traceprof-PID-N.trace or traceprof-COMMAND-N.trace in the current directory, N
+    /// being the first number that is free.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Samples per second of CPU time of each thread: 1 to 50000, or max
+    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value = "199")]
+    pub rate: Rate,
+
+    /// Replace an existing trace file
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Record a target whose seccomp filter may kill it for a system call that is made in it
+    #[arg(long)]
+    pub allow_seccomp: bool,
+
+    /// Leave out time spent in the kernel, also where it could be seen
+    #[arg(long)]
+    pub no_kernel: bool,
+
+    /// Exit with code 5 if the quality of the recording is below this
+    #[arg(long, value_name = "PERCENT")]
+    pub fail_under: Option<Percent>,
+
+    /// Program to start and record, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `print`.
+#[derive(Debug, Args)]
+pub struct PrintArguments {
+    /// Trace file to print
+    pub file: PathBuf,
+
+    /// Say for every call where it is: file and line, or module and offset
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Sum up calls and threads below this share; 0 shows everything
+    #[arg(long, value_name = "PERCENT", default_value = "0.5")]
+    pub min_percent: Percent,
+
+    /// Sum up calls deeper than this
+    #[arg(long, value_name = "LEVELS")]
+    pub depth: Option<usize>,
+
+    /// File to write instead of the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `dump`.
+#[derive(Debug, Args)]
+pub struct DumpArguments {
+    /// Trace file to list
+    pub file: PathBuf,
+
+    /// Write JSON Lines: one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub struct ExportArguments {
+    /// Trace file to convert
+    pub file: PathBuf,
+
+    /// Format to write: folded (default: by the extension of the output, .folded or .collapsed)
+    #[arg(short, long)]
+    pub format: Option<Format>,
+
+    /// File to write; - or none is the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Keep threads apart: the thread's name is the first frame
+    #[arg(short, long)]
+    pub threads: bool,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArguments {
+    /// Shell to complete for
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+pub struct ManArguments {
+    /// Directory to write to
+    pub directory: PathBuf,
+}
+
+/// A command line worth showing, and what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Example {
+    /// The subcommand it belongs to.
+    pub action: &'static str,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// The command line.
+    pub line: &'static str,
+}
+
+const fn example(action: &'static str, purpose: &'static str, line: &'static str) -> Example {
+    Example { action, purpose, line }
+}
+
+/// The examples of the help and of the manual; the tests parse each of them.
+pub const EXAMPLES: [Example; 11] = [
+    example(
+        "record",
+        "Record process 4711 for five seconds",
+        "traceprof record --pid 4711 --duration 5 --output out.trace",
+    ),
+    example(
+        "record",
+        "Start a program and record it to its end",
+        "traceprof record -o out.trace -- python3 report.py --all",
+    ),
+    example(
+        "record",
+        "Record ten minutes at 999 samples a second, without a word",
+        "traceprof record -q -F 999 -d 10m -o out.trace -p 4711",
+    ),
+    example(
+        "record",
+        "In a script: fail if less than 95 % of the recording is good",
+        "traceprof record -p 4711 -d 30 --fail-under 95",
+    ),
+    example("print", "Print the call trees", "traceprof print out.trace"),
+    example("print", "The same with file and line", "traceprof print --verbose out.trace"),
+    example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
+    example("dump", "List the objects of a trace", "traceprof dump out.trace"),
+    example("dump", "The same for a script", "traceprof dump --json out.trace"),
+    example(
+        "export",
+        "Write folded stacks to a file",
+        "traceprof export out.trace --format folded --output out.folded",
+    ),
+    example("completions", "Print the completion script for bash", "traceprof completions bash"),
+];
+
+/// The whole definition, with examples and exit codes in the help.
+pub fn definition() -> clap::Command {
+    let mut definition = Arguments::command()
+        .after_help(with_examples(&["record", "print"]))
+        .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
+    for action in ["record", "print", "dump", "export", "completions"] {
+        definition = definition.mut_subcommand(action, |command| {
+            let examples = with_examples(&[action]);
+            let long = format!("{examples}\n\n{}", exit_codes());
+            command.after_help(examples).after_long_help(long)
+        });
+    }
+    definition
+}
+
+fn with_examples(actions: &[&str]) -> String {
+    let mut text = String::from("Examples:");
+    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
+        text.push_str(&format!("\n  {}:\n    {}", example.purpose, example.line));
+    }
+    text
+}
+
+fn exit_codes() -> String {
+    let mut text = String::from("Exit codes:");
+    for code in ExitCode::ALL {
+        text.push_str(&format!("\n  {}  {}", code.number(), code.meaning()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn every_example_is_a_valid_command_line() {
+        for example in EXAMPLES {
+            let words = example.line.split_whitespace();
+            let matches = definition().try_get_matches_from(words);
+            let action = matches.unwrap_or_else(|error| panic!("{}: {error}", example.line));
+            assert_eq!(action.subcommand_name(), Some(example.action));
+        }
+    }
+}

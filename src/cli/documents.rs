@@ -1,0 +1,169 @@
+//! The manual pages and completion scripts, generated from the definition of the command line.
+
+use std::fs;
+use std::io::{self, Write};
+
+use anyhow::Context;
+use clap::Command;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::arguments::{Arguments, CompletionsArguments, EXAMPLES, ManArguments, definition};
+use super::exit::{ExitCode, Failure};
+use super::output::Destination;
+
+/// A generated file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// All manual pages and completion scripts.
+pub fn documents() -> io::Result<Vec<Document>> {
+    let mut documents = manual()?;
+    for (shell, path) in [
+        (Shell::Bash, "completions/traceprof.bash"),
+        (Shell::Zsh, "completions/_traceprof"),
+        (Shell::Fish, "completions/traceprof.fish"),
+    ] {
+        documents.push(Document { path: path.to_owned(), bytes: completion(shell) });
+    }
+    Ok(documents)
+}
+
+/// Prints the completion script of a shell.
+pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
+    let script = completion(arguments.shell);
+    Destination::Standard.write(|out| out.write_all(&script).map_err(super::output::unwritable))
+}
+
+/// Writes the manual pages.
+pub(super) fn man(arguments: &ManArguments) -> Result<(), Failure> {
+    let write = || -> anyhow::Result<()> {
+        for page in manual()? {
+            let name = page.path.rsplit('/').next().unwrap_or(&page.path);
+            let path = arguments.directory.join(name);
+            fs::write(&path, &page.bytes).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    };
+    write().map_err(|error| Failure::new(ExitCode::Output, error))
+}
+
+fn completion(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut visible(), "traceprof", &mut script);
+    script
+}
+
+/// The definition without hidden subcommands: the generators do not leave them out.
+fn visible() -> Command {
+    let whole = definition();
+    let shown: Vec<Command> =
+        whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    Command::new("traceprof")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(whole.get_about().cloned().unwrap_or_default())
+        .long_about(whole.get_long_about().cloned().unwrap_or_default())
+        .disable_help_subcommand(true)
+        .subcommand_required(true)
+        .subcommands(shown)
+}
+
+fn manual() -> io::Result<Vec<Document>> {
+    let mut root = visible();
+    root.build();
+    let actions: Vec<&str> = root.get_subcommands().map(Command::get_name).collect();
+    let mut pages = vec![page(&root, "traceprof", &["record", "print"], &actions)?];
+    for command in root.get_subcommands() {
+        let action = command.get_name();
+        pages.push(page(command, &format!("traceprof-{action}"), &[action], &actions)?);
+    }
+    Ok(pages)
+}
+
+fn page(command: &Command, name: &str, examples: &[&str], all: &[&str]) -> io::Result<Document> {
+    let source = format!("traceprof {}", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.clone()).title(name).source(source).manual("traceprof manual");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    write_synopsis(&mut page, command)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    write_examples(&mut page, examples)?;
+    write_exit_status(&mut page)?;
+    write_see_also(&mut page, name, all)?;
+    Ok(Document { path: format!("man/{name}.1"), bytes: without_repeats(page) })
+}
+
+/// The generator begins every section with the same two lines; once is enough.
+fn without_repeats(page: Vec<u8>) -> Vec<u8> {
+    let quote = |line: &[u8]| line.starts_with(b".ie ") || line.starts_with(b".el ");
+    let lines = page.split_inclusive(|byte| *byte == b'\n').enumerate();
+    let kept = lines.filter(|(number, line)| *number < 2 || !quote(line));
+    kept.flat_map(|(_, line)| line.iter().copied()).collect()
+}
+
+fn write_synopsis(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
+    let usage = command.clone().render_usage().to_string();
+    writeln!(page, ".SH SYNOPSIS\n.nf")?;
+    for line in usage.trim_start_matches("Usage:").lines() {
+        writeln!(page, "{}", roff(line.trim()))?;
+    }
+    writeln!(page, ".fi")
+}
+
+fn write_examples(page: &mut Vec<u8>, actions: &[&str]) -> io::Result<()> {
+    writeln!(page, ".SH EXAMPLES")?;
+    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
+        let (purpose, line) = (roff(example.purpose), roff(example.line));
+        writeln!(page, ".PP\n{purpose}:\n.PP\n.RS 4\n.nf\n{line}\n.fi\n.RE")?;
+    }
+    Ok(())
+}
+
+fn write_exit_status(page: &mut Vec<u8>) -> io::Result<()> {
+    writeln!(page, ".SH \"EXIT STATUS\"")?;
+    for code in ExitCode::ALL {
+        writeln!(page, ".TP\n.B {}\n{}", code.number(), roff(code.meaning()))?;
+    }
+    Ok(())
+}
+
+fn write_see_also(page: &mut Vec<u8>, name: &str, actions: &[&str]) -> io::Result<()> {
+    let mut others = vec!["traceprof".to_owned()];
+    others.extend(actions.iter().map(|action| format!("traceprof-{action}")));
+    others.retain(|other| other != name);
+    let mut others: Vec<String> =
+        others.iter().map(|other| format!("\\fB{}\\fR(1)", roff(other))).collect();
+    others.push("\\fBtraceprof\\-data\\fR(5)".to_owned());
+    writeln!(page, ".SH \"SEE ALSO\"\n{}", others.join(",\n"))
+}
+
+/// Text that roff prints as it is.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    match text.as_bytes().first() {
+        Some(b'.' | b'\'') => format!("\\&{text}"),
+        _ => text,
+    }
+}
+
+/// The long options of every visible subcommand, by the name of its page.
+pub fn long_options() -> Vec<(String, Vec<String>)> {
+    let mut root = <Arguments as clap::CommandFactory>::command();
+    root.build();
+    let of = |command: &Command| {
+        let options = command.get_arguments().filter(|option| !option.is_hide_set());
+        options.filter_map(|option| option.get_long()).map(str::to_owned).collect()
+    };
+    let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| (format!("traceprof-{}", command.get_name()), of(command))).collect()
+}

@@ -1,0 +1,28 @@
+//! `traceprof dump`.
+
+use std::io::Write;
+
+use super::arguments::DumpArguments;
+use super::exit::{ExitCode, Failure};
+use super::output::{Destination, unwritable};
+use crate::view::dump::{self, DumpError, Form};
+use crate::view::escape::escaped;
+
+/// Lists the trace.
+pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {
+    let form = if arguments.json { Form::Json } else { Form::Text };
+    let mut indexed = true;
+    Destination::Standard.write(|out| {
+        indexed = dump::write(&arguments.file, form, out).map_err(|error| match error {
+            DumpError::Trace(error) => Failure::new(ExitCode::Failure, error),
+            DumpError::Output(error) => unwritable(error),
+        })?;
+        Ok(())
+    })?;
+    if !indexed {
+        let index = dump::index_path(&arguments.file).display().to_string();
+        let note = format!("note: there is no index file {}", escaped(&index));
+        let _ = writeln!(std::io::stderr(), "{note}");
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! How the command ends: the exit codes, and the failures that lead to them.
+
+use std::fmt;
+use std::io;
+
+use crate::view::escape::escaped;
+
+/// An exit code. Scripts rely on these: a number never changes its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Done.
+    Ok = 0,
+    /// Anything that has no code of its own.
+    Failure = 1,
+    /// The arguments make no sense (the parser's own code).
+    Usage = 2,
+    /// The target may not be traced by this user.
+    NotPermitted = 3,
+    /// The recording is written, and holds no sample.
+    NoSamples = 4,
+    /// The recording is written, and its quality is below `--fail-under`.
+    LowQuality = 5,
+    /// The output could not be written.
+    Output = 6,
+    /// The target ended before there was any data.
+    TargetGone = 7,
+}
+
+impl ExitCode {
+    /// All codes in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Ok,
+        Self::Failure,
+        Self::Usage,
+        Self::NotPermitted,
+        Self::NoSamples,
+        Self::LowQuality,
+        Self::Output,
+        Self::TargetGone,
+    ];
+
+    /// The number that the shell sees.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// What it means, as the help and the manual say it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "done",
+            Self::Failure => "failed for a reason without a code of its own",
+            Self::Usage => "the arguments make no sense",
+            Self::NotPermitted => "not permitted to trace the target",
+            Self::NoSamples => "the recording is written, but it holds no sample",
+            Self::LowQuality => "the recording is written, but its quality is below --fail-under",
+            Self::Output => "the output could not be written (exists, no space, no access)",
+            Self::TargetGone => "the target ended before there was any data",
+        }
+    }
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code.number())
+    }
+}
+
+/// Why the command failed, and the code that says so.
+#[derive(Debug)]
+pub struct Failure {
+    /// The code.
+    pub code: ExitCode,
+    /// What happened, from the outside in; the last part says what to do.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// A failure with this code.
+    pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
+        Self { code, error: error.into() }
+    }
+
+    /// The reader of our output went away, as `head` does: nobody is left to be told.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.error.chain().any(|cause| {
+            cause
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut message = String::new();
+        for cause in self.error.chain().map(|cause| cause.to_string()) {
+            // Some errors quote their cause themselves.
+            if !message.contains(&cause) {
+                let between = if message.is_empty() { "" } else { ": " };
+                message.push_str(between);
+                message.push_str(&cause);
+            }
+        }
+        // One line, whatever a file name or a foreign message holds.
+        write!(f, "traceprof: {}", escaped(&message.replace('\n', " ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_the_documented_numbers() {
+        let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_failure_is_one_line_without_control_characters() {
+        let error = anyhow::anyhow!("no such file: look\n  twice").context("reading a\u{1b}[2J");
+        let line = Failure::new(ExitCode::Failure, error).to_string();
+        assert_eq!(line, "traceprof: reading a\\u{1b}[2J: no such file: look   twice");
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("no space").context("cannot write x: no space; free some");
+        let line = Failure::new(ExitCode::Output, error).to_string();
+        assert_eq!(line, "traceprof: cannot write x: no space; free some");
+    }
+
+    #[test]
+    fn only_a_broken_pipe_is_quiet() {
+        let of = |kind: io::ErrorKind| {
+            let error = anyhow::Error::from(io::Error::from(kind)).context("writing the output");
+            Failure::new(ExitCode::Output, error).is_broken_pipe()
+        };
+        assert!(of(io::ErrorKind::BrokenPipe));
+        assert!(!of(io::ErrorKind::StorageFull));
+    }
+}

@@ -1,0 +1,159 @@
+//! Where a view goes: the standard output, or a file that appears complete or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+
+use super::exit::{ExitCode, Failure};
+use crate::view::dump::index_path;
+
+/// Where to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// The standard output.
+    Standard,
+    /// A file.
+    File {
+        /// Its name.
+        path: PathBuf,
+        /// Replace it if it exists.
+        force: bool,
+    },
+}
+
+impl Destination {
+    /// From the options; `-` is the standard output. The trace that is read is never written over,
+    /// not even by force.
+    pub(super) fn new(path: Option<PathBuf>, force: bool, trace: &Path) -> Result<Self, Failure> {
+        let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
+            return Ok(Self::Standard);
+        };
+        let same = |other: &Path| match (fs::canonicalize(&path), fs::canonicalize(other)) {
+            (Ok(path), Ok(other)) => path == other,
+            _ => false,
+        };
+        if same(trace) || same(&index_path(trace)) {
+            let error = anyhow!("{} is the trace itself: name another output", path.display());
+            return Err(Failure::new(ExitCode::Output, error));
+        }
+        Ok(Self::File { path, force })
+    }
+
+    /// Lets `write` write there. What `write` itself finds wrong keeps its own code.
+    pub(super) fn write(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Standard => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                write(&mut out)?;
+                out.flush().map_err(unwritable)
+            }
+            Self::File { path, force } => {
+                let whole = |error: io::Error| {
+                    let context = format!("writing {}", path.display());
+                    Failure::new(ExitCode::Output, anyhow::Error::from(error).context(context))
+                };
+                let mut file = NewFile::create(path, *force)?;
+                write(&mut file.out)?;
+                file.out.flush().map_err(whole)?;
+                file.finish()
+            }
+        }
+    }
+}
+
+/// A failed write to the output.
+pub(super) fn unwritable(error: io::Error) -> Failure {
+    Failure::new(ExitCode::Output, anyhow::Error::from(error).context("writing the output"))
+}
+
+/// A file under another name until it is complete.
+#[derive(Debug)]
+struct NewFile {
+    path: PathBuf,
+    /// Its name until then; none for a device or a pipe, which is written as it is.
+    partial: Option<PathBuf>,
+    force: bool,
+    out: BufWriter<File>,
+}
+
+impl NewFile {
+    fn create(path: &Path, force: bool) -> Result<Self, Failure> {
+        let partial = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                let error = anyhow!("{} is a directory: name a file", path.display());
+                return Err(Failure::new(ExitCode::Output, error));
+            }
+            Ok(found) if !found.is_file() => None,
+            Ok(_) if !force => return Err(exists(path)),
+            _ => Some(partial_path(path)),
+        };
+        let file = match &partial {
+            // Never through a link that somebody else laid there.
+            Some(partial) => File::create_new(partial),
+            None => File::options().write(true).open(path),
+        };
+        let file = file
+            .with_context(|| format!("creating {}", path.display()))
+            .map_err(|error| Failure::new(ExitCode::Output, error))?;
+        Ok(Self { path: path.to_owned(), partial, force, out: BufWriter::new(file) })
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let Some(partial) = self.partial.take() else {
+            return Ok(());
+        };
+        let placed = if self.force {
+            fs::rename(&partial, &self.path)
+        } else {
+            place_new(&partial, &self.path)
+        };
+        if placed.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        match placed {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(&self.path)),
+            placed => placed
+                .with_context(|| format!("writing {}", self.path.display()))
+                .map_err(|error| Failure::new(ExitCode::Output, error)),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            // Best effort: the failure that led here is the one to report.
+            let _ = fs::remove_file(partial);
+        }
+    }
+}
+
+/// Gives the file its name unless that name is taken. A link, other than a rename, never replaces;
+/// file systems without links get the check that they can have.
+fn place_new(partial: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(partial, path) {
+        Ok(()) => fs::remove_file(partial),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) if path.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(partial, path),
+    }
+}
+
+fn partial_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.partial", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn exists(path: &Path) -> Failure {
+    let error =
+        anyhow!("{} exists: choose another name, or replace it with --force", path.display());
+    Failure::new(ExitCode::Output, error)
+}

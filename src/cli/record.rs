@@ -1,0 +1,203 @@
+//! `traceprof record`: arguments to options, the recording, the closing report, the outcome.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use anyhow::anyhow;
+
+use super::arguments::RecordArguments;
+use super::exit::{ExitCode, Failure};
+use super::progress;
+use super::values::Percent;
+use crate::record::{Options, RecordError, Summary, Target, record};
+use crate::view::escape::{escaped, shell_quoted};
+
+/// Records and reports.
+pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
+    let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
+    let options = options(arguments);
+    let mut observer = progress::observer(quiet);
+    let recorded = record(&options, observer.as_mut());
+    // Takes the live line away before anything else is printed.
+    drop(observer);
+    let summary = recorded.map_err(failure)?;
+    if !quiet {
+        // Nobody to tell when the standard error is closed; the trace is written all the same.
+        let _ = trailer(&summary, &mut io::stderr().lock());
+    }
+    outcome(&summary, fail_under)
+}
+
+fn options(arguments: RecordArguments) -> Options {
+    let target = match arguments.pid {
+        Some(pid) => Target::Pid(pid),
+        None => Target::Command(arguments.command),
+    };
+    let output = arguments.output.unwrap_or_else(|| free_name(&target, taken));
+    Options {
+        target,
+        output,
+        force: arguments.force,
+        duration: arguments.duration.map(|time| time.0),
+        freq_hz: arguments.rate.0,
+        allow_seccomp: arguments.allow_seccomp,
+        kernel: !arguments.no_kernel,
+    }
+}
+
+/// The first name of the default series for which there is neither a data nor an index file.
+fn free_name(target: &Target, taken: impl Fn(&Path) -> bool) -> PathBuf {
+    let name = match target {
+        Target::Pid(pid) => pid.to_string(),
+        Target::Command(words) => {
+            let program = words.first().map(Path::new).and_then(Path::file_name);
+            program.unwrap_or(OsStr::new("command")).to_string_lossy().into_owned()
+        }
+    };
+    let safe = |character: char| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '+' | '-' => character,
+        _ => '_',
+    };
+    let name: String = name.chars().map(safe).take(100).collect();
+    let mut number = 1u32;
+    loop {
+        let path = PathBuf::from(format!("traceprof-{name}-{number}.trace"));
+        if number == u32::MAX || !taken(&path) {
+            return path;
+        }
+        number += 1;
+    }
+}
+
+fn taken(path: &Path) -> bool {
+    let mut index = path.as_os_str().to_owned();
+    index.push(".idx");
+    path.symlink_metadata().is_ok() || Path::new(&index).symlink_metadata().is_ok()
+}
+
+/// The closing report.
+fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let width = summary.text.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let width = width.max("command".len());
+    for (label, value) in &summary.text {
+        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))?;
+    }
+    if let Some(status) = summary.command_status {
+        writeln!(out, "{:width$}  {}", "command", ended(status))?;
+    }
+    let output = shell_quoted(&summary.output.display().to_string());
+    writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))
+}
+
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// What a finished recording comes to.
+fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure> {
+    let (output, quality) = (summary.output.display(), summary.quality_percent);
+    if summary.samples == 0 {
+        let error = anyhow!(
+            "no samples: the target used no CPU time that could be seen; {output} is written \
+             (record for longer, or while the target works)"
+        );
+        return Err(Failure::new(ExitCode::NoSamples, error));
+    }
+    match fail_under {
+        // A quality that is no number is not good enough either.
+        Some(Percent(least)) if quality < least || quality.is_nan() => {
+            let error = anyhow!(
+                "quality {quality:.2} % is below the {least} % of --fail-under; {output} is written"
+            );
+            Err(Failure::new(ExitCode::LowQuality, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failure(error: RecordError) -> Failure {
+    match error {
+        RecordError::NotPermitted(error) => Failure::new(ExitCode::NotPermitted, error),
+        RecordError::TargetGone(error) => Failure::new(ExitCode::TargetGone, error),
+        RecordError::Output(error) => Failure::new(ExitCode::Output, error),
+        RecordError::Usage(text) => Failure::new(ExitCode::Usage, anyhow!(text)),
+        RecordError::Other(error) => Failure::new(ExitCode::Failure, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary() -> Summary {
+        Summary {
+            text: vec![
+                ("engine".to_owned(), "perf".to_owned()),
+                ("samples".to_owned(), "10 in 1 thread".to_owned()),
+            ],
+            samples: 10,
+            rooted: 9,
+            command_status: Some(ExitStatus::from_raw(3 << 8)),
+            output: PathBuf::from("out.trace"),
+            quality_percent: 90.0,
+        }
+    }
+
+    fn code(result: Result<(), Failure>) -> ExitCode {
+        result.map_or_else(|failure| failure.code, |()| ExitCode::Ok)
+    }
+
+    #[test]
+    fn the_outcome_follows_samples_then_quality() {
+        assert_eq!(code(outcome(&summary(), None)), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), Some(Percent(90.0)))), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), Some(Percent(90.1)))), ExitCode::LowQuality);
+        let empty = Summary { samples: 0, ..summary() };
+        assert_eq!(code(outcome(&empty, Some(Percent(99.0)))), ExitCode::NoSamples);
+        let unknown = Summary { quality_percent: f64::NAN, ..summary() };
+        assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
+    }
+
+    #[test]
+    fn every_reason_has_its_code() {
+        let error = || anyhow!("why");
+        let check = |error, expected| assert_eq!(failure(error).code, expected);
+        check(RecordError::NotPermitted(error()), ExitCode::NotPermitted);
+        check(RecordError::TargetGone(error()), ExitCode::TargetGone);
+        check(RecordError::Output(error()), ExitCode::Output);
+        check(RecordError::Usage("why".to_owned()), ExitCode::Usage);
+        check(RecordError::Other(error()), ExitCode::Failure);
+    }
+
+    #[test]
+    fn the_trailer_is_aligned_and_tells_how_the_command_ended() {
+        let mut text = Vec::new();
+        trailer(&summary(), &mut text).unwrap();
+        let expected = "engine   perf\nsamples  10 in 1 thread\ncommand  exited with code 3\n\
+                        view     traceprof print out.trace\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        assert_eq!(ended(ExitStatus::from_raw(9)), "killed by signal 9");
+    }
+
+    #[test]
+    fn default_names_are_free_and_fit_for_a_file() {
+        let name = |target, used: &[&str]| {
+            let taken = |path: &Path| used.iter().any(|name| Path::new(name) == path);
+            free_name(&target, taken)
+        };
+        let command = |word: &str| Target::Command(vec![word.into(), "x".into()]);
+        let used = ["traceprof-7-1.trace", "traceprof-7-2.trace"];
+        assert_eq!(name(Target::Pid(7), &used), Path::new("traceprof-7-3.trace"));
+        let plain = name(command("/usr/bin/python3"), &[]);
+        assert_eq!(plain, Path::new("traceprof-python3-1.trace"));
+        assert_eq!(name(command("./a b\n"), &[]), Path::new("traceprof-a_b_-1.trace"));
+        assert_eq!(name(command(".."), &[]), Path::new("traceprof-command-1.trace"));
+    }
+}

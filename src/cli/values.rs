@@ -1,0 +1,123 @@
+//! The values of options, each of which parses itself: a bad one gets no further than this.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordingTime(pub Duration);
+
+/// Longer than anybody means; keeps all sums of times far from their limits.
+const TIME_MAX_S: f64 = 366.0 * 86_400.0;
+
+impl FromStr for RecordingTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+        let unit_s = match &text[digits.len()..] {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
+        };
+        let number: f64 = number(digits).ok_or("expected a number such as 5, 5s, 500ms or 5m")?;
+        let seconds = number * unit_s;
+        if seconds < 0.001 {
+            return Err("the shortest recording is 1ms".to_owned());
+        }
+        if seconds > TIME_MAX_S {
+            return Err("the longest recording is 366 days".to_owned());
+        }
+        Ok(Self(Duration::from_secs_f64(seconds)))
+    }
+}
+
+/// Samples per second of CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate(pub u32);
+
+impl Rate {
+    const MAX: u32 = 50_000;
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let hz = if text == "max" { Some(Self::MAX) } else { text.parse().ok() };
+        match hz {
+            Some(hz @ 1..=Self::MAX) => Ok(Self(hz)),
+            _ => Err(format!("expected a whole number from 1 to {}, or `max`", Self::MAX)),
+        }
+    }
+}
+
+/// A share of a whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(pub f64);
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match number(text.strip_suffix('%').unwrap_or(text).trim_end()) {
+            Some(percent) if percent <= 100.0 => Ok(Self(percent)),
+            _ => Err("expected a number from 0 to 100".to_owned()),
+        }
+    }
+}
+
+/// A decimal number without sign, exponent, `inf` or `nan`.
+fn number(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if plain { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_a_bare_number_is_seconds() {
+        let check = |text: &str, ms: u64| {
+            let time: RecordingTime = text.parse().unwrap();
+            assert_eq!(time.0, Duration::from_millis(ms), "{text}");
+        };
+        check("5", 5000);
+        check("5s", 5000);
+        check("0.25", 250);
+        check("500ms", 500);
+        check("5m", 300_000);
+        check("2h", 7_200_000);
+    }
+
+    #[test]
+    fn impossible_times_are_refused() {
+        for text in ["", "s", "0", "0.0001s", "-1", "5d", "1e9", "inf", "nan", "9999h", "5 s", "ä"]
+        {
+            assert!(text.parse::<RecordingTime>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_within_what_engines_deliver() {
+        assert_eq!("199".parse(), Ok(Rate(199)));
+        assert_eq!("1".parse(), Ok(Rate(1)));
+        assert_eq!("50000".parse(), Ok(Rate(50_000)));
+        assert_eq!("max".parse(), Ok(Rate(50_000)));
+        for text in ["0", "50001", "-1", "", "fast", "1.5", "99999999999"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn percentages_are_from_0_to_100() {
+        assert_eq!("0.5".parse(), Ok(Percent(0.5)));
+        assert_eq!("95%".parse(), Ok(Percent(95.0)));
+        for text in ["", "%", "101", "-1", "nan", "1e1"] {
+            assert!(text.parse::<Percent>().is_err(), "{text}");
+        }
+    }
+}

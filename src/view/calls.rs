@@ -1,0 +1,224 @@
+//! The call tree of a thread: every distinct stack once, as a path from the root.
+//!
+//! # Invariants
+//! - Call 0 is the thread itself; every other call comes after its caller, so one pass forwards or
+//!   backwards serves where others would recurse. Stacks may be thousands of frames deep.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::AddAssign;
+
+/// A count of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// How many there are.
+    pub samples: u64,
+    /// How many sampling periods they stand for.
+    pub weight: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.weight = self.weight.saturating_add(other.weight);
+    }
+}
+
+/// One step of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step<Id> {
+    /// The thread itself, below every stack.
+    Thread,
+    /// Stands for the callers that the unwinding did not reach.
+    Truncated,
+    /// Stands for a stack that found no room and was dropped.
+    Dropped,
+    /// Stands for a stack without any frame.
+    Empty,
+    /// A function or a place in one.
+    Frame(Id),
+}
+
+impl<Id> Step<Id> {
+    /// The same step in other terms.
+    pub fn map<Other>(self, f: impl FnOnce(Id) -> Other) -> Step<Other> {
+        match self {
+            Self::Thread => Step::Thread,
+            Self::Truncated => Step::Truncated,
+            Self::Dropped => Step::Dropped,
+            Self::Empty => Step::Empty,
+            Self::Frame(id) => Step::Frame(f(id)),
+        }
+    }
+}
+
+/// A call: a step of at least one stack.
+#[derive(Debug, Clone)]
+pub struct Call<Id> {
+    /// Index of the caller.
+    pub caller: usize,
+    /// What was called.
+    pub step: Step<Id>,
+    /// Samples in which nothing further was called.
+    pub own: Count,
+}
+
+/// The calls of a thread.
+#[derive(Debug, Clone)]
+pub struct CallTree<Id> {
+    calls: Vec<Call<Id>>,
+}
+
+impl<Id: Copy + Eq + Hash> CallTree<Id> {
+    /// All calls, callers first; call 0 is the thread.
+    pub fn calls(&self) -> &[Call<Id>] {
+        &self.calls
+    }
+
+    /// For each call the samples in it and in all that it called.
+    pub fn totals(&self) -> Vec<Count> {
+        let mut totals: Vec<Count> = self.calls.iter().map(|call| call.own).collect();
+        for index in (1..self.calls.len()).rev() {
+            let total = totals[index];
+            totals[self.calls[index].caller] += total;
+        }
+        totals
+    }
+
+    /// For each call the indices of the calls that it made.
+    pub fn callees(&self) -> Vec<Vec<usize>> {
+        let mut callees = vec![Vec::new(); self.calls.len()];
+        for (index, call) in self.calls.iter().enumerate().skip(1) {
+            callees[call.caller].push(index);
+        }
+        callees
+    }
+}
+
+/// Grows a tree from stacks.
+#[derive(Debug)]
+pub struct Grower<Id> {
+    tree: CallTree<Id>,
+    known: HashMap<(usize, Step<Id>), usize>,
+    /// The last stack and its calls: the next one mostly begins with the same.
+    last: Vec<(Step<Id>, usize)>,
+}
+
+impl<Id: Copy + Eq + Hash> Default for Grower<Id> {
+    fn default() -> Self {
+        let thread = Call { caller: 0, step: Step::Thread, own: Count::default() };
+        Self { tree: CallTree { calls: vec![thread] }, known: HashMap::new(), last: Vec::new() }
+    }
+}
+
+impl<Id: Copy + Eq + Hash> Grower<Id> {
+    /// Adds the samples of one stack, given root first.
+    pub fn add(&mut self, stack: impl Iterator<Item = Step<Id>>, count: Count) {
+        let mut depth = 0;
+        let mut caller = 0;
+        for step in stack {
+            match self.last.get(depth) {
+                Some(&(same, call)) if same == step => caller = call,
+                _ => {
+                    self.last.truncate(depth);
+                    caller = self.callee(caller, step);
+                    self.last.push((step, caller));
+                }
+            }
+            depth += 1;
+        }
+        self.last.truncate(depth);
+        self.tree.calls[caller].own += count;
+    }
+
+    /// Adds all stacks of another tree, in other terms.
+    pub fn graft<Other>(&mut self, tree: &CallTree<Other>, map: impl Fn(Other) -> Id)
+    where
+        Other: Copy + Eq + Hash,
+    {
+        let mut here = vec![0; tree.calls.len()];
+        self.tree.calls[0].own += tree.calls[0].own;
+        for (index, call) in tree.calls.iter().enumerate().skip(1) {
+            here[index] = self.callee(here[call.caller], call.step.map(&map));
+            self.tree.calls[here[index]].own += call.own;
+        }
+    }
+
+    /// The tree.
+    pub fn finish(self) -> CallTree<Id> {
+        self.tree
+    }
+
+    fn callee(&mut self, caller: usize, step: Step<Id>) -> usize {
+        let calls = &mut self.tree.calls;
+        *self.known.entry((caller, step)).or_insert_with(|| {
+            calls.push(Call { caller, step, own: Count::default() });
+            calls.len() - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> Count {
+        Count { samples: 1, weight: 2 }
+    }
+
+    fn grow(stacks: &[&[char]]) -> CallTree<char> {
+        let mut grower = Grower::default();
+        for stack in stacks {
+            grower.add(stack.iter().map(|name| Step::Frame(*name)), one());
+        }
+        grower.finish()
+    }
+
+    fn total_of(tree: &CallTree<char>, name: char) -> Vec<u64> {
+        let totals = tree.totals();
+        (0..tree.calls().len())
+            .filter(|index| tree.calls()[*index].step == Step::Frame(name))
+            .map(|index| totals[index].weight)
+            .collect()
+    }
+
+    #[test]
+    fn stacks_share_their_common_beginning_whatever_the_order() {
+        let tree = grow(&[&['a', 'b', 'c'], &['a', 'd'], &['a', 'b'], &['a', 'b', 'c']]);
+        assert_eq!(tree.calls().len(), 5);
+        assert_eq!(total_of(&tree, 'a'), [8]);
+        assert_eq!(total_of(&tree, 'b'), [6]);
+        assert_eq!(total_of(&tree, 'c'), [4]);
+        assert_eq!(total_of(&tree, 'd'), [2]);
+    }
+
+    #[test]
+    fn a_recursive_function_is_a_call_of_its_own_at_each_level() {
+        let tree = grow(&[&['a', 'a', 'a'], &['a', 'a']]);
+        assert_eq!(total_of(&tree, 'a'), [4, 4, 2]);
+    }
+
+    #[test]
+    fn an_empty_stack_belongs_to_the_thread() {
+        let tree = grow(&[&['a'], &[]]);
+        assert_eq!(tree.calls()[0].own, one());
+        assert_eq!(tree.totals()[0].samples, 2);
+    }
+
+    #[test]
+    fn grafting_merges_what_maps_to_the_same() {
+        let tree = grow(&[&['a', 'b'], &['A', 'b'], &['A', 'B', 'c']]);
+        let mut grower = Grower::default();
+        grower.graft(&tree, |name: char| name.to_ascii_lowercase());
+        let merged = grower.finish();
+        assert_eq!(merged.calls().len(), 4);
+        assert_eq!(total_of(&merged, 'b'), [6]);
+    }
+
+    #[test]
+    fn depth_is_bounded_by_memory_only() {
+        let deep: Vec<char> = vec!['a'; 200_000];
+        let tree = grow(&[&deep]);
+        assert_eq!(tree.totals()[1].samples, 1);
+    }
+}

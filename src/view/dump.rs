@@ -1,0 +1,146 @@
+//! Everything a trace holds, an object or an index cell a line, as text or as JSON.
+//!
+//! Invariant: a line has the same parts in both forms, so that what is seen in one can be sought in
+//! the other.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json, json};
+
+use super::escape::escaped;
+use crate::trace::{FieldValue, IndexCell, Object, TraceError, dump_index, dump_objects};
+
+/// The form of the lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `offset kind name=value ...`.
+    Text,
+    /// JSON Lines.
+    Json,
+}
+
+/// Why a dump ended early.
+#[derive(Debug)]
+pub enum DumpError {
+    /// A file cannot be read on; what could be is written.
+    Trace(TraceError),
+    /// The output cannot be written.
+    Output(io::Error),
+}
+
+impl From<io::Error> for DumpError {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<TraceError> for DumpError {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
+/// Writes the objects of the data file at `path`, then the cells of its index. Says whether there
+/// is an index.
+pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, DumpError> {
+    for object in dump_objects(path)? {
+        let object = object?;
+        match form {
+            Form::Text => object_text(&object, out)?,
+            Form::Json => json_line(&object_json(&object), out)?,
+        }
+    }
+    let index = index_path(path);
+    if !index.exists() {
+        return Ok(false);
+    }
+    for cell in dump_index(&index)? {
+        let cell = cell?;
+        match form {
+            Form::Text => cell_text(&cell, out)?,
+            Form::Json => json_line(&cell_json(&cell), out)?,
+        }
+    }
+    Ok(true)
+}
+
+/// The index file of a data file.
+pub fn index_path(data: &Path) -> PathBuf {
+    let mut name = data.as_os_str().to_owned();
+    name.push(".idx");
+    PathBuf::from(name)
+}
+
+fn object_text(object: &Object, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{:#012x} {}", object.offset, object.kind)?;
+    for (name, value) in &object.fields {
+        write!(out, " {name}=")?;
+        value_text(value, out)?;
+    }
+    writeln!(out)
+}
+
+fn value_text(value: &FieldValue, out: &mut dyn Write) -> io::Result<()> {
+    match value {
+        FieldValue::Unsigned(number) => write!(out, "{number}"),
+        FieldValue::Signed(number) => write!(out, "{number}"),
+        FieldValue::Text(text) => {
+            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+            write!(out, "\"{}\"", escaped(&quoted))
+        }
+        FieldValue::Bytes(bytes) => {
+            write!(out, "0x")?;
+            bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+        }
+        FieldValue::List(values) => {
+            write!(out, "[")?;
+            for (index, value) in values.iter().enumerate() {
+                if index > 0 {
+                    write!(out, ", ")?;
+                }
+                value_text(value, out)?;
+            }
+            write!(out, "]")
+        }
+    }
+}
+
+fn cell_text(cell: &IndexCell, out: &mut dyn Write) -> io::Result<()> {
+    let IndexCell { kind, kind_name, id, start, end } = cell;
+    writeln!(out, "index {kind_name} kind={kind} id={id} start={start} end={end}")
+}
+
+fn object_json(object: &Object) -> Json {
+    let fields: Map<String, Json> =
+        object.fields.iter().map(|(name, value)| ((*name).to_owned(), value_json(value))).collect();
+    json!({ "file": "data", "offset": object.offset, "kind": object.kind, "fields": fields })
+}
+
+fn value_json(value: &FieldValue) -> Json {
+    match value {
+        FieldValue::Unsigned(number) => json!(number),
+        FieldValue::Signed(number) => json!(number),
+        FieldValue::Text(text) => json!(text),
+        FieldValue::Bytes(bytes) => {
+            json!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        }
+        FieldValue::List(values) => values.iter().map(value_json).collect(),
+    }
+}
+
+fn cell_json(cell: &IndexCell) -> Json {
+    json!({
+        "file": "index",
+        "kind": cell.kind_name,
+        "number": cell.kind,
+        "id": cell.id,
+        "start": cell.start,
+        "end": cell.end,
+    })
+}
+
+fn json_line(json: &Json, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, json).map_err(io::Error::from)?;
+    writeln!(out)
+}

@@ -1,0 +1,74 @@
+//! Text of a stranger made safe to show: names in a trace are whatever the target said.
+
+use std::borrow::Cow;
+
+/// `text` without characters that could move a cursor, break a line or reorder what is read.
+/// Nothing else is changed: a backslash stays one, since C++ and Rust names never hold any.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if is_unsafe(character) {
+            safe.extend(character.escape_default());
+        } else {
+            safe.push(character);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A word as a shell would need it.
+pub fn shell_quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        // Line and paragraph separators, and the marks that turn the reading direction.
+        || matches!(
+            character,
+            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}'
+                | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(escaped(text), expected);
+    }
+
+    #[test]
+    fn ordinary_names_are_untouched() {
+        check("std::vec<int, a::b>::push_back(int&&)", "std::vec<int, a::b>::push_back(int&&)");
+        check("größe", "größe");
+        assert!(matches!(escaped("main"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn what_moves_the_cursor_is_escaped() {
+        check("a\nb\tc\r", "a\\nb\\tc\\r");
+        check("\u{1b}[31mred", "\\u{1b}[31mred");
+        check("\u{9b}2J", "\\u{9b}2J");
+        check("x\u{202e}y\u{2028}", "x\\u{202e}y\\u{2028}");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_or_change_them() {
+        let check = |word: &str, expected: &str| assert_eq!(shell_quoted(word), expected);
+        check("/usr/bin/x-1", "/usr/bin/x-1");
+        check("", "''");
+        check("a file", "'a file'");
+        check("it's", r"'it'\''s'");
+        check("$HOME", "'$HOME'");
+    }
+}

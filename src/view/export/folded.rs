@@ -1,0 +1,107 @@
+//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods.
+//!
+//! # Invariants
+//! - The counts add up to the weight of all samples of the trace.
+//! - A line has one count and one stack, whatever the names hold.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use crate::view::calls::Step;
+use crate::view::escape::escaped;
+use crate::view::names::{NameId, Names};
+use crate::view::profile::{Profile, ThreadProfile};
+
+/// Writes all stacks.
+pub(super) fn write(profile: &Profile, threads: bool, out: &mut dyn Write) -> io::Result<()> {
+    let names = Names::of_functions(profile);
+    let mut lines = BTreeMap::new();
+    for thread in &profile.threads {
+        let first = threads.then(|| frame(&escaped(&thread.thread.name)));
+        add(&mut lines, &names, thread, first.as_deref());
+    }
+    for (stack, weight) in lines {
+        writeln!(out, "{stack} {weight}")?;
+    }
+    Ok(())
+}
+
+fn add(
+    lines: &mut BTreeMap<String, u64>,
+    names: &Names,
+    thread: &ThreadProfile,
+    first: Option<&str>,
+) {
+    let calls = thread.tree.calls();
+    let mut path = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        if call.own.weight == 0 {
+            continue;
+        }
+        path.clear();
+        let mut at = index;
+        while at != 0 {
+            path.push(calls[at].step.map(|location| names.id(location)));
+            at = calls[at].caller;
+        }
+        let line = lines.entry(stack(names, first, &path)).or_default();
+        *line = line.saturating_add(call.own.weight);
+    }
+}
+
+/// The text of a stack that is given leaf first.
+fn stack(names: &Names, first: Option<&str>, path: &[Step<NameId>]) -> String {
+    let mut stack = String::from(first.unwrap_or(""));
+    for step in path.iter().rev() {
+        if !stack.is_empty() {
+            stack.push(';');
+        }
+        stack.push_str(&frame(names.text(*step)));
+    }
+    stack
+}
+
+/// A name that flame graph tools read as one frame. They take the last number of a line as the
+/// count and a number before it as the count of another profile, so a name must not end like that;
+/// and a line that begins with `# ` is a comment to them.
+fn frame(name: &str) -> String {
+    let name = name.trim().replace(';', ":");
+    if name.is_empty() {
+        return "[unnamed]".to_owned();
+    }
+    let number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let name = match name.rsplit_once(char::is_whitespace) {
+        Some((before, last)) if number(last) => format!("{}_{last}", before.trim_end()),
+        _ => name,
+    };
+    match name.strip_prefix("# ") {
+        Some(rest) => format!("#_{rest}"),
+        None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, expected: &str) {
+        assert_eq!(frame(name), expected);
+    }
+
+    #[test]
+    fn ordinary_names_stay() {
+        check("std::vec<int, a>::at(unsigned long)", "std::vec<int, a>::at(unsigned long)");
+        check("operator new", "operator new");
+    }
+
+    #[test]
+    fn names_never_look_like_separators_counts_or_comments() {
+        check("<[u8; 4] as Clone>::clone", "<[u8: 4] as Clone>::clone");
+        check("worker 12", "worker_12");
+        check("a 1 2", "a 1_2");
+        check("version 1.5", "version_1.5");
+        check("# main", "#_main");
+        check("  ", "[unnamed]");
+        check("", "[unnamed]");
+    }
+}

@@ -1,0 +1,128 @@
+//! What a step of a stack is called in a view: by function, or by place.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::calls::Step;
+use super::escape::escaped;
+use super::profile::Profile;
+use crate::trace::{Location, LocationId, MethodId};
+
+/// Index of a name. Two locations with the same name are one line of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct NameId(u32);
+
+/// A name, safe to show.
+#[derive(Debug)]
+struct Name {
+    text: String,
+    /// What tells it from another name of the same text.
+    qualifier: String,
+}
+
+/// The names of all locations of a profile.
+#[derive(Debug)]
+pub(super) struct Names {
+    names: Vec<Name>,
+    by_location: Vec<NameId>,
+}
+
+/// The name of a location that the trace does not define.
+const UNKNOWN: NameId = NameId(0);
+
+impl Names {
+    /// Names by function. Functions of one name in one module are told apart by their start where
+    /// more than one start is known; an inlined copy, which has none, is the function itself.
+    pub(super) fn of_functions(profile: &Profile) -> Self {
+        let mut starts: HashMap<_, BTreeSet<u64>> = HashMap::new();
+        for method in profile.methods.iter().filter(|method| method.start_svma != 0) {
+            starts.entry((method.module, &method.name)).or_default().insert(method.start_svma);
+        }
+        let mut names = Self::empty();
+        let mut ids = HashMap::new();
+        let mut by_method = Vec::with_capacity(profile.methods.len());
+        for method in &profile.methods {
+            let known = starts.get(&(method.module, &method.name)).map_or(0, BTreeSet::len);
+            let start = if known > 1 { method.start_svma } else { 0 };
+            let id = ids.entry((method.module, &method.name, start)).or_insert_with(|| {
+                let module = profile.module_name(method).unwrap_or("unknown module");
+                let qualifier =
+                    if start == 0 { module.to_owned() } else { format!("{module}+{start:#x}") };
+                names.add(&method.name, &qualifier)
+            });
+            by_method.push(*id);
+        }
+        let of = |method: MethodId| by_method.get(method.0 as usize).copied().unwrap_or(UNKNOWN);
+        names.by_location = profile.locations.iter().map(|place| of(place.method)).collect();
+        names
+    }
+
+    /// Names by place: every name says where it is.
+    pub(super) fn of_places(profile: &Profile) -> Self {
+        let mut names = Self::empty();
+        let mut ids = HashMap::new();
+        for location in &profile.locations {
+            let text = place(profile, location);
+            let id = match ids.get(&text) {
+                Some(id) => *id,
+                None => {
+                    let id = names.add(&text, "");
+                    ids.insert(text, id);
+                    id
+                }
+            };
+            names.by_location.push(id);
+        }
+        names
+    }
+
+    /// The name of a location.
+    pub(super) fn id(&self, location: LocationId) -> NameId {
+        self.by_location.get(location.0 as usize).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// The text of a step.
+    pub(super) fn text(&self, step: Step<NameId>) -> &str {
+        match step {
+            Step::Thread => "[thread]",
+            Step::Truncated => "[truncated]",
+            Step::Dropped => "[stack dropped]",
+            Step::Empty => "[no stack]",
+            Step::Frame(id) => &self.names[id.0 as usize].text,
+        }
+    }
+
+    /// What tells a step from another one of the same text; may be empty.
+    pub(super) fn qualifier(&self, step: Step<NameId>) -> &str {
+        match step {
+            Step::Frame(id) => &self.names[id.0 as usize].qualifier,
+            _ => "",
+        }
+    }
+
+    fn empty() -> Self {
+        let unknown = Name { text: "[unknown]".to_owned(), qualifier: String::new() };
+        Self { names: vec![unknown], by_location: Vec::new() }
+    }
+
+    fn add(&mut self, text: &str, qualifier: &str) -> NameId {
+        let text =
+            if text.is_empty() { "[unnamed]".to_owned() } else { escaped(text).into_owned() };
+        self.names.push(Name { text, qualifier: escaped(qualifier).into_owned() });
+        // Names are no more than locations or methods, whose ids have 32 bits, and `[unknown]`.
+        NameId(u32::try_from(self.names.len() - 1).unwrap_or(0))
+    }
+}
+
+fn place(profile: &Profile, location: &Location) -> String {
+    let Some(method) = profile.method(location.method) else {
+        return format!("[unknown] at {:#x}", location.svma);
+    };
+    let name = if method.name.is_empty() { "[unnamed]" } else { &method.name };
+    let inlined = if location.inline_parent.is_some() { " (inlined)" } else { "" };
+    match (&location.file, profile.module_name(method)) {
+        (Some(file), _) if location.line == 0 => format!("{name} at {file}{inlined}"),
+        (Some(file), _) => format!("{name} at {file}:{}{inlined}", location.line),
+        (None, Some(module)) => format!("{name} at {module}+{:#x}{inlined}", location.svma),
+        (None, None) => format!("{name} at {:#x}{inlined}", location.svma),
+    }
+}

@@ -1,0 +1,141 @@
+//! A trace as the views want it: per thread the tree of its stacks, and the tables of names.
+
+use std::collections::BTreeMap;
+
+use traceprof_abi::unwind::EndReason;
+
+use super::calls::{CallTree, Count, Grower, Step};
+use crate::trace::{
+    Location, LocationId, Metadata, Method, MethodId, Module, Sample, Thread, Value,
+};
+
+/// The id of a call trace that found no room in the storage.
+const DROPPED_TRACE_ID: u64 = 1;
+
+/// All samples of one thread.
+#[derive(Debug)]
+pub struct ThreadProfile {
+    /// The thread.
+    pub thread: Thread,
+    /// Its stacks.
+    pub tree: CallTree<LocationId>,
+    /// Its samples.
+    pub count: Count,
+    /// Samples by the [`EndReason`] number of their unwinding.
+    pub ends: BTreeMap<u16, u64>,
+    /// Time of the first and the last sample.
+    pub span_ns: Option<(u64, u64)>,
+}
+
+/// Everything in a trace, aggregated by stack.
+#[derive(Debug, Default)]
+pub struct Profile {
+    /// What the recorder said of the recording.
+    pub metadata: Metadata,
+    /// Modules by id.
+    pub modules: Vec<Module>,
+    /// Methods by id.
+    pub methods: Vec<Method>,
+    /// Locations by id.
+    pub locations: Vec<Location>,
+    /// Threads by id.
+    pub threads: Vec<ThreadProfile>,
+    /// The recorder came to its end and closed the file.
+    pub closed: bool,
+    /// What the reader had to say.
+    pub notices: Vec<String>,
+}
+
+impl Profile {
+    /// A number of the metadata.
+    pub fn number(&self, key: &str) -> Option<u64> {
+        match self.metadata.get(key)? {
+            Value::Unsigned(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A text of the metadata.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.metadata.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What one sampling period is, if the trace says so.
+    pub fn period_ns(&self) -> Option<f64> {
+        let from_rate = |hz: u64| (hz > 0).then(|| 1e9 / hz as f64);
+        match self.number("period_ns") {
+            Some(period) if period > 0 => Some(period as f64),
+            _ => self.number("freq_hz").and_then(from_rate),
+        }
+    }
+
+    /// All samples of all threads.
+    pub fn count(&self) -> Count {
+        let mut count = Count::default();
+        for thread in &self.threads {
+            count += thread.count;
+        }
+        count
+    }
+
+    /// The method that a location lies in.
+    pub fn method_of(&self, location: LocationId) -> Option<MethodId> {
+        self.locations.get(location.0 as usize).map(|location| location.method)
+    }
+
+    /// A method, unless the trace is damaged.
+    pub fn method(&self, id: MethodId) -> Option<&Method> {
+        self.methods.get(id.0 as usize)
+    }
+
+    /// The last part of the path of a method's module.
+    pub fn module_name(&self, method: &Method) -> Option<&str> {
+        let path = &self.modules.get(method.module?.0 as usize)?.path;
+        Some(path.rsplit('/').next().unwrap_or(path))
+    }
+}
+
+/// Gathers the samples of one thread.
+#[derive(Debug, Default)]
+pub struct ThreadGrower {
+    tree: Grower<LocationId>,
+    count: Count,
+    ends: BTreeMap<u16, u64>,
+    span_ns: Option<(u64, u64)>,
+}
+
+impl ThreadGrower {
+    /// Adds a sample with its own stack, root first.
+    pub fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
+        let count = Count { samples: 1, weight: u64::from(sample.weight) };
+        let mark = if sample.trace_id == DROPPED_TRACE_ID {
+            Some(Step::Dropped)
+        } else if stack.is_empty() {
+            Some(Step::Empty)
+        } else if sample.end_reason != EndReason::Root as u16 {
+            Some(Step::Truncated)
+        } else {
+            None
+        };
+        let frames = stack.iter().map(|location| Step::Frame(*location));
+        self.tree.add(mark.into_iter().chain(frames), count);
+        self.count += count;
+        *self.ends.entry(sample.end_reason).or_default() += 1;
+        let (first, last) = self.span_ns.unwrap_or((sample.time_ns, sample.time_ns));
+        self.span_ns = Some((first.min(sample.time_ns), last.max(sample.time_ns)));
+    }
+
+    /// The thread with its samples.
+    pub fn finish(self, thread: Thread) -> ThreadProfile {
+        ThreadProfile {
+            thread,
+            tree: self.tree.finish(),
+            count: self.count,
+            ends: self.ends,
+            span_ns: self.span_ns,
+        }
+    }
+}
