@@ -36,6 +36,29 @@ fn sleepers_sleep() {
     }
 }
 
+/// Compilers merge equal functions and inline small ones.
+#[test]
+fn functions_that_tests_tell_apart_are_apart() {
+    use object::{Object, ObjectSymbol};
+    for (name, functions) in [
+        ("split", &["kernel_alpha", "kernel_beta", "kernel_gamma", "caller_alpha"][..]),
+        ("threads", &["crunch_zero", "crunch_one", "crunch_two", "crunch_three", "chain"]),
+        ("exitcode", &["first_phase", "second_phase"]),
+    ] {
+        let bytes = std::fs::read(program(name)).expect("the built target");
+        let elf = object::File::parse(&*bytes).expect("an ELF file");
+        let address = |function: &&str| {
+            let mut symbols = elf.symbols();
+            let found = symbols.find(|symbol| symbol.name().is_ok_and(|it| it.contains(function)));
+            found.unwrap_or_else(|| panic!("{name} has no {function}")).address()
+        };
+        let mut addresses: Vec<u64> = functions.iter().map(address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), functions.len(), "{name}: {functions:?}");
+    }
+}
+
 /// The measure of the reader's test is only right if the time is really the kernel's.
 #[test]
 fn reader_is_in_the_kernel() {

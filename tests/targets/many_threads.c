@@ -5,10 +5,12 @@
 #include "target.h"
 
 static volatile uint64_t sink;
+static int up;
 
 static void *asleep(void *unused) {
     (void)unused;
     struct timespec long_time = {.tv_sec = 3600};
+    __atomic_add_fetch(&up, 1, __ATOMIC_SEQ_CST);
     nanosleep(&long_time, NULL);
     return NULL;
 }
@@ -25,6 +27,8 @@ int main(int argc, char **argv) {
         if (pthread_create(&thread, &small, asleep, NULL))
             return 1;
     }
+    while (__atomic_load_n(&up, __ATOMIC_SEQ_CST) < count)
+        usleep(1000);
     target_ready();
     while (!stop)
         sink = lone_worker(sink) + 1;

@@ -10,10 +10,12 @@
 #include <sys/syscall.h>
 
 static volatile uint64_t sink;
+static volatile int up;
 
 static void *burn(void *unused) {
     (void)unused;
     uint64_t x = 1;
+    up = 1;
     while (!stop) {
         CHAIN(x, 100000);
         sink = x;
@@ -54,6 +56,8 @@ int main(int argc, char **argv) {
         pthread_sigmask(SIG_BLOCK, &term, NULL);
         pthread_create(&burner, NULL, burn, NULL);
         pthread_sigmask(SIG_UNBLOCK, &term, NULL);
+        while (!up)
+            usleep(1000);
     }
     target_ready();
     /* No SA_RESTART here: SIGTERM must get the main thread out of its call. */

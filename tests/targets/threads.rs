@@ -1,9 +1,11 @@
 //! Four named Rust threads, each busy in a function of its own, one of them through a trait object
 //! and one through a closure.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+static UP: Barrier = Barrier::new(5);
 static STOP: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -20,13 +22,14 @@ fn chain(seed: u64) -> u64 {
     (0..20_000).fold(seed, |x, _| std::hint::black_box(x.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1))
 }
 
+// Each with a constant of its own: equal functions are merged into one.
 macro_rules! crunch {
-    ($($name:ident),*) => { $(
+    ($($name:ident $constant:literal),*) => { $(
         #[inline(never)]
-        fn $name(seed: u64) -> u64 { std::hint::black_box(chain(seed)) ^ 1 }
+        fn $name(seed: u64) -> u64 { std::hint::black_box(chain(seed)) ^ $constant }
     )* };
 }
-crunch!(crunch_zero, crunch_one, crunch_two, crunch_three);
+crunch!(crunch_zero 16, crunch_one 17, crunch_two 18, crunch_three 19);
 
 trait Work {
     fn step(&self, seed: u64) -> u64;
@@ -44,6 +47,7 @@ impl Work for Two {
 fn run(mut step: impl FnMut(u64) -> u64) -> u64 {
     let mut rounds = 0_u64;
     let mut value = 1;
+    UP.wait();
     while !STOP.load(Ordering::Relaxed) {
         value = step(value);
         rounds += 1;
@@ -68,6 +72,7 @@ fn main() {
         spawn("crunch-2", Box::new(move |seed| boxed.step(seed))),
         spawn("crunch-3", Box::new(|seed| crunch_three(seed).wrapping_add(1))),
     ];
+    UP.wait();
     println!("ready");
     for (index, thread) in threads.into_iter().enumerate() {
         println!("rounds_{index} {}", thread.join().unwrap());

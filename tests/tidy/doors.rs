@@ -39,8 +39,9 @@ fn crates_stay_behind_their_doors(file: &Source) -> Vec<String> {
 
 /// Unsafe code is explained where it is allowed.
 fn unsafe_files_say_why(file: &Source) -> Vec<String> {
-    let is_ours =
-        ["src/", "agent/src/", "context/src/"].iter().any(|dir| file.path.starts_with(dir));
+    let is_ours = ["src/", "abi/src/", "agent/src/", "context/src/"]
+        .iter()
+        .any(|dir| file.path.starts_with(dir));
     if !file.is_rust() || !is_ours || words(&file.code(), "unsafe").next().is_none() {
         return Vec::new();
     }
