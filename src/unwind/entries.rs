@@ -80,17 +80,23 @@ where
     S::Offset: UnwindOffset<usize>,
 {
     let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
+    // Neighbours mostly share one.
+    let mut last: Option<(usize, CommonInformationEntry<Slice<'a>>)> = None;
     let mut skipped = 0;
     for offset in (EntryOffsets { data, at: 0 }) {
         let entry = section.partial_fde_from_offset(bases, S::Offset::from(offset));
         let fde = entry.and_then(|partial| {
             partial.parse(|section, bases, offset| {
                 let key = UnwindOffset::into(offset);
-                if let Some(cie) = cies.get(&key) {
+                if let Some((_, cie)) = last.as_ref().filter(|last| last.0 == key) {
                     return Ok(cie.clone());
                 }
-                let cie = section.cie_from_offset(bases, offset)?;
+                let cie = match cies.get(&key) {
+                    Some(cie) => cie.clone(),
+                    None => section.cie_from_offset(bases, offset)?,
+                };
                 cies.insert(key, cie.clone());
+                last = Some((key, cie.clone()));
                 Ok(cie)
             })
         });

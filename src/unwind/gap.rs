@@ -43,6 +43,9 @@ impl<'e, 'a> Gaps<'e, 'a> {
     /// Adds the rows for the gap from `start` to `end`; true if it is one.
     pub(super) fn fill(&self, start: u32, end: u32, rules: &mut Rules, rows: &mut Rows) -> bool {
         let length = end.saturating_sub(start);
+        if length == 0 {
+            return false;
+        }
         let svma = self.base + u64::from(start);
         let code = self.elf.data(svma).unwrap_or_default();
         let code = &code[..code.len().min(length as usize)];

@@ -17,13 +17,24 @@ pub(super) struct Row {
 }
 
 /// The distinct rules of a module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
     /// For each rule, where it keeps the caller's rbx.
     pub(super) rbx_slots: Vec<i16>,
     numbers: HashMap<(u64, i16), RuleId, BuildHasherDefault<RuleHasher>>,
-    last: Option<(Rule, i16, RuleId)>,
+    /// Rules seen lately, by their hash: most rows have one of a few dozen.
+    recent: [Option<(Rule, i16, RuleId)>; RECENT],
+}
+
+/// A power of two.
+const RECENT: usize = 256;
+
+impl Default for Rules {
+    fn default() -> Self {
+        let numbers = HashMap::default();
+        Self { list: Vec::new(), rbx_slots: Vec::new(), numbers, recent: [None; RECENT] }
+    }
 }
 
 impl Rules {
@@ -35,9 +46,9 @@ impl Rules {
 
     /// The number of a rule that keeps the caller's rbx in a slot.
     pub(super) fn number_with(&mut self, rule: Rule, rbx: i16) -> RuleId {
-        if let Some((last, last_rbx, id)) = self.last
-            && last == rule
-            && last_rbx == rbx
+        let place = (mix(rule.to_bits() ^ rbx as u64) >> 32) as usize % RECENT;
+        if let Some((seen, seen_rbx, id)) = self.recent[place]
+            && (seen, seen_rbx) == (rule, rbx)
         {
             return id;
         }
@@ -45,7 +56,7 @@ impl Rules {
             Some(&id) => id,
             None => self.add(rule, rbx),
         };
-        self.last = Some((rule, rbx, id));
+        self.recent[place] = Some((rule, rbx, id));
         id
     }
 
@@ -63,6 +74,11 @@ impl Rules {
 }
 
 /// A multiply is enough: keys are few, and a bad distribution costs only time.
+fn mix(word: u64) -> u64 {
+    let mixed = word.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^ mixed >> 29
+}
+
 #[derive(Debug, Default)]
 struct RuleHasher(u64);
 
@@ -82,8 +98,7 @@ impl Hasher for RuleHasher {
     }
 
     fn write_u64(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 29;
+        self.0 = mix(self.0 ^ word);
     }
 }
 
