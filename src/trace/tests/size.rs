@@ -64,7 +64,7 @@ fn bytes_per_sample() {
     const SAMPLES: u64 = 200_000;
     const PERIOD_NS: u64 = 5_025_125;
     for (name, addresses, change_percent) in [("changing", 20_000, 95), ("repetitive", 2_000, 30)] {
-        let (mut writer, _, _) = memory_writer(WriterOptions::default());
+        let (mut writer, memory, _) = memory_writer(WriterOptions::default());
         writer.set_metadata("period_ns", Value::Unsigned(PERIOD_NS)).unwrap();
         let ids = symbols(&mut writer, addresses);
         writer.flush().unwrap();
@@ -105,5 +105,9 @@ fn bytes_per_sample() {
             per_sample(written.data_bytes + written.index_bytes),
             per_sample(spent.as_nanos() as u64),
         );
+        let bytes = memory.bytes();
+        let begin = std::time::Instant::now();
+        let trace = load_bytes(&bytes).unwrap();
+        println!("{name}: loaded in {:.0?}, {} threads", begin.elapsed(), trace.threads.len());
     }
 }
