@@ -122,7 +122,7 @@ fn with_a_thread(
 
 /// How the mapping stop ends.
 enum Ending {
-    Launch(Chain),
+    Launch(Box<Chain>),
     Release,
 }
 
@@ -189,7 +189,8 @@ fn map_steps(
     }
     let mut steps: Vec<Step> = todo.iter().map(|(_, s)| Step::Call(s.attach())).collect();
     steps.extend(hold_steps(plan));
-    Ok(Ending::Launch(Chain::new(&stopped.saved, &steps, landing, top)))
+    let chain = Chain::new(&stopped.saved, &steps, landing, top);
+    Ok(Ending::Launch(Box::new(chain)))
 }
 
 /// Everything without a chain: the target's code has no `syscall; ret`.

@@ -122,7 +122,7 @@ fn put(bytes: &mut [u8], offset: u64, what: &[u8]) {
     bytes[offset as usize..offset as usize + what.len()].copy_from_slice(what);
 }
 
-const _: () = assert!(UCONTEXT_LEN as u64 <= SLOT && STRIDE % 16 == 0);
+const _: () = assert!(UCONTEXT_LEN as u64 <= SLOT && STRIDE.is_multiple_of(16));
 
 #[cfg(test)]
 mod tests {

@@ -58,14 +58,16 @@ pub(super) fn cure(
     data: &Attached,
     patience: Duration,
 ) -> Result<DetachReport, InjectError> {
-    // Release: pairs with the handler's Acquire of the state; handlers return at once from now on.
-    data.control().state.store(AgentState::Stopped as u32, Ordering::Release);
+    // AcqRel: Release pairs with the handler's Acquire of the state, handlers return at once from
+    // now on; Acquire pairs with the entry's Release, the saved action is visible.
+    let state = data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
+    let started = state != AgentState::Prepared as u32;
     let deadline = Instant::now() + patience;
     loop {
         if identity::check(plan.pid, plan.start_time).is_err() {
             return Ok(DetachReport::default());
         }
-        let outcome = identity::disposable(|| Cure { plan, data }.attempt());
+        let outcome = identity::disposable(|| Cure { plan, data, started }.attempt());
         let stuck = match outcome {
             Ok(Attempt::Done(report)) => return Ok(report),
             Ok(Attempt::Stuck { tid }) => tid,
@@ -89,6 +91,8 @@ pub(super) fn cure(
 struct Cure<'a> {
     plan: &'a AttachPlan,
     data: &'a Attached,
+    /// The entry has reported, so that an action that is not ours was put there after it.
+    started: bool,
 }
 
 impl Cure<'_> {
@@ -272,9 +276,7 @@ impl Cure<'_> {
         mappings: &[Mapping],
     ) -> Result<Option<String>, InjectError> {
         let control = self.data.control();
-        // Relaxed: the thread that wrote it has stopped.
-        let installed = control.our_action[0].load(Ordering::Relaxed) != 0;
-        if !installed || !self.plan.data.is_in(mappings) {
+        if !self.plan.data.is_in(mappings) {
             return Ok(None);
         }
         let signal = self.plan.signal as u64;
@@ -286,6 +288,9 @@ impl Cure<'_> {
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
         if !self.plan.code.contains(current) {
+            if !self.started {
+                return Ok(None);
+            }
             return Ok(Some(format!(
                 "the application replaced the handler of signal {signal} and may still call ours; \
                  the agent stays mapped and does nothing"

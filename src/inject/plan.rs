@@ -100,7 +100,7 @@ impl AttachPlan {
     }
 
     pub(super) fn check(&self) -> Result<(), InjectError> {
-        let page = |segment: &Segment| segment.avma % 4096 == 0 && segment.len > 0;
+        let page = |segment: &Segment| segment.avma.is_multiple_of(4096) && segment.len > 0;
         let reason = if !self.segments().iter().all(|(_, segment)| page(segment)) {
             "a segment is empty or not page aligned"
         } else if self.data.len < layout::INJECT_OFFSET + layout::INJECT_LEN {

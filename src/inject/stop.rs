@@ -123,8 +123,7 @@ impl Stopped {
                 // What was saved of a foreign thread is never put back: detach leaves it as it is.
                 return Err(NotStopped::Foreign);
             }
-            let pending = self.tracee.pending().unwrap_or(0) & !self.saved.mask;
-            if pending == 0 || self.interrupted == Interrupted::User || self.group {
+            if self.interrupted == Interrupted::User || self.group || self.is_quiet() {
                 return Ok(());
             }
             self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
@@ -132,6 +131,11 @@ impl Stopped {
             self.group = wait_interrupt(&self.tracee, deadline)?;
         }
         Ok(())
+    }
+
+    /// No signal is about to be delivered.
+    fn is_quiet(&self) -> bool {
+        self.tracee.pending().unwrap_or(0) & !self.saved.mask == 0
     }
 
     fn save(&mut self) -> io::Result<()> {
@@ -231,19 +235,19 @@ impl Stopped {
     }
 
     fn through_call(&mut self) -> Result<i64, InjectError> {
-        self.to_syscall_stop()?;
-        self.to_syscall_stop()?;
+        self.run_to_syscall()?;
+        self.run_to_syscall()?;
         Ok(arch::result(&self.now()?))
     }
 
     fn through_entry(&mut self, ucontext: u64) -> Result<(), InjectError> {
         loop {
-            self.to_syscall_stop()?;
+            self.run_to_syscall()?;
             if arch::is_sigreturn(&self.now()?, ucontext) {
                 self.entry_stop = true;
                 return Ok(());
             }
-            self.to_syscall_stop()?;
+            self.run_to_syscall()?;
         }
     }
 
@@ -262,7 +266,7 @@ impl Stopped {
 
     /// Runs to the next system call stop. Signals are blocked, so that only job control and faults
     /// can come between.
-    fn to_syscall_stop(&mut self) -> Result<(), InjectError> {
+    fn run_to_syscall(&mut self) -> Result<(), InjectError> {
         let deadline = Instant::now() + STEP_MAX;
         loop {
             self.tracee
@@ -291,7 +295,7 @@ impl Stopped {
             let registers = arch::calling(&self.saved.registers, instruction, call, sp);
             self.put(&registers)?;
             if self.bare_entry(registers.rip)? {
-                self.to_syscall_stop()?;
+                self.run_to_syscall()?;
                 return Ok(arch::result(&self.now()?));
             }
         }
@@ -356,8 +360,7 @@ impl Stopped {
                 .map_err(|e| InjectError::system("PTRACE_SETSIGMASK", &e))?;
             self.masked = false;
         }
-        let quiet = self.tracee.pending().unwrap_or(0) & !self.saved.mask == 0;
-        if self.touched || (self.interrupted == Interrupted::Broken && quiet) {
+        if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
             // At the entry of our rt_sigreturn the call is skipped, and no exit looks at restart
             // codes: the registers must already be those of the call issued again.
             let own = if self.entry_stop {

@@ -9,6 +9,7 @@ mod victim;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -28,6 +29,13 @@ const THREADS: &str = include_str!("victims/threads.c");
 const REPLACER: &str = include_str!("victims/replacer.c");
 const HELD: &str = include_str!("victims/held.c");
 const PERIOD_NS: u64 = 200_000;
+
+/// One at a time: a guardian forked by another test would hold this test's segments, and two would
+/// fight for two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn spinner() -> Victim {
     Victim::start(Command::new(build("spinner", SPINNER, &[])))
@@ -65,6 +73,7 @@ fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
 
 #[test]
 fn spinner_keeps_its_registers_and_red_zone() {
+    let _alone = alone();
     let victim = spinner();
     for _ in 0..10 {
         let before = Look::at(victim.pid, true);
@@ -88,6 +97,7 @@ fn spinner_keeps_its_registers_and_red_zone() {
 
 #[test]
 fn statically_linked_program_is_attached_to() {
+    let _alone = alone();
     let victim = Victim::start(Command::new(build("spinner", SPINNER, &["-static"])));
     let (report, _) = round(victim.pid, true);
     assert!(!report.naked);
@@ -96,6 +106,7 @@ fn statically_linked_program_is_attached_to() {
 
 #[test]
 fn single_thread_in_nanosleep_sleeps_on_undisturbed() {
+    let _alone = alone();
     let mut victim = Victim::start(Command::new(build("sleeper", SLEEPER, &[])));
     std::thread::sleep(Duration::from_millis(50));
     for _ in 0..3 {
@@ -106,7 +117,10 @@ fn single_thread_in_nanosleep_sleeps_on_undisturbed() {
 
 #[test]
 fn no_blocking_call_returns() {
+    let _alone = alone();
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
+    // While a thread is in sigwait its mask looks different: let the main thread get there.
+    std::thread::sleep(Duration::from_millis(50));
     for _ in 0..5 {
         let (_, report) = round(victim.pid, true);
         assert_eq!(report.threads, 20);
@@ -116,6 +130,7 @@ fn no_blocking_call_returns() {
 
 #[test]
 fn fiber_stacks_are_not_written() {
+    let _alone = alone();
     let victim = Victim::start(Command::new(build("fiber", FIBER, &[])));
     for _ in 0..5 {
         let (report, _) = round(victim.pid, true);
@@ -126,6 +141,7 @@ fn fiber_stacks_are_not_written() {
 
 #[test]
 fn many_threads_that_come_and_go_survive() {
+    let _alone = alone();
     let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
     for _ in 0..10 {
         let (attached, detached) = round(victim.pid, false);
@@ -137,6 +153,7 @@ fn many_threads_that_come_and_go_survive() {
 
 #[test]
 fn python_with_threads_goes_on() {
+    let _alone = alone();
     const SCRIPT: &str = "
 import sys, threading, time, signal
 done = False
@@ -164,6 +181,7 @@ sys.exit(7)
 
 #[test]
 fn go_program_goes_on() {
+    let _alone = alone();
     const SOURCE: &str = r#"package main
 import ("fmt"; "os"; "os/signal"; "runtime"; "syscall"; "time")
 func deep(n int) int { if n == 0 { return 0 }; var pad [64]int; pad[n%64] = n; return deep(n-1) + pad[n%64] - n }
@@ -193,6 +211,7 @@ func main() {
 
 #[test]
 fn stopped_process_stays_stopped() {
+    let _alone = alone();
     let victim = spinner();
     victim.signal(Signal::SIGSTOP);
     let stopped = || proc::status(victim.pid).unwrap().state == 'T';
@@ -208,6 +227,7 @@ fn stopped_process_stays_stopped() {
 
 #[test]
 fn tracer_in_the_way_is_named() {
+    let _alone = alone();
     let victim = spinner();
     let mut command = Command::new(build("tracer", TRACER, &[]));
     command.arg(victim.pid.to_string());
@@ -223,6 +243,7 @@ fn tracer_in_the_way_is_named() {
 
 #[test]
 fn process_of_another_user_is_attached_to() {
+    let _alone = alone();
     if !nix::unistd::geteuid().is_root() {
         eprintln!("SKIPPED: only root can attach to another user's process");
         return;
@@ -234,6 +255,7 @@ fn process_of_another_user_is_attached_to() {
 
 #[test]
 fn replaced_handler_is_left_alone_and_stays_callable() {
+    let _alone = alone();
     let mut victim = Victim::start(Command::new(build("replacer", REPLACER, &[])));
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = Guardian::start().unwrap();
@@ -250,6 +272,7 @@ fn replaced_handler_is_left_alone_and_stays_callable() {
 
 #[test]
 fn failed_map_is_explained_and_undone() {
+    let _alone = alone();
     let victim = spinner();
     let before = Look::at(victim.pid, true);
     let mut stand_in = StandIn::new(victim.pid);
@@ -264,21 +287,35 @@ fn failed_map_is_explained_and_undone() {
 }
 
 #[test]
-fn failed_entry_is_explained_and_undone() {
+fn silent_entry_is_explained_and_undone() {
+    let _alone = alone();
     let victim = spinner();
     let before = Look::at(victim.pid, true);
-    let stand_in = StandIn::new(victim.pid);
-    // The kernel refuses an action that it cannot read: the stand-in's entry passes that on.
-    let mut plan = stand_in.plan.clone();
-    plan.entry_avma = plan.restorer_avma;
+    let mut stand_in = StandIn::new(victim.pid);
+    // The handler's `ret`, just before the restorer.
+    stand_in.plan.entry_avma = stand_in.plan.restorer_avma - 1;
     let mut guardian = Guardian::start().unwrap();
-    assert_eq!(guardian.attach(&plan), Err(InjectError::EntrySilent));
+    assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::EntrySilent));
+    assert_eq!(Look::at(victim.pid, true), before);
+    victim.expect(7);
+}
+
+#[test]
+fn failed_entry_is_explained_and_undone() {
+    let _alone = alone();
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    let stand_in = StandIn::with_signal(victim.pid, libc::SIGKILL);
+    let mut guardian = Guardian::start().unwrap();
+    let expected = InjectError::EntryFailed { error: 2, errno: libc::EINVAL };
+    assert_eq!(guardian.attach(&stand_in.plan), Err(expected));
     assert_eq!(Look::at(victim.pid, true), before);
     victim.expect(7);
 }
 
 #[test]
 fn target_that_ended_is_no_failure_of_the_cure() {
+    let _alone = alone();
     let mut victim = spinner();
     let stand_in = StandIn::new(victim.pid);
     let mut guardian = Guardian::start().unwrap();
@@ -305,6 +342,7 @@ fn fork_waiting(program: &std::path::Path, argument: &str) -> (i32, [i32; 2], [i
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let mut byte = 0u8;
+        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one child, six system calls")]
         // SAFETY: system calls on buffers of the parent's copy.
         unsafe {
             libc::dup2(output[1], 1);
@@ -339,6 +377,7 @@ fn exit_code(pid: i32) -> i32 {
 
 #[test]
 fn program_is_held_before_its_first_instruction() {
+    let _alone = alone();
     for release_by_death in [false, true] {
         for flags in [&[][..], &["-static"]] {
             let (pid, go, hold, output) = fork_waiting(&build("held", HELD, flags), "9");
@@ -370,6 +409,7 @@ fn program_is_held_before_its_first_instruction() {
 
 #[test]
 fn command_that_cannot_be_executed_is_reported() {
+    let _alone = alone();
     let (pid, go, ..) = fork_waiting(std::path::Path::new("/nonexistent/program"), "");
     let mut guardian = Guardian::start().unwrap();
     guardian.hold_at_exec(pid).unwrap();
@@ -382,6 +422,7 @@ const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";
 
 /// Not a test by itself: the recorder that the next tests kill.
 #[test]
+#[ignore = "run by other tests, in a process of its own"]
 fn recorder_to_be_killed() {
     let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
     let pid = pid.parse().unwrap();
@@ -401,7 +442,7 @@ fn recorder_to_be_killed() {
 /// Starts a recorder in a process of its own; gives it and its guardian's pid.
 fn start_recorder(pid: i32) -> (std::process::Child, i32) {
     let mut recorder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "inject::tests::recorder_to_be_killed", "--nocapture"])
+        .args(["--exact", "inject::tests::recorder_to_be_killed", "--ignored", "--nocapture"])
         .env(VICTIM_VARIABLE, pid.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -425,6 +466,7 @@ fn await_end(pid: i32) {
 
 #[test]
 fn guardian_cures_when_the_recorder_is_killed() {
+    let _alone = alone();
     let victim = spinner();
     let before = Look::at(victim.pid, true);
     for run in 0..60u64 {
@@ -440,6 +482,7 @@ fn guardian_cures_when_the_recorder_is_killed() {
 
 #[test]
 fn target_survives_the_death_of_the_guardian() {
+    let _alone = alone();
     for program in ["spinner", "threads"] {
         for run in 0..25u64 {
             let source = if program == "spinner" { SPINNER } else { THREADS };

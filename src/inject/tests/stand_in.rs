@@ -63,6 +63,10 @@ pub(super) struct StandIn {
 
 impl StandIn {
     pub(super) fn new(pid: i32) -> StandIn {
+        Self::with_signal(pid, SIGNAL)
+    }
+
+    pub(super) fn with_signal(pid: i32, signal: i32) -> StandIn {
         let status = proc::status(pid).unwrap();
         let owner = (status.euid, status.egid);
         let own = [PAGE, PAGE, DATA_LEN].map(|len| Own::create(len, owner));
@@ -74,7 +78,7 @@ impl StandIn {
             len,
             access,
         };
-        let image = Image::assemble(hole, hole + (8 << 20));
+        let image = Image::assemble(hole + (8 << 20), signal);
         let plan = AttachPlan {
             pid,
             start_time: proc::start_time(pid).unwrap(),
@@ -83,7 +87,7 @@ impl StandIn {
             data: segment(&data, 8 << 20, DATA_LEN, Access::ReadWrite),
             entry_avma: hole,
             restorer_avma: hole + image.restorer,
-            signal: SIGNAL,
+            signal,
             hold_fd: None,
         };
         // SAFETY: the segment is a page, the image less; nobody else uses it yet.
@@ -122,7 +126,7 @@ struct Image {
 
 impl Image {
     /// Entry, then handler, then restorer, with the data's address in the instructions.
-    fn assemble(_code: u64, data: u64) -> Image {
+    fn assemble(data: u64, signal: i32) -> Image {
         let at = |offset: usize| (data + offset as u64).to_le_bytes();
         let mut fail = Vec::new();
         // neg eax; mov [error_detail], eax; mov dword [error], 2; ret
@@ -137,8 +141,8 @@ impl Image {
         done.extend(at(offset_of!(ControlBlock, state)));
         done.extend([0xc7, 0x01, 1, 0, 0, 0, 0x31, 0xc0, 0xc3]);
         let mut bytes = Vec::new();
-        // rt_sigaction(SIGNAL, our_action, old_action, 8)
-        bytes.extend([0xb8, 13, 0, 0, 0, 0xbf, SIGNAL as u8, 0, 0, 0, 0x48, 0xbe]);
+        // rt_sigaction(signal, our_action, old_action, 8)
+        bytes.extend([0xb8, 13, 0, 0, 0, 0xbf, signal as u8, 0, 0, 0, 0x48, 0xbe]);
         bytes.extend(at(offset_of!(ControlBlock, our_action)));
         bytes.extend([0x48, 0xba]);
         bytes.extend(at(offset_of!(ControlBlock, old_action)));

@@ -28,7 +28,7 @@ static void *gone(const char *what) {
     __atomic_add_fetch(&returned, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
-#define BLOCK(name, ...) static void *name(void *p) { (void)p; __VA_ARGS__; return gone(#name); }
+#define BLOCK(name, ...) static void *name(void *unused) { (void)unused; __VA_ARGS__; return gone(#name); }
 BLOCK(in_nanosleep, nanosleep(&age, NULL))
 BLOCK(in_clock_nanosleep, struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); t.tv_sec += 1000;
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
@@ -79,7 +79,8 @@ int main(void) {
     int s;
     sigdelset(&set, SIGUSR2);
     while (sigwait(&set, &s) != 0) {}
+    int verdict = returned;
     semctl(sem, 0, IPC_RMID);
     msgctl(msg, IPC_RMID, NULL);
-    return returned;
+    return verdict;
 }
