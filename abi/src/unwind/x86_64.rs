@@ -87,6 +87,7 @@ impl Frame {
         self.registers.sp.saturating_sub(red_zone).max(memory.bounds().0)
     }
 
+    #[inline]
     fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         if pc == 0 {
             return Err(EndReason::Root);
