@@ -203,3 +203,73 @@ fn build_id_in(align: u64, data: &[u8]) -> Option<&[u8]> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Vec<u8> {
+        std::fs::read(std::env::current_exe().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn addresses_and_offsets_lead_to_each_other() {
+        let bytes = own();
+        let elf = Elf::parse(&bytes).unwrap();
+        let text = elf.section(".text").unwrap();
+        let offset = elf.file_offset(text.svma).unwrap();
+        assert_eq!(elf.svma(offset), Some(text.svma));
+        assert_eq!(elf.data(text.svma).unwrap()[..64], text.data[..64]);
+        assert_eq!(bytes[offset as usize..][..64], text.data[..64]);
+        assert_eq!(elf.file_offset(u64::MAX), None);
+        assert!(elf.data(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn bias_leads_from_a_mapping_of_this_program_to_its_code() {
+        let bytes = own();
+        let elf = Elf::parse(&bytes).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let code =
+            |line: &&str| line.contains(" r-xp ") && line.ends_with(program.to_str().unwrap());
+        let line = maps.lines().find(code).unwrap();
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let start = u64::from_str_radix(fields[0].split('-').next().unwrap(), 16).unwrap();
+        let file_offset = u64::from_str_radix(fields[2], 16).unwrap();
+        let bias = elf.bias(start, file_offset, true).unwrap();
+        let function = addresses_and_offsets_lead_to_each_other as fn() as usize as u64;
+        let text = elf.section(".text").unwrap();
+        let svma = function.wrapping_sub(bias);
+        assert!((text.svma..text.svma + text.data.len() as u64).contains(&svma), "{svma:#x}");
+        assert!(bias.is_multiple_of(4096));
+        assert_eq!(elf.bias(start, 1 << 40, true), None);
+    }
+
+    #[test]
+    fn build_id_is_the_one_that_the_section_holds() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let elf = Elf::parse(&bytes).unwrap();
+        let Some(section) = elf.section(".note.gnu.build-id") else {
+            eprintln!("skipped: this program was linked without a build id");
+            return;
+        };
+        // Head of 12 bytes, then "GNU\0", then the id.
+        assert_eq!(elf.build_id(), Some(&section.data[16..]));
+    }
+
+    #[test]
+    fn what_is_no_elf_is_refused_by_name() {
+        let mut bytes = own();
+        let error = |bytes: &[u8]| Elf::parse(bytes).err();
+        assert_eq!(error(b""), Some(ElfError::NotElf));
+        assert_eq!(error(b"#!/bin/sh\n"), Some(ElfError::NotElf));
+        assert_eq!(error(&bytes[..32]), Some(ElfError::Headers));
+        bytes[4] = 1;
+        assert_eq!(error(&bytes), Some(ElfError::Class));
+        bytes[4] = 2;
+        // No program headers.
+        bytes[56..58].fill(0);
+        assert_eq!(error(&bytes), Some(ElfError::NoSegments));
+    }
+}

@@ -299,7 +299,8 @@ impl<'e, 'a> Collected<'e, 'a> {
         let gaps = Gaps::new(elf, self.code.base, keeps_frame_pointers(covered, total));
         let default_rule = u32::from(self.rules.number(Rule::GAP_GUESS));
         let mut rows = Rows::default();
-        let mut up_to = 0;
+        let first = self.code.parts.first().map_or(self.code.base, |part| part.0);
+        let mut up_to = (first - self.code.base) as u32;
         for fde in &self.fdes {
             if fde.end <= up_to {
                 self.skipped += 1;

@@ -52,7 +52,7 @@ pub fn unwind(
     frames: &[AtomicU64],
 ) -> Unwound {
     let mut frame = arch::Frame::new(registers);
-    let mut lookup = Lookup { snapshot, last: None };
+    let mut lookup = Lookup { snapshot, range: None, module: None };
     let mut depth = 0usize;
     for word in frames {
         let mark = if frame.is_exact() { 0 } else { RETURN_ADDRESS };
@@ -71,29 +71,35 @@ pub fn unwind(
 #[derive(Debug)]
 pub(super) struct Lookup<'s> {
     snapshot: &'s Snapshot<'s>,
-    last: Option<(&'s Range, Option<Module<'s>>)>,
+    range: Option<&'s Range>,
+    /// The table of `range`; `None` for anonymous code.
+    module: Option<Module<'s>>,
 }
 
-impl Lookup<'_> {
+impl<'s> Lookup<'s> {
     /// The rule at an address, and where it keeps the caller's rbx.
     #[inline]
     pub(super) fn rule(&mut self, avma: u64) -> Result<(Rule, i16), EndReason> {
-        let (range, module) = match self.last {
-            Some((range, module)) if range.start <= avma && avma < range.end => (range, module),
-            _ => {
-                let range = self.snapshot.range(avma).ok_or(EndReason::NoModule)?;
-                let module = self.snapshot.module(range);
-                if module.is_none() && range.module != 0 {
-                    return Err(EndReason::NoModule);
-                }
-                self.last = Some((range, module));
-                (range, module)
-            }
+        let range = match self.range {
+            Some(range) if range.start <= avma && avma < range.end => range,
+            _ => self.enter(avma)?,
         };
-        Ok(match module {
+        Ok(match &self.module {
             Some(module) => module.rule_and_rbx(avma.wrapping_sub(range.bias)),
             None => (Rule::GAP_FP, RBX_LOST),
         })
+    }
+
+    /// Takes up the range that an address lies in.
+    #[inline]
+    fn enter(&mut self, avma: u64) -> Result<&'s Range, EndReason> {
+        let range = self.snapshot.range(avma).ok_or(EndReason::NoModule)?;
+        self.module = self.snapshot.module(range);
+        if self.module.is_none() && range.module != 0 {
+            return Err(EndReason::NoModule);
+        }
+        self.range = Some(range);
+        Ok(range)
     }
 
     /// The address lies in an executable range.

@@ -87,6 +87,7 @@ impl Frame {
         self.registers.sp.saturating_sub(red_zone).max(memory.bounds().0)
     }
 
+    #[inline]
     fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         if pc == 0 {
             return Err(EndReason::Root);
@@ -354,4 +355,41 @@ fn is_after_call(before: [u8; 8]) -> bool {
         || indirect(b4, b3, 4)
         || indirect(b6, b5, 6)
         || indirect(b7, b6, 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(call: &[u8], expected: bool) {
+        let mut before = [0x90; 8];
+        before[8 - call.len()..].copy_from_slice(call);
+        assert_eq!(is_after_call(before), expected, "{call:x?}");
+    }
+
+    #[test]
+    fn calls_are_told_from_other_instructions() {
+        check(&[0xE8, 1, 2, 3, 4], true);
+        check(&[0xFF, 0xD0], true); // *%rax
+        check(&[0x41, 0xFF, 0xD4], true); // *%r12
+        check(&[0xFF, 0x13], true); // *(%rbx)
+        check(&[0xFF, 0x14, 0x24], true); // *(%rsp)
+        check(&[0xFF, 0x50, 0x08], true); // *8(%rax)
+        check(&[0xFF, 0x54, 0x24, 0x08], true); // *8(%rsp)
+        check(&[0xFF, 0x15, 1, 2, 3, 4], true); // *0x4030201(%rip)
+        check(&[0xFF, 0x90, 1, 2, 3, 4], true); // *0x4030201(%rax)
+        check(&[0xFF, 0x94, 0x24, 1, 2, 3, 4], true); // *0x4030201(%rsp)
+        check(&[0xFF, 0x14, 0xC5, 1, 2, 3, 4], true); // *0x4030201(,%rax,8)
+        check(&[0xFF, 0xE0], false); // jmp *%rax
+        check(&[0xFF, 0x25, 1, 2, 3, 4], false); // jmp *0x4030201(%rip)
+        check(&[0xE9, 1, 2, 3, 4], false); // jmp
+        check(&[0x90], false);
+    }
+
+    #[test]
+    fn ucontext_order_names_every_register_once() {
+        let mut seen = UCONTEXT_ORDER;
+        seen.sort_unstable();
+        assert_eq!(seen, core::array::from_fn(|number| number));
+    }
 }

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define MARK() __asm__ volatile("int3" ::: "memory")
 #define ALONE __attribute__((noinline, noclone))
@@ -74,6 +77,39 @@ ALONE static unsigned signalled(void) {
     return handled;
 }
 
+// A way back from signal handlers without unwind information, as in musl.
+__asm__(".text\n.p2align 4\nown_restorer: mov $15,%rax\nsyscall\n.p2align 4\n");
+extern void own_restorer(void);
+struct kernel_action { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; };
+
+ALONE static unsigned signalled_without_libc(void) {
+    struct kernel_action action = {on_signal, 0x04000000 /* SA_RESTORER */, own_restorer, 0};
+    syscall(SYS_rt_sigaction, SIGUSR1, &action, 0, 8);
+    raise(SIGUSR1);
+    return handled;
+}
+
+// Calls a function on another stack, as libraries for deep recursion do.
+__asm__(".text\n.p2align 4\non_other_stack:\n.cfi_startproc\npush %rbp\n.cfi_def_cfa_offset 16\n"
+        ".cfi_offset %rbp,-16\nmov %rsp,%rbp\n.cfi_def_cfa_register %rbp\nmov %rdx,%rsp\n"
+        "mov %rdi,%rax\nmov %esi,%edi\ncall *%rax\nmov %rbp,%rsp\npop %rbp\n"
+        ".cfi_def_cfa %rsp,8\nret\n.cfi_endproc\n");
+extern unsigned on_other_stack(unsigned (*function)(unsigned), unsigned x, void *top);
+static char third_stack[64 << 10] __attribute__((aligned(64)));
+
+// Generated code that keeps frame pointers and has no information at all:
+// push %rbp; mov %rsp,%rbp; mov %edi,%eax; mov %rsi,%rdx; call *%rdx; pop %rbp; ret
+static const unsigned char generated[] = {0x55, 0x48, 0x89, 0xE5, 0x89, 0xF8, 0x48, 0x89,
+                                          0xF2, 0xFF, 0xD2, 0x5D, 0xC3};
+ALONE static unsigned jitted(unsigned x) {
+    void *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(page, generated, sizeof generated);
+    unsigned (*code)(unsigned, unsigned (*)(unsigned)) = page;
+    unsigned y = code(x, root_2);
+    KEEP(y);
+    return y;
+}
+
 static jmp_buf back;
 ALONE static void jump(unsigned n) {
     KEEP(n);
@@ -109,6 +145,8 @@ int main(void) {
     MARK();
     unsigned x = root_1(1) + root_2(2) + root_3(3) + tail(4);
     x += realigned(100) + realigned(x % 2000) + sorted(x) + signalled() + jumped();
+    x += signalled_without_libc() + jitted(x);
+    x += on_other_stack(root_1, x, third_stack + sizeof third_stack);
     char text[64];
     x += (unsigned)snprintf(text, sizeof text, "%u %s %f", x, "words", 1.5);
     free(malloc(x % 1000 + 100));

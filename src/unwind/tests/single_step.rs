@@ -218,7 +218,12 @@ fn check(flags: &[&str], from_start: bool) -> Tally {
     assert!(tally.wrong.is_empty(), "{} of {} wrong", tally.wrong.len(), tally.steps);
     // What stays short: inside longjmp, whose information is about the saved registers, and in the
     // start-up code of the linker and the compiler, which has none.
-    assert!(tally.steps - tally.exact <= 40, "{} of {} not exact", tally.exact, tally.steps);
+    assert!(
+        tally.steps - tally.exact <= 40 + tally.steps / 1000,
+        "{} of {} exact",
+        tally.exact,
+        tally.steps
+    );
     assert!(tally.signal_frames > 100);
     tally
 }
