@@ -63,8 +63,15 @@ fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[LocationId]) {
 fn bytes_per_sample() {
     const SAMPLES: u64 = 200_000;
     const PERIOD_NS: u64 = 5_025_125;
-    for (name, addresses, change_percent) in [("changing", 20_000, 95), ("repetitive", 2_000, 30)] {
-        let (mut writer, memory, _) = memory_writer(WriterOptions::default());
+    let traces = [
+        ("changing", 20_000, 95, true),
+        ("changing, no trace ids", 20_000, 95, false),
+        ("repetitive", 2_000, 30, true),
+        ("repetitive, no trace ids", 2_000, 30, false),
+    ];
+    for (name, addresses, change_percent, trace_ids) in traces {
+        let options = WriterOptions { trace_ids, ..WriterOptions::default() };
+        let (mut writer, memory, _) = memory_writer(options);
         writer.set_metadata("period_ns", Value::Unsigned(PERIOD_NS)).unwrap();
         let ids = symbols(&mut writer, addresses);
         writer.flush().unwrap();
