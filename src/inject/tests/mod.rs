@@ -239,6 +239,39 @@ fn tracer_in_the_way_is_named() {
 }
 
 #[test]
+fn debugger_that_came_later_delays_the_cure() {
+    let _alone = alone();
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    let mut command = Command::new(build("tracer", TRACER, &[]));
+    command.arg(victim.pid.to_string());
+    let tracer = Victim::start(command);
+    let pid = tracer.pid;
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(tracer);
+    });
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    leaves.join().unwrap();
+    assert_eq!(Look::at(victim.pid, true), before);
+
+    let mut guardian = Guardian::start().unwrap();
+    let stand_in = StandIn::new(victim.pid);
+    guardian.attach(&stand_in.plan).unwrap();
+    let mut command = Command::new(build("tracer", TRACER, &[]));
+    command.arg(victim.pid.to_string());
+    let tracer = Victim::start(command);
+    assert_ne!(tracer.pid, pid);
+    let message = guardian.detach().unwrap_err().to_string();
+    assert!(message.contains("already traced by tracer") && message.contains("left in the target"));
+    drop(tracer);
+    victim.expect(7);
+}
+
+#[test]
 fn process_of_another_user_is_attached_to() {
     let _alone = alone();
     if !nix::unistd::geteuid().is_root() {
