@@ -43,15 +43,17 @@ pub(super) fn attach(
     match maps_and_starts(plan, data, held) {
         Ok(report) => Ok(report),
         Err(error) if error.is_gone() => Err(error),
+        // Whatever failed, it failed because the target ended.
+        Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
         Err(error) => match cure::cure(plan, data, cure::PATIENCE) {
             Ok(report) => Err(match report.residue {
                 None => error,
                 Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
             }),
-            Err(second) => Err(InjectError::Residue {
-                cause: Box::new(error),
-                residue: format!("unknown ({second})"),
-            }),
+            Err(InjectError::Residue { residue, .. }) => {
+                Err(InjectError::Residue { cause: Box::new(error), residue })
+            }
+            Err(_) => Err(error),
         },
     }
 }
@@ -81,10 +83,13 @@ fn maps_and_starts(
 }
 
 fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
-    proc::mappings(pid).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => InjectError::Gone,
-        _ => InjectError::system("reading maps", &error),
-    })
+    match proc::mappings(pid) {
+        // It is about to end, and has no memory any more.
+        Ok(mappings) if mappings.is_empty() => Err(InjectError::Gone),
+        Ok(mappings) => Ok(mappings),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(InjectError::Gone),
+        Err(error) => Err(InjectError::system("reading maps", &error)),
+    }
 }
 
 /// Stops the best thread that lets itself be stopped and hands it to `work`. Each attempt runs in

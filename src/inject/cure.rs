@@ -52,7 +52,7 @@ enum Attempt {
     },
 }
 
-/// Takes everything back. What cannot be taken back is inert, and named in the report.
+/// Takes everything back. What cannot be taken back is inert, and named in the report or the error.
 pub(super) fn cure(
     plan: &AttachPlan,
     data: &Attached,
@@ -68,20 +68,19 @@ pub(super) fn cure(
             return Ok(DetachReport::default());
         }
         let outcome = identity::disposable(|| Cure { plan, data, started }.attempt());
-        let stuck = match outcome {
+        let failure = match outcome {
             Ok(Attempt::Done(report)) => return Ok(report),
-            Ok(Attempt::Stuck { tid }) => tid,
-            Err(error) if error.is_gone() => 0,
-            Err(error) => return Err(error),
+            Ok(Attempt::Stuck { tid }) => {
+                let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
+                InjectError::WouldNotStop { tid, state }
+            }
+            Err(error) => error,
         };
-        if Instant::now() >= deadline {
-            let state = proc::task_stat(plan.pid, stuck).map_or('?', |stat| stat.state);
-            return Ok(DetachReport {
-                residue: Some(format!(
-                    "thread {stuck} (state {state}) could not be stopped; the agent stays mapped \
-                     and swallows its signal"
-                )),
-                ..DetachReport::default()
+        // What stands in the way may go away: a debugger, a child that has not yet executed.
+        if Instant::now() >= deadline && !failure.is_gone() {
+            return Err(InjectError::Residue {
+                cause: Box::new(failure),
+                residue: "the agent, which swallows its signal and does nothing".to_owned(),
             });
         }
         std::thread::sleep(RETRY);

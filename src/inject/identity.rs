@@ -10,8 +10,9 @@ pub(super) fn check(pid: i32, start_time: u64) -> Result<(), InjectError> {
         Ok(started) => started != start_time,
         Err(_) => true,
     };
+    // A leader that left its threads behind is a zombie without memory, and no end.
     let ended = || match proc::status(pid) {
-        Ok(status) => matches!(status.state, 'Z' | 'X') && status.threads <= 1,
+        Ok(status) => !status.has_memory && status.threads <= 1,
         Err(_) => true,
     };
     if gone || ended() { Err(InjectError::Gone) } else { Ok(()) }

@@ -166,6 +166,13 @@ mod tests {
         assert_eq!(preflight(i32::MAX), Err(Refusal::NoSuchProcess { pid: i32::MAX }));
         assert_eq!(preflight(0), Err(Refusal::NoSuchProcess { pid: 0 }));
         assert_eq!(preflight(std::process::id() as i32), Err(Refusal::Own));
-        assert_eq!(preflight(2), Err(Refusal::KernelThread { pid: 2 }));
+        // Where pid 2 is not the kernel's there is nothing to see (a pid namespace).
+        if proc::status(2).is_ok_and(|status| status.kernel_thread) {
+            assert_eq!(preflight(2), Err(Refusal::KernelThread { pid: 2 }));
+        }
+        if !nix::unistd::geteuid().is_root() {
+            let uid = proc::status(1).unwrap().uid;
+            assert_eq!(preflight(1), Err(Refusal::OtherUser { uid }));
+        }
     }
 }

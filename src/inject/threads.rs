@@ -46,7 +46,9 @@ pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
 /// "Below the red zone is free" holds for the stacks that the C library and the kernel make, not
 /// for those of Go and of fibers, which lie close together in ordinary memory. A stack is taken
 /// for the C library's if the thread's control block lies above the stack pointer in the same
-/// mapping and nothing accessible lies directly below.
+/// mapping, which has a guard directly below. Go keeps its threads' words in its heap too, where
+/// its stacks are; but only a C library's control block starts with its own address, as the
+/// processor's ABI wants it.
 pub(super) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> Option<u64> {
     let registers = &stopped.saved.registers;
     let sp = registers.rsp;
@@ -60,7 +62,11 @@ pub(super) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> Option<u64> 
             below.end == mapping.start && !below.read && !below.write && !below.exec
         });
         let control_block = registers.fs_base > sp && registers.fs_base < mapping.end;
-        mapping.write && guarded && control_block && room >= THREAD_STACK_ROOM
+        mapping.write
+            && guarded
+            && control_block
+            && room >= THREAD_STACK_ROOM
+            && stopped.holds(registers.fs_base, &registers.fs_base.to_ne_bytes())
     };
     good.then(|| sp - arch::RED_ZONE)
 }

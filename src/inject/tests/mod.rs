@@ -1,9 +1,6 @@
 //! Attaches for real to victims that check themselves, and looks at them before and after.
-//!
-//! # Safety
-//! Forks, in one test, a child that calls only what is allowed there.
-#![allow(unsafe_code, reason = "forks a program that is to be held at its exec")]
 
+mod held;
 mod stand_in;
 mod victim;
 
@@ -27,7 +24,7 @@ const FIBER: &str = include_str!("victims/fiber.c");
 const TRACER: &str = include_str!("victims/tracer.c");
 const THREADS: &str = include_str!("victims/threads.c");
 const REPLACER: &str = include_str!("victims/replacer.c");
-const HELD: &str = include_str!("victims/held.c");
+const JAILED: &str = include_str!("victims/jailed.c");
 const PERIOD_NS: u64 = 200_000;
 
 /// One at a time: a guardian forked by another test would hold this test's segments, and two would
@@ -242,6 +239,39 @@ fn tracer_in_the_way_is_named() {
 }
 
 #[test]
+fn debugger_that_came_later_delays_the_cure() {
+    let _alone = alone();
+    let victim = spinner();
+    let before = Look::at(victim.pid, true);
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    let mut command = Command::new(build("tracer", TRACER, &[]));
+    command.arg(victim.pid.to_string());
+    let tracer = Victim::start(command);
+    let pid = tracer.pid;
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(tracer);
+    });
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    leaves.join().unwrap();
+    assert_eq!(Look::at(victim.pid, true), before);
+
+    let mut guardian = Guardian::start().unwrap();
+    let stand_in = StandIn::new(victim.pid);
+    guardian.attach(&stand_in.plan).unwrap();
+    let mut command = Command::new(build("tracer", TRACER, &[]));
+    command.arg(victim.pid.to_string());
+    let tracer = Victim::start(command);
+    assert_ne!(tracer.pid, pid);
+    let message = guardian.detach().unwrap_err().to_string();
+    assert!(message.contains("already traced by tracer") && message.contains("left in the target"));
+    drop(tracer);
+    victim.expect(7);
+}
+
+#[test]
 fn process_of_another_user_is_attached_to() {
     let _alone = alone();
     if !nix::unistd::geteuid().is_root() {
@@ -326,96 +356,82 @@ fn target_that_ended_is_no_failure_of_the_cure() {
     assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::Gone));
 }
 
-/// Forks a child that waits for a byte on `go`, then executes the program with `hold` open.
-fn fork_waiting(program: &std::path::Path, argument: &str) -> (i32, [i32; 2], [i32; 2], [i32; 2]) {
-    let pipe = |flags| {
-        let mut ends = [0; 2];
-        // SAFETY: writes two descriptors.
-        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), flags) }, 0);
-        ends
-    };
-    let (go, hold, output) = (pipe(libc::O_CLOEXEC), pipe(libc::O_CLOEXEC), pipe(libc::O_CLOEXEC));
-    let path = std::ffi::CString::new(program.to_str().unwrap()).unwrap();
-    let argument = std::ffi::CString::new(argument).unwrap();
-    let arguments = [path.as_ptr(), argument.as_ptr(), std::ptr::null()];
-    // SAFETY: the child makes system calls only.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let mut byte = 0u8;
-        #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one child, six system calls")]
-        // SAFETY: system calls on buffers of the parent's copy.
-        unsafe {
-            libc::dup2(output[1], 1);
-            libc::close(hold[1]);
-            libc::fcntl(hold[0], libc::F_SETFD, 0);
-            libc::read(go[0], (&raw mut byte).cast(), 1);
-            libc::execv(path.as_ptr(), arguments.as_ptr());
-            libc::_exit(127)
+#[test]
+fn signals_that_arrive_all_the_time_do_no_harm() {
+    let _alone = alone();
+    for (name, source, naked) in [("spinner", SPINNER, false), ("fiber", FIBER, true)] {
+        let victim = Victim::start(Command::new(build(name, source, &["-DTICKING"])));
+        for _ in 0..10 {
+            let (report, _) = round(victim.pid, true);
+            assert!(report.naked == naked || naked, "{report:?}");
         }
-    }
-    (pid, go, hold, output)
-}
-
-fn write_byte(fd: i32) {
-    // SAFETY: writes one byte.
-    assert_eq!(unsafe { libc::write(fd, c"x".as_ptr().cast(), 1) }, 1);
-}
-
-fn readable(fd: i32, milliseconds: u16) -> bool {
-    // SAFETY: the descriptor stays open during the call.
-    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    let mut fds = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
-    nix::poll::poll(&mut fds, milliseconds).unwrap() > 0
-}
-
-fn exit_code(pid: i32) -> i32 {
-    match nix::sys::wait::waitpid(Pid::from_raw(pid), None).unwrap() {
-        nix::sys::wait::WaitStatus::Exited(_, code) => code,
-        other => panic!("{other:?}"),
+        victim.expect(7);
     }
 }
 
 #[test]
-fn program_is_held_before_its_first_instruction() {
+fn target_that_ends_meanwhile_ends_as_it_would() {
     let _alone = alone();
-    for release_by_death in [false, true] {
-        for flags in [&[][..], &["-static"]] {
-            let (pid, go, hold, output) = fork_waiting(&build("held", HELD, flags), "9");
-            let mut guardian = Guardian::start().unwrap();
-            guardian.hold_at_exec(pid).unwrap();
-            write_byte(go[1]);
-            guardian.wait_exec().unwrap();
-            let mut stand_in = StandIn::new(pid);
-            stand_in.plan.hold_fd = Some(hold[0]);
-            let report = guardian.attach(&stand_in.plan).unwrap();
-            eprintln!("held: {report:?}");
-            assert!(!readable(output[0], 100), "it ran before it was let go");
-            assert_eq!(proc::status(pid).unwrap().tracer, 0);
-            if release_by_death {
-                // SAFETY: closes the only writing end.
-                unsafe { libc::close(hold[1]) };
-            } else {
-                write_byte(hold[1]);
-            }
-            assert!(readable(output[0], 2000));
-            let held = std::path::PathBuf::from(format!("/proc/{pid}/fd/{}", hold[0]));
-            assert!(!held.exists(), "the pipe is still open");
-            let report = guardian.detach().unwrap();
-            assert_eq!((report.threads, report.residue), (1, None));
-            assert_eq!(exit_code(pid), 9);
+    for run in 0..30u64 {
+        let victim = spinner();
+        let stand_in = StandIn::new(victim.pid);
+        let mut guardian = Guardian::start().unwrap();
+        let pid = Pid::from_raw(victim.pid);
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(run * run * 7919 % 15_000));
+            kill(pid, Signal::SIGTERM).unwrap();
+        });
+        let outcome = guardian.attach(&stand_in.plan);
+        if let Err(error) = &outcome {
+            assert!(error.is_gone(), "{error}");
+        } else {
+            assert_eq!(guardian.detach().unwrap().residue, None);
         }
+        end.join().unwrap();
+        let mut victim = victim;
+        victim.expect_end(7);
     }
 }
 
 #[test]
-fn command_that_cannot_be_executed_is_reported() {
+fn seccomp_is_refused_unless_permitted() {
     let _alone = alone();
-    let (pid, go, ..) = fork_waiting(std::path::Path::new("/nonexistent/program"), "");
+    let program = build("jailed", JAILED, &[]);
+    let mut command = Command::new(&program);
+    command.arg("strict");
+    let strict = Victim::start(command);
+    let permits = Permits { seccomp_filter: true };
+    assert_eq!(preflight_with(strict.pid, permits), Err(Refusal::SeccompStrict));
+    let victim = Victim::start(Command::new(&program));
+    assert_eq!(preflight(victim.pid), Err(Refusal::SeccompFilter));
+    preflight_with(victim.pid, permits).unwrap();
+    let stand_in = StandIn::new(victim.pid);
     let mut guardian = Guardian::start().unwrap();
-    guardian.hold_at_exec(pid).unwrap();
-    write_byte(go[1]);
-    assert_eq!(guardian.wait_exec(), Err(InjectError::ExitedBeforeExec { code: 127 }));
-    assert_eq!(exit_code(pid), 127);
+    guardian.attach(&stand_in.plan).unwrap();
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    victim.expect(7);
+}
+
+#[test]
+fn other_ipc_namespace_is_refused() {
+    let _alone = alone();
+    let possible = Command::new("unshare").args(["--ipc", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no permission to enter another IPC namespace");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--ipc").arg(build("spinner", SPINNER, &[]));
+    let victim = Victim::start(command);
+    assert_eq!(preflight(victim.pid), Err(Refusal::OtherIpcNamespace));
+    // Without the preflight: the target cannot attach what its namespace does not know.
+    let before = Look::at(victim.pid, true);
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    let failure = guardian.attach(&stand_in.plan).unwrap_err();
+    assert!(matches!(failure, InjectError::MapFailed { errno: libc::EINVAL, .. }), "{failure}");
+    assert_eq!(Look::at(victim.pid, true), before);
+    victim.expect(7);
 }
 
 const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";

@@ -161,15 +161,22 @@ impl Image {
     }
 }
 
-/// Opens a sigtrap event on a thread; `None` where the kernel does not permit it.
+/// Opens a sigtrap event on a thread, for user code only where the kernel permits no more; `None`
+/// where it permits nothing.
 pub(super) fn sigtrap_event(tid: i32, period_ns: u64) -> Option<std::os::fd::OwnedFd> {
-    const SOFTWARE_TASK_CLOCK: [u32; 4] = [1, 128, 1, 0];
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    open_event(tid, period_ns, 0).or_else(|| open_event(tid, period_ns, EXCLUDE_KERNEL))
+}
+
+fn open_event(tid: i32, period_ns: u64, flags: u64) -> Option<std::os::fd::OwnedFd> {
+    // Type and size, then the task clock, in words; inherit, exclude_hv, inherit_thread,
+    // remove_on_exec and sigtrap.
+    const SOFTWARE: u64 = 1 | 128 << 32;
+    const TASK_CLOCK: u64 = 1;
     const FLAGS: u64 = 1 << 1 | 1 << 6 | 1 << 35 | 1 << 36 | 1 << 37;
     let mut attr = [0u64; 16];
-    attr[0] = u64::from(SOFTWARE_TASK_CLOCK[0]) | u64::from(SOFTWARE_TASK_CLOCK[1]) << 32;
-    attr[1] = u64::from(SOFTWARE_TASK_CLOCK[2]);
-    attr[2] = period_ns;
-    attr[5] = FLAGS;
+    attr[..3].copy_from_slice(&[SOFTWARE, TASK_CLOCK, period_ns]);
+    attr[5] = FLAGS | flags;
     attr[15] = 42;
     // SAFETY: reads the attributes, whose length they name.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), tid, -1, -1, 8) };

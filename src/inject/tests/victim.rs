@@ -119,7 +119,9 @@ impl Look {
     pub(super) fn at(pid: i32, steady: bool) -> Look {
         let status = proc::status(pid).unwrap();
         let tids = proc::tasks(pid).unwrap();
-        let mask = |tid| Some((tid, proc::task_status(pid, tid).ok()?.blocked));
+        // A victim that ticks blocks the alarm while it takes it.
+        const ALARM: u64 = 1 << (libc::SIGALRM - 1);
+        let mask = |tid| Some((tid, proc::task_status(pid, tid).ok()?.blocked & !ALARM));
         let masks = if steady { tids.into_iter().filter_map(mask).collect() } else { Vec::new() };
         let maps = if steady { proc::mappings(pid).unwrap() } else { Vec::new() };
         let mut descriptors: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/fd"))

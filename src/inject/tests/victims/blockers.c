@@ -20,10 +20,12 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+static volatile int ending;
 static int returned, pipes[2], epoll, event, pair[2], timed[2], listener, sem, msg;
 static int word;
 static struct timespec age = {1000, 0};
 static void *gone(const char *what) {
+    if (ending) return NULL;
     fprintf(stderr, "%s returned, errno %d\n", what, errno);
     __atomic_add_fetch(&returned, 1, __ATOMIC_SEQ_CST);
     return NULL;
@@ -80,6 +82,7 @@ int main(void) {
     sigdelset(&set, SIGUSR2);
     while (sigwait(&set, &s) != 0) {}
     int verdict = returned;
+    ending = 1;
     semctl(sem, 0, IPC_RMID);
     msgctl(msg, IPC_RMID, NULL);
     return verdict;

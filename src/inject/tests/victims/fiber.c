@@ -1,9 +1,10 @@
 // Spins on a small stack cut out of ordinary memory, with other "stacks" full of a pattern close
-// below it. SIGTERM ends it: 7 if the pattern was never touched, 1 if it was.
+// below it. With -DTICKING an alarm interrupts it all the time. SIGTERM ends it: 7 if the pattern was never touched, 1 if it was.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
 #define FIBER 8192
@@ -13,6 +14,7 @@ static unsigned char *area;
 static ucontext_t home, fiber;
 static char alternate[65536];
 static void stop(int s) { (void)s; done = 1; }
+static void tick(int s) { (void)s; }
 static void spin(void) { while (!done) __asm__ volatile("pause"); }
 int main(void) {
     stack_t alt = {.ss_sp = alternate, .ss_size = sizeof alternate};
@@ -27,6 +29,12 @@ int main(void) {
     fiber.uc_stack.ss_size = FIBER;
     fiber.uc_link = &home;
     makecontext(&fiber, spin, 0);
+#ifdef TICKING
+    act.sa_handler = tick;
+    sigaction(SIGALRM, &act, NULL);
+    struct itimerval every = {{0, 150}, {0, 150}};
+    setitimer(ITIMER_REAL, &every, NULL);
+#endif
     write(1, "ready\n", 6);
     swapcontext(&home, &fiber);
     stack_t now;

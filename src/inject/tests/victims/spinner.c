@@ -1,9 +1,11 @@
 // Spins and checks that no register, no vector register and no byte of its red zone ever changes.
-// SIGTERM ends it: 7 if all was well, 1 if not.
+// With -DTICKING an alarm interrupts it all the time. SIGTERM ends it: 7 if all was well, 1 if not.
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 static volatile sig_atomic_t done;
 static void stop(int s) { (void)s; done = 1; }
+static void tick(int s) { (void)s; }
 long check(void);
 __asm__(
     ".text\n.globl check\ncheck:\n"
@@ -29,6 +31,11 @@ __asm__(
     "8: vzeroupper; pop %r15; pop %r14; pop %r13; pop %r12; pop %rbp; pop %rbx; ret\n");
 int main(void) {
     signal(SIGTERM, stop);
+#ifdef TICKING
+    signal(SIGALRM, tick);
+    struct itimerval every = {{0, 150}, {0, 150}};
+    setitimer(ITIMER_REAL, &every, NULL);
+#endif
     write(1, "ready\n", 6);
     while (!done)
         if (check()) return 1;
