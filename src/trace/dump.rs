@@ -49,7 +49,7 @@ impl From<u32> for FieldValue {
 }
 
 /// The objects of the data file at `path`, in file order. What follows the last whole frame is
-/// left out, as in [`load`](super::load). An error in a frame is the last item.
+/// left out, as in [`load`](fn@super::load). An error in a frame is the last item.
 pub fn dump_objects(
     path: &Path,
 ) -> Result<impl Iterator<Item = Result<Object, TraceError>>, TraceError> {

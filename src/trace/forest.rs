@@ -31,6 +31,8 @@ struct Lane {
     state: Checkpoint,
     context: Context,
     tick_ns: u64,
+    /// Time of the first sample in the block.
+    first_ns: Option<u64>,
     /// The nodes of the open calls.
     nodes: Vec<u32>,
     /// The paths of the open calls, as far as they are up to date.
@@ -50,14 +52,16 @@ impl Forest {
         }
         lane.context = Context::default();
         lane.tick_ns = entry.tick_ns;
+        lane.first_ns = None;
         Ok(())
     }
 
     /// Ends a block.
     pub(super) fn end(&mut self, entry: &BlockEntry) -> Applied {
-        let state = &self.lane(entry.stream).state;
-        let last_ns = if entry.samples == 0 { entry.begin.last_ns } else { entry.last_ns };
-        if state.samples - entry.begin.samples != entry.samples || state.last_ns != last_ns {
+        let Lane { state, first_ns, .. } = self.lane(entry.stream);
+        let samples = state.samples - entry.begin.samples;
+        let times = (first_ns.unwrap_or(entry.begin.last_ns), state.last_ns);
+        if samples != entry.samples || times != (entry.first_ns, entry.last_ns) {
             return Err("a block has other samples than its directory says");
         }
         Ok(())
@@ -212,6 +216,7 @@ impl Forest {
         };
         let time_ns = sample.time_ns;
         lane.state.last_ns = time_ns;
+        lane.first_ns = lane.first_ns.or(Some(time_ns));
         lane.state.samples += 1;
         let skipped = fields.main_before.unwrap_or(0);
         let before = lane.state.main_before.checked_add(skipped).ok_or("a count overflows")?;

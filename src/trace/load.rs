@@ -74,7 +74,14 @@ impl Loading {
         let directory =
             |bad: Malformed| TraceError::Corrupt { offset: frame.header.offset, what: bad.what };
         let mut end = 0;
-        for (at, entry) in frame.blocks().map_err(directory)? {
+        let blocks = frame.blocks().map_err(directory)?;
+        if blocks.iter().map(|(_, entry)| u128::from(entry.samples)).sum::<u128>()
+            != u128::from(frame.header.samples)
+        {
+            let what = "a frame has other samples than its header says";
+            return Err(TraceError::Corrupt { offset: frame.header.offset, what });
+        }
+        for (at, entry) in blocks {
             end = at + entry.bytes as usize;
             self.block(&entry, &frame.payload[at..end]).map_err(|bad| TraceError::Corrupt {
                 offset: frame.header.position(at + bad.at),

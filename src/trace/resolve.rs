@@ -160,3 +160,60 @@ fn insert<T: PartialEq>(table: &mut Vec<T>, id: u32, object: T) -> Checked<()> {
         None => Err("an object skips an id"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn added(objects: &[Neutral]) -> Checked<Neutrals> {
+        let mut neutrals = Neutrals::default();
+        objects.iter().try_for_each(|object| neutrals.add(object.clone()))?;
+        Ok(neutrals)
+    }
+
+    fn string(id: u32, text: &str) -> Neutral {
+        Neutral::String { id, text: text.into() }
+    }
+
+    fn method(id: u32, name: u32) -> Neutral {
+        Neutral::Method { id, module: NONE, start_svma: 1, name }
+    }
+
+    fn location(id: u32, inline_parent: u32) -> Neutral {
+        Neutral::Location { id, method: 0, svma: 2, file: NONE, line: 3, inline_parent }
+    }
+
+    fn thread(tid: u32, name: u32) -> Neutral {
+        Neutral::Thread { id: 0, tid, pid: 1, name }
+    }
+
+    #[test]
+    fn duplicates_must_be_equal_and_ids_dense() {
+        assert!(added(&[string(0, "a"), string(0, "a"), string(1, "a")]).is_ok());
+        assert!(added(&[string(0, "a"), string(0, "b")]).is_err());
+        assert!(added(&[string(1, "a")]).is_err());
+        assert!(added(&[method(0, 0), method(0, 1)]).is_err());
+        let metadata =
+            |id| Neutral::Metadata { id, key: "k".into(), value: super::super::Value::Unsigned(1) };
+        assert!(added(&[metadata(0), metadata(1), metadata(1)]).is_ok());
+        assert!(added(&[metadata(1)]).is_err());
+    }
+
+    #[test]
+    fn a_thread_may_change_its_name_only() {
+        let renamed = [string(0, "a"), string(1, "b"), thread(7, 0), thread(7, 1)];
+        assert_eq!(added(&renamed).unwrap().threads().unwrap()[0].name, "b");
+        assert!(added(&[thread(7, 0), thread(8, 0)]).is_err());
+    }
+
+    #[test]
+    fn references_must_lead_somewhere_and_inlining_must_end() {
+        assert!(added(&[method(0, 0)]).unwrap().methods().is_err());
+        assert!(added(&[method(0, 0), string(0, "later")]).unwrap().methods().is_ok());
+        assert!(added(&[location(0, NONE)]).unwrap().locations().is_err());
+        assert!(added(&[location(0, 0)]).is_err());
+        assert!(added(&[location(0, 1)]).is_err());
+        let chain = [method(0, 0), location(0, NONE), location(1, 0)];
+        assert_eq!(added(&chain).unwrap().locations().unwrap().len(), 2);
+    }
+}

@@ -33,6 +33,8 @@ pub(super) struct Stream {
     state: Checkpoint,
     begin: Checkpoint,
     context: Context,
+    /// Logical begin of the block before the one that is being filled.
+    earlier: Option<u64>,
     tick_ns: u64,
     first_ns: u64,
     block: Vec<u8>,
@@ -46,7 +48,8 @@ pub(super) struct Block {
     pub(super) entry: BlockEntry,
     /// Its objects.
     pub(super) content: Vec<u8>,
-    /// Cells of calls that began in an earlier block and ended in this one.
+    /// Cells of calls that ended in this block and began before the one before it. Those of shorter
+    /// ones would make up most of an index; a reader finds their ends in this block or the next.
     pub(super) cells: Vec<Cell>,
 }
 
@@ -57,6 +60,7 @@ impl Stream {
             state: Checkpoint::default(),
             begin: Checkpoint::default(),
             context: Context::default(),
+            earlier: None,
             tick_ns: 0,
             first_ns: 0,
             block: Vec::new(),
@@ -141,8 +145,8 @@ impl Stream {
             return;
         }
         for call in self.state.calls[depth..].iter().rev() {
-            // Content begins after the header, so a call of this block begins later than the block.
-            if call.start <= self.begin.logical {
+            // Content begins after the header, so a call of a block begins later than the block.
+            if self.earlier.is_some_and(|earlier| call.start <= earlier) {
                 self.cells.push(Cell {
                     kind: Kind::Call,
                     id: self.word,
@@ -174,6 +178,7 @@ impl Stream {
             return None;
         }
         let content = std::mem::take(&mut self.block);
+        self.earlier = Some(self.begin.logical);
         self.block.reserve(content.len().min(IDLE_BYTES));
         let entry = BlockEntry {
             stream: self.word,

@@ -58,7 +58,7 @@ impl Sink for Memory {
 fn memory_writer(options: WriterOptions) -> (TraceWriter, Memory, Memory) {
     let (data, index) = (Memory::new(usize::MAX), Memory::new(usize::MAX));
     let target = |memory: &Memory, name| Target::new(Box::new(memory.clone()), PathBuf::from(name));
-    let options = WriterOptions { salt: Some(0x5a17), ..options };
+    let options = WriterOptions { salt: options.salt.or(Some(0x5a17)), ..options };
     let writer =
         TraceWriter::with_targets(target(&data, "data"), target(&index, "index"), options).unwrap();
     (writer, data, index)

@@ -26,86 +26,95 @@ impl Random {
     }
 }
 
-/// Prints bytes per sample of 200,000 samples of eight threads: depth around 15, 4,000 methods,
-/// 20,000 addresses, stacks that change by a random walk, microseconds of jitter, trace ids of
-/// hashed slots that change with the epoch.
+/// Writes `count` locations of a fifth as many methods.
+fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
+    let mut ids = Vec::new();
+    for n in 0..count {
+        let name = format!("some::module{}::Type::method_{}", n / 50, n / 5);
+        let method = Method { module: None, name, start_svma: n / 5 * 320 };
+        let method = writer.method(&method).unwrap();
+        let svma = n / 5 * 320 + n % 5 * 20;
+        let file = Some(format!("/src/module{}/file.rs", n / 100));
+        let location = Location { method, svma, file, line: n as u32, inline_parent: None };
+        ids.push(writer.location(&location).unwrap());
+    }
+    ids
+}
+
+/// Leaves some calls of a stack and enters others: a method calls few others, from few places.
+fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[LocationId]) {
+    let left = random.skewed(16) as usize + 1;
+    stack.truncate(stack.len().saturating_sub(left).max(1));
+    let mut at = stack.last().map_or(0, |location| u64::from(location.0));
+    for _ in 0..random.below(30u64.saturating_sub(stack.len() as u64)) {
+        let callee = at.wrapping_mul(0x9e37_79b9) + random.skewed(8);
+        at = Random(callee).below(ids.len() as u64);
+        stack.push(ids[at as usize]);
+    }
+}
+
+/// Prints bytes per sample of 200,000 samples of eight threads that are flushed every second:
+/// stacks that change by a random walk over thousands of addresses, up to 131 microseconds of
+/// jitter, trace ids of hashed slots that change with the epoch.
 /// `cargo test --release --lib bytes_per_sample -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 #[allow(clippy::print_stdout, reason = "the measurement is what it prints")]
 fn bytes_per_sample() {
-    for (name, address_limit, change_percent) in
-        [("changing", 20_000, 95), ("repetitive", 2_000, 30)]
-    {
-        let (mut writer, _, _) = memory_writer(WriterOptions::default());
-        writer.set_metadata("period_ns", Value::Unsigned(5_025_125)).unwrap();
-        let mut ids = Vec::new();
-        for n in 0..address_limit {
-            let method = Method {
-                module: None,
-                name: format!("some::module::Type<{}>::method_{n}", n / 50),
-                start_svma: n / 5 * 320,
-            };
-            let method = Method { name: method.name.replace(&n.to_string(), ""), ..method };
-            let method = writer.method(&method).unwrap();
-            let svma = n / 5 * 320 + n % 5 * 20;
-            let file = Some(format!("/src/module{}/file.rs", n / 100));
-            let location = Location { method, svma, file, line: n as u32, inline_parent: None };
-            ids.push(writer.location(&location).unwrap());
-        }
-        let symbols = {
-            writer.flush().unwrap();
-            let (data, index) = writer.bytes_written();
-            data + index
-        };
+    const SAMPLES: u64 = 200_000;
+    const PERIOD_NS: u64 = 5_025_125;
+    let traces = [
+        ("changing", 20_000, 95, true),
+        ("changing, no trace ids", 20_000, 95, false),
+        ("repetitive", 2_000, 30, true),
+        ("repetitive, no trace ids", 2_000, 30, false),
+    ];
+    for (name, addresses, change_percent, trace_ids) in traces {
+        let options = WriterOptions { trace_ids, ..WriterOptions::default() };
+        let (mut writer, memory, _) = memory_writer(options);
+        writer.set_metadata("period_ns", Value::Unsigned(PERIOD_NS)).unwrap();
+        let ids = symbols(&mut writer, addresses);
+        writer.flush().unwrap();
+        let (data, index) = writer.bytes_written();
         let threads: Vec<_> = (0..8).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();
         let mut random = Random(7);
         let mut stacks = vec![vec![ids[0]; 3]; threads.len()];
-        let mut traces = std::collections::HashMap::new();
-        let samples = 200_000u64;
-        let start = std::time::Instant::now();
+        let mut slots = std::collections::HashMap::new();
+        let mut depths = 0;
         let mut spent = std::time::Duration::ZERO;
-        for round in 0..samples / threads.len() as u64 {
+        for round in 0..SAMPLES / threads.len() as u64 {
             for (thread, stack) in threads.iter().zip(&mut stacks) {
                 if random.below(100) < change_percent {
-                    let keep = stack.len().saturating_sub(random.skewed(16) as usize + 1).max(1);
-                    stack.truncate(keep);
-                    let parent = u64::from(stack[keep - 1].0);
-                    let mut at = parent;
-                    for _ in 0..random.below(30u64.saturating_sub(keep as u64)) {
-                        // A method calls few others, from few places.
-                        let callee = at.wrapping_mul(0x9e37_79b9) + random.skewed(8);
-                        at = Random(callee).below(address_limit);
-                        stack.push(ids[at as usize]);
-                    }
+                    walk(stack, &mut random, &ids);
                 }
-                // A new epoch every second: 199 rounds.
+                depths += stack.len();
                 let epoch = round / 199 + 1;
-                let slot =
-                    *traces.entry((epoch, stack.clone())).or_insert_with(|| random.below(1 << 16));
-                let jitter = random.skewed(1 << 17);
-                let time_ns = 1 << 45 | round * 5_025_125 + jitter;
-                let sample = Sample { trace_id: epoch << 32 | slot, ..sample(time_ns) };
+                let new_slot = random.below(1 << 16);
+                let slot = *slots.entry((epoch, stack.clone())).or_insert(new_slot);
+                let time_ns = (1 << 45) + round * PERIOD_NS + random.skewed(1 << 17);
+                let sample = Sample { trace_id: (epoch << 32) + slot, ..sample(time_ns) };
                 let begin = std::time::Instant::now();
                 writer.sample(*thread, &sample, stack).unwrap();
-                spent += begin.elapsed();
-            }
-            if round % 199 == 0 {
-                let begin = std::time::Instant::now();
-                writer.flush().unwrap();
+                if round % 199 == 198 && thread.0 == 7 {
+                    writer.flush().unwrap();
+                }
                 spent += begin.elapsed();
             }
         }
         let written = writer.finish().unwrap();
-        let total = written.data_bytes + written.index_bytes;
-        let per_sample = |bytes: u64| bytes as f64 / samples as f64;
+        let per_sample = |number: u64| number as f64 / SAMPLES as f64;
         println!(
-            "{name}: {:.2} B/sample with symbols, {:.2} without, index {:.2}, {:.0} ns/sample (of {:?})",
-            per_sample(total),
-            per_sample(total - symbols),
-            per_sample(written.index_bytes),
-            spent.as_nanos() as f64 / samples as f64,
-            start.elapsed(),
+            "{name}: depth {:.1}, data {:.2} + symbols {:.2} + index {:.2} = {:.2} B/sample, {:.0} ns/sample",
+            per_sample(depths as u64),
+            per_sample(written.data_bytes - data),
+            per_sample(data + index),
+            per_sample(written.index_bytes - index),
+            per_sample(written.data_bytes + written.index_bytes),
+            per_sample(spent.as_nanos() as u64),
         );
+        let bytes = memory.bytes();
+        let begin = std::time::Instant::now();
+        let trace = load_bytes(&bytes).unwrap();
+        println!("{name}: loaded in {:.0?}, {} threads", begin.elapsed(), trace.threads.len());
     }
 }
