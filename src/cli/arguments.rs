@@ -40,7 +40,7 @@ pub enum Action {
     /// at the same column is called by it. `total` counts the sampling periods spent in a call and in
     /// all that it called, `self` those in the call alone; the percentages `total %` and `self %` are
     /// of the thread, `all %` is of the trace. What is left out is always summed up in a line of its
-    /// own. [truncated] stands for the callers of a stack that could not be followed to its root.
+    /// own. `[truncated]` stands for the callers of a stack that could not be followed to its root.
     Print(PrintArguments),
     /// List everything a trace holds, one object a line
     ///

@@ -55,12 +55,18 @@ impl<Id> Step<Id> {
 /// A call: a step of at least one stack.
 #[derive(Debug, Clone)]
 pub struct Call<Id> {
-    /// Index of the caller.
-    pub caller: usize,
+    caller: u32,
     /// What was called.
     pub step: Step<Id>,
     /// Samples in which nothing further was called.
     pub own: Count,
+}
+
+impl<Id> Call<Id> {
+    /// Index of the caller.
+    pub fn caller(&self) -> usize {
+        self.caller as usize
+    }
 }
 
 /// The calls of a thread.
@@ -80,7 +86,7 @@ impl<Id: Copy + Eq + Hash> CallTree<Id> {
         let mut totals: Vec<Count> = self.calls.iter().map(|call| call.own).collect();
         for index in (1..self.calls.len()).rev() {
             let total = totals[index];
-            totals[self.calls[index].caller] += total;
+            totals[self.calls[index].caller()] += total;
         }
         totals
     }
@@ -89,7 +95,7 @@ impl<Id: Copy + Eq + Hash> CallTree<Id> {
     pub fn callees(&self) -> Vec<Vec<usize>> {
         let mut callees = vec![Vec::new(); self.calls.len()];
         for (index, call) in self.calls.iter().enumerate().skip(1) {
-            callees[call.caller].push(index);
+            callees[call.caller()].push(index);
         }
         callees
     }
@@ -99,9 +105,9 @@ impl<Id: Copy + Eq + Hash> CallTree<Id> {
 #[derive(Debug)]
 pub struct Grower<Id> {
     tree: CallTree<Id>,
-    known: HashMap<(usize, Step<Id>), usize>,
+    known: HashMap<(u32, Step<Id>), u32>,
     /// The last stack and its calls: the next one mostly begins with the same.
-    last: Vec<(Step<Id>, usize)>,
+    last: Vec<(Step<Id>, u32)>,
 }
 
 impl<Id: Copy + Eq + Hash> Default for Grower<Id> {
@@ -128,7 +134,7 @@ impl<Id: Copy + Eq + Hash> Grower<Id> {
             depth += 1;
         }
         self.last.truncate(depth);
-        self.tree.calls[caller].own += count;
+        self.tree.calls[caller as usize].own += count;
     }
 
     /// Adds all stacks of another tree, in other terms.
@@ -136,11 +142,11 @@ impl<Id: Copy + Eq + Hash> Grower<Id> {
     where
         Other: Copy + Eq + Hash,
     {
-        let mut here = vec![0; tree.calls.len()];
+        let mut here = vec![0u32; tree.calls.len()];
         self.tree.calls[0].own += tree.calls[0].own;
         for (index, call) in tree.calls.iter().enumerate().skip(1) {
-            here[index] = self.callee(here[call.caller], call.step.map(&map));
-            self.tree.calls[here[index]].own += call.own;
+            here[index] = self.callee(here[call.caller()], call.step.map(&map));
+            self.tree.calls[here[index] as usize].own += call.own;
         }
     }
 
@@ -149,11 +155,13 @@ impl<Id: Copy + Eq + Hash> Grower<Id> {
         self.tree
     }
 
-    fn callee(&mut self, caller: usize, step: Step<Id>) -> usize {
+    fn callee(&mut self, caller: u32, step: Step<Id>) -> u32 {
         let calls = &mut self.tree.calls;
         *self.known.entry((caller, step)).or_insert_with(|| {
+            // Four billion calls do not fit in memory; were they to, the rest goes to the caller.
+            let Ok(call) = u32::try_from(calls.len()) else { return caller };
             calls.push(Call { caller, step, own: Count::default() });
-            calls.len() - 1
+            call
         })
     }
 }

@@ -42,7 +42,7 @@ fn add(
         let mut at = index;
         while at != 0 {
             path.push(calls[at].step.map(|location| names.id(location)));
-            at = calls[at].caller;
+            at = calls[at].caller();
         }
         let line = lines.entry(stack(names, first, &path)).or_default();
         *line = line.saturating_add(call.own.weight);
