@@ -1,11 +1,13 @@
 //! What one sample costs inside the handler: the real agent image, laid out in this process, is
 //! called with a real signal frame at the bottom of stacks of known depth.
 //!
-//! Prints one line for each depth: `depth frames ns` (median of many batches, warm). The kernel's
+//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH NS`, the median of many
+//! batches, warm. The kernel's
 //! share (timer, signal delivery, sigreturn) is not in it. `scripts/bench` reads this.
 //!
 //! # Safety
 //! A benchmark: it maps memory at an address of its own choosing and jumps into it.
+#![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::cell::Cell;
 use std::fs;
@@ -24,6 +26,8 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 const BASE: u64 = 0x1000_0000_0000;
 const BATCH: u32 = 2000;
 const BATCHES: usize = 101;
+/// Frames of a stack besides those of `down`: what is between it and the root, and the signal's own.
+const FRAMES_BELOW: u32 = 11;
 
 type Handler = unsafe extern "C" fn(i32, *const Info, *const libc::c_void);
 
@@ -50,19 +54,19 @@ fn main() {
     HANDLER.set(handler);
     let signal = libc::SIGUSR1;
     let here: extern "C" fn(i32, *const libc::siginfo_t, *const libc::c_void) = measure;
-    // SAFETY: zero bytes are a valid sigaction; the handler has the kernel's signature.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = here as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
-    }
-    println!("{:>6} {:>7} {:>9}", "depth", "frames", "ns");
-    for depth in [8u32, 32, 128] {
+    // SAFETY: zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = here as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the handler has the kernel's signature.
+    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    let depths: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
         let table = data.table(0).expect("there is a first table");
-        down(depth.saturating_sub(7), signal);
+        down(depth.saturating_sub(FRAMES_BELOW), signal);
         let frames = table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0);
-        println!("{depth:>6} {frames:>7} {:>9.0}", RESULT.get());
+        assert_eq!(frames, depth as usize, "the stack has the depth that is asked for");
+        println!("{depth} {:.0}", RESULT.get());
         table.reset(1);
     }
     let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);

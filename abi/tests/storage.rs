@@ -168,6 +168,23 @@ fn nothing_is_lost_or_torn_under_rotation() {
     let mut samples = Vec::new();
     let refused = AtomicU64::new(0);
     let (tables, done, active, refused) = (&tables, &done, &active, &refused);
+    let work = |tid: u32| {
+        for count in 0..PUTS {
+            let seed = count % 97 + u64::from(tid % 2);
+            let Ok(hazard) = hazards.protect(tid, active) else {
+                refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            let table = &tables[hazard.table()];
+            let id = table.put(&frames(&stack(seed)), 0, 1).id();
+            let sample = Sample { trace_id: id, time: seed, tid, ..Sample::default() };
+            if id == DROPPED_TRACE_ID || !table.append(&sample) {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+            hazards.release(hazard);
+        }
+    };
+    let work = &work;
     let mut collect = |table: TraceTable<'_>| {
         for trace in table.traces() {
             let pcs = trace.frames.iter().map(|f| f.load(Ordering::Relaxed)).collect();
@@ -176,26 +193,7 @@ fn nothing_is_lost_or_torn_under_rotation() {
         samples.extend(table.samples().map(|sample| sample.expect("nobody died")));
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (1..=THREADS)
-            .map(|tid| {
-                scope.spawn(move || {
-                    for count in 0..PUTS {
-                        let seed = count % 97 + u64::from(tid % 2);
-                        let Ok(hazard) = hazards.protect(tid, active) else {
-                            refused.fetch_add(1, Ordering::Relaxed);
-                            continue;
-                        };
-                        let table = &tables[hazard.table()];
-                        let id = table.put(&frames(&stack(seed)), 0, 1).id();
-                        let sample = Sample { trace_id: id, time: seed, tid, ..Sample::default() };
-                        if id == DROPPED_TRACE_ID || !table.append(&sample) {
-                            refused.fetch_add(1, Ordering::Relaxed);
-                        }
-                        hazards.release(hazard);
-                    }
-                })
-            })
-            .collect();
+        let workers: Vec<_> = (1..=THREADS).map(|tid| scope.spawn(move || work(tid))).collect();
         scope.spawn(move || {
             workers.into_iter().for_each(|worker| worker.join().unwrap());
             done.store(true, std::sync::atomic::Ordering::Release);

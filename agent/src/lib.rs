@@ -16,7 +16,7 @@
 
 pub mod entry;
 #[cfg(agent_image)]
-mod image;
+pub mod image;
 pub mod memory;
 pub mod sample;
 pub mod signal;

@@ -15,8 +15,7 @@ use object::{Endianness, elf};
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
-static IMAGE: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/agent.so")));
+static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/agent.so")));
 
 /// The agent image as it was built: an ELF shared object.
 pub fn bytes() -> &'static [u8] {

@@ -12,7 +12,7 @@ use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
 #[derive(Debug)]
-pub struct CpuClock {
+pub(super) struct CpuClock {
     clock: Option<ClockId>,
     start_ns: u64,
     last_ns: u64,
@@ -20,25 +20,25 @@ pub struct CpuClock {
 
 impl CpuClock {
     /// Of a process, from now on.
-    pub fn start(pid: i32) -> Self {
+    pub(super) fn start(pid: i32) -> Self {
         let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).ok();
         let now = clock.map_or(0, clock_ns);
         Self { clock, start_ns: now, last_ns: now }
     }
 
     /// Reads the clock while the process is there; what it last said counts when it is gone.
-    pub fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.last_ns = self.last_ns.max(self.clock.map_or(0, clock_ns));
     }
 
     /// CPU time since the start in nanoseconds.
-    pub fn used_ns(&self) -> u64 {
+    pub(super) fn used_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.start_ns)
     }
 }
 
 /// Samples that were not stored, by reason, in the words of the trailer.
-pub const LOSSES: [(Counter, &str); 6] = [
+pub(super) const LOSSES: [(Counter, &str); 6] = [
     (Counter::LostThreadSlot, "no thread slot"),
     (Counter::LostHazard, "no hazard slot"),
     (Counter::LostRotation, "overtaken by rotations"),
@@ -48,53 +48,53 @@ pub const LOSSES: [(Counter, &str); 6] = [
 ];
 
 /// The value of one counter.
-pub fn count(control: &ControlBlock, counter: Counter) -> u64 {
+pub(super) fn count(control: &ControlBlock, counter: Counter) -> u64 {
     // Relaxed: a count.
     control.counters[counter as usize].load(Ordering::Relaxed)
 }
 
 /// Samples lost for whatever reason, while sampling was on.
-pub fn lost(control: &ControlBlock) -> u64 {
+pub(super) fn lost(control: &ControlBlock) -> u64 {
     let during = LOSSES.iter().filter(|(counter, _)| *counter != Counter::Off);
     during.map(|(counter, _)| count(control, *counter)).sum()
 }
 
 /// All that the trailer tells.
 #[derive(Debug)]
-pub struct Reckoning<'a> {
+pub(super) struct Reckoning<'a> {
     /// The handlers' counters.
-    pub control: &'a ControlBlock,
+    pub(super) control: &'a ControlBlock,
     /// What was written.
-    pub totals: &'a Totals,
+    pub(super) totals: &'a Totals,
     /// The engine, in words.
-    pub engine: String,
+    pub(super) engine: String,
     /// Nanoseconds between samples.
-    pub period_ns: u64,
+    pub(super) period_ns: u64,
     /// Time in the kernel was sampled.
-    pub kernel: bool,
+    pub(super) kernel: bool,
     /// CPU time that the target used.
-    pub cpu_ns: u64,
+    pub(super) cpu_ns: u64,
     /// Of it, time in the kernel, if that was not sampled.
-    pub system_ns: Option<u64>,
+    pub(super) system_ns: Option<u64>,
     /// Of it, time of threads that block the signal.
-    pub blocked_ns: u64,
+    pub(super) blocked_ns: u64,
     /// Such threads: id and name.
-    pub blocked: Vec<(i32, String)>,
+    pub(super) blocked: Vec<(i32, String)>,
     /// Wall-clock time of the recording in nanoseconds.
-    pub elapsed_ns: u64,
+    pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
-    pub threads_seen: usize,
+    pub(super) threads_seen: usize,
     /// Log records that were never committed.
-    pub holes: u64,
+    pub(super) holes: u64,
     /// Stops of a thread at attach, in nanoseconds.
-    pub attach_stops_ns: Vec<u64>,
+    pub(super) attach_stops_ns: Vec<u64>,
     /// How long the target was stopped at detach, if it was still there.
-    pub detach_stopped_ns: Option<u64>,
+    pub(super) detach_stopped_ns: Option<u64>,
 }
 
 impl Reckoning<'_> {
     /// Samples whose stack reached the root.
-    pub fn rooted(&self) -> u64 {
+    pub(super) fn rooted(&self) -> u64 {
         self.totals.reasons[EndReason::Root as usize]
     }
 
@@ -104,7 +104,7 @@ impl Reckoning<'_> {
     }
 
     /// What the trace keeps of it.
-    pub fn metadata(&self) -> Metadata {
+    pub(super) fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
         let mut set = |key: &str, value: u64| {
             metadata.insert(key.to_string(), Value::Unsigned(value));
@@ -145,7 +145,7 @@ impl Reckoning<'_> {
     }
 
     /// The lines of the trailer.
-    pub fn lines(&self) -> Vec<(String, String)> {
+    pub(super) fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
         line("engine", self.engine.clone());

@@ -28,37 +28,37 @@ const SPARE_SLOTS: u32 = 128;
 
 /// What is known of the target before anything is changed.
 #[derive(Debug, Clone)]
-pub struct Before {
+pub(super) struct Before {
     /// Its process id.
-    pub pid: i32,
+    pub(super) pid: i32,
     /// The descriptor that a started program is parked on.
-    pub hold_fd: Option<i32>,
+    pub(super) hold_fd: Option<i32>,
     /// How it will be sampled.
-    pub setup: Setup,
+    pub(super) setup: Setup,
     /// How the handler reads the time.
-    pub clock_mode: ClockMode,
+    pub(super) clock_mode: ClockMode,
     /// Samples a second and thread.
-    pub freq_hz: u32,
+    pub(super) freq_hz: u32,
 }
 
 /// What the cure came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Detached {
+pub(super) struct Detached {
     /// How long the target was stopped, if it was still there.
-    pub stopped_ns: Option<u64>,
+    pub(super) stopped_ns: Option<u64>,
     /// What stays behind, and why.
-    pub residue: Option<String>,
+    pub(super) residue: Option<String>,
 }
 
 /// An injected agent.
-pub struct Attached {
+pub(super) struct Attached {
     guardian: Option<Guardian>,
     /// The target's modules and their tables.
-    pub modules: Modules<'static>,
+    pub(super) modules: Modules<'static>,
     /// How long each stop at attach took, in nanoseconds.
-    pub stops_ns: Vec<u64>,
+    pub(super) stops_ns: Vec<u64>,
     /// How it is sampled.
-    pub setup: Setup,
+    pub(super) setup: Setup,
     base: u64,
     entries: image::Entries,
     data: Shared,
@@ -68,7 +68,7 @@ pub struct Attached {
 
 impl Attached {
     /// Prepares everything, then injects the agent.
-    pub fn attach(mut guardian: Guardian, before: &Before) -> Result<Self, RecordError> {
+    pub(super) fn attach(mut guardian: Guardian, before: &Before) -> Result<Self, RecordError> {
         let mut attached = Self::prepare(before)?;
         let plan = attached.plan(before)?;
         let report = guardian.attach(&plan).map_err(inject_error)?;
@@ -192,17 +192,17 @@ impl Attached {
     }
 
     /// The data segment.
-    pub fn data(&self) -> DataSegment {
+    pub(super) fn data(&self) -> DataSegment {
         self.data.as_data()
     }
 
     /// The sampling signal.
-    pub fn signal(&self) -> i32 {
+    pub(super) fn signal(&self) -> i32 {
         SIGTRAP
     }
 
     /// Keeps thread slots ready ahead of their use.
-    pub fn grow(&self) -> io::Result<()> {
+    pub(super) fn grow(&self) -> io::Result<()> {
         let control = self.data().control();
         // Relaxed: counts.
         let used = control.slots_next.load(Ordering::Relaxed);
@@ -214,17 +214,17 @@ impl Attached {
     }
 
     /// Whether the agent's mappings are among these.
-    pub fn is_in(&self, mappings: &[Mapping]) -> bool {
+    pub(super) fn is_in(&self, mappings: &[Mapping]) -> bool {
         mappings.iter().any(|mapping| mapping.start == self.base)
     }
 
     /// Publishes changed mappings.
-    pub fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
+    pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         self.modules.refresh(mappings)
     }
 
     /// Cures the target. Its events have been closed before.
-    pub fn detach(&mut self, is_gone: bool) -> Detached {
+    pub(super) fn detach(&mut self, is_gone: bool) -> Detached {
         let Some(mut guardian) = self.guardian.take() else { return Detached::default() };
         match guardian.detach() {
             Ok(report) => Detached {

@@ -8,18 +8,18 @@ use super::modules::AddressMap;
 
 /// A call trace that samples of a batch refer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallTrace {
+pub(super) struct CallTrace {
     /// Its 64-bit id.
-    pub id: u64,
+    pub(super) id: u64,
     /// End reason of the unwinding.
-    pub flags: u32,
+    pub(super) flags: u32,
     /// Frame words, leaf first.
-    pub frames: Vec<u64>,
+    pub(super) frames: Vec<u64>,
 }
 
 /// A thread's life as the recorder saw it: (slot, generation) names it within the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ThreadNews {
+pub(super) enum ThreadNews {
     /// A thread with its kernel id (as the recorder sees it) and name.
     Seen { key: (u32, u32), tid: i32, name: String },
     /// It has another name now.
@@ -30,15 +30,15 @@ pub enum ThreadNews {
 
 /// One rotation's worth.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(super) struct Batch {
     /// The traces, each id once.
-    pub traces: Vec<CallTrace>,
+    pub(super) traces: Vec<CallTrace>,
     /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
-    pub samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
     /// Threads that came, changed or went.
-    pub threads: Vec<ThreadNews>,
+    pub(super) threads: Vec<ThreadNews>,
     /// What is mapped where, if it changed.
-    pub addresses: Option<Arc<AddressMap>>,
+    pub(super) addresses: Option<Arc<AddressMap>>,
     /// Everything so far must be readable by others when the batch has been written.
-    pub flush: bool,
+    pub(super) flush: bool,
 }

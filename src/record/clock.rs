@@ -10,16 +10,16 @@ use traceprof_abi::layout::ClockMode;
 
 /// Both clocks, read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub(super) struct Reading {
     /// Time stamp counter, or nanoseconds in the other mode.
-    pub ticks: u64,
+    pub(super) ticks: u64,
     /// CLOCK_MONOTONIC nanoseconds.
-    pub monotonic_ns: u64,
+    pub(super) monotonic_ns: u64,
 }
 
 /// The clock of one recording.
 #[derive(Debug)]
-pub struct Clock {
+pub(super) struct Clock {
     mode: ClockMode,
     before: Reading,
     after: Reading,
@@ -27,29 +27,24 @@ pub struct Clock {
 
 impl Clock {
     /// The time stamp counter where the kernel itself trusts it, else the system call.
-    pub fn best_mode() -> ClockMode {
+    pub(super) fn best_mode() -> ClockMode {
         if tsc_is_trusted() { ClockMode::Tsc } else { ClockMode::Monotonic }
     }
 
     /// Reads both clocks for the first time.
-    pub fn start(mode: ClockMode) -> Self {
+    pub(super) fn start(mode: ClockMode) -> Self {
         let now = read(mode);
         Self { mode, before: now, after: now }
     }
 
-    /// What the handler is to read.
-    pub fn mode(&self) -> ClockMode {
-        self.mode
-    }
-
     /// Reads both clocks again. Samples taken since the call before can be converted now.
-    pub fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.before = self.after;
         self.after = read(self.mode);
     }
 
     /// Ticks in a span of nanoseconds, at the rate seen between the last two readings.
-    pub fn ticks(&self, ns: u64) -> u64 {
+    pub(super) fn ticks(&self, ns: u64) -> u64 {
         let elapsed_ns = self.after.monotonic_ns.saturating_sub(self.before.monotonic_ns).max(1);
         let elapsed = self.after.ticks.saturating_sub(self.before.ticks);
         match self.mode {
@@ -61,7 +56,7 @@ impl Clock {
     }
 
     /// The CLOCK_MONOTONIC time of a sample.
-    pub fn monotonic_ns(&self, ticks: u64) -> u64 {
+    pub(super) fn monotonic_ns(&self, ticks: u64) -> u64 {
         convert(self.before, self.after, ticks)
     }
 }
@@ -79,12 +74,12 @@ fn convert(before: Reading, after: Reading, ticks: u64) -> u64 {
 }
 
 /// CLOCK_MONOTONIC nanoseconds.
-pub fn monotonic_now_ns() -> u64 {
+pub(super) fn monotonic_now_ns() -> u64 {
     clock_ns(nix::time::ClockId::CLOCK_MONOTONIC)
 }
 
 /// A clock's time in nanoseconds; 0 if it is gone.
-pub fn clock_ns(clock: nix::time::ClockId) -> u64 {
+pub(super) fn clock_ns(clock: nix::time::ClockId) -> u64 {
     nix::time::clock_gettime(clock).map_or(0, |time| {
         (time.tv_sec() as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec() as u64)
     })
@@ -145,7 +140,7 @@ mod tests {
         let mut clock = Clock::start(Clock::best_mode());
         std::thread::sleep(std::time::Duration::from_millis(5));
         clock.advance();
-        let now = read(clock.mode());
+        let now = read(clock.mode);
         let converted = clock.monotonic_ns(now.ticks);
         assert!(converted.abs_diff(now.monotonic_ns) < 1_000_000, "{converted} {now:?}");
     }

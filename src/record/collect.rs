@@ -21,44 +21,44 @@ use super::batch::{Batch, CallTrace};
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The recorder's side of the call-trace storage.
-pub struct Collector {
+pub(super) struct Collector {
     data: DataSegment,
     rotation: Rotation,
     /// Traces to be kept over the next rotation: their last collection.
     preserved: Vec<CallTrace>,
     /// Counts of what rotations met.
-    pub stats: Stats,
+    pub(super) stats: Stats,
 }
 
 /// What rotations met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
+pub(super) struct Stats {
     /// Rotations carried out.
-    pub rotations: u64,
+    pub(super) rotations: u64,
     /// Log records that were reserved and never committed.
-    pub holes: u64,
+    pub(super) holes: u64,
     /// Rotations that waited in vain for a thread inside the old table.
-    pub quarantines: u64,
+    pub(super) quarantines: u64,
     /// Samples whose trace was not in the table.
-    pub orphans: u64,
+    pub(super) orphans: u64,
 }
 
 impl Collector {
     /// Takes the tables into use: the first one becomes ACTIVE.
-    pub fn start(data: DataSegment) -> Self {
+    pub(super) fn start(data: DataSegment) -> Self {
         let rotation = Rotation::start(&tables(data), &data.control().active);
         Self { data, rotation, preserved: Vec::new(), stats: Stats::default() }
     }
 
     /// The ACTIVE table asked to be rotated.
-    pub fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         // Relaxed: a hint.
         self.data.control().rotate_wanted.load(Ordering::Relaxed) != 0
     }
 
     /// One rotation. Traces for whose id `is_live` answers true are preserved with their id.
     /// `is_gone` says whether the thread with that id (as the target sees it) has ended.
-    pub fn rotate(
+    pub(super) fn rotate(
         &mut self,
         batch: &mut Batch,
         is_live: &dyn Fn(u64) -> bool,
@@ -100,7 +100,7 @@ impl Collector {
 
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
     /// that a dead thread still holds, whose committed records are whole all the same.
-    pub fn finish(&mut self, batch: &mut Batch) {
+    pub(super) fn finish(&mut self, batch: &mut Batch) {
         self.rotate(batch, &|_| false, &|_| true);
         self.rotate(batch, &|_| false, &|_| true);
         let tables = tables(self.data);

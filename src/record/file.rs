@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use memmap2::Mmap;
 
 /// Maps a whole file for reading.
-pub fn map(descriptor: impl AsFd) -> io::Result<Mmap> {
+pub(super) fn map(descriptor: impl AsFd) -> io::Result<Mmap> {
     let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
     // SAFETY: see the module's text.
     unsafe { Mmap::map(&file) }
 }
 
 /// A file in memory with this content, for images that have no file (the vDSO).
-pub fn in_memory(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn in_memory(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {

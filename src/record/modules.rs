@@ -19,15 +19,15 @@ use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TableWriter};
 
 /// A module of the target.
 #[derive(Debug)]
-pub struct LoadedModule {
+pub(super) struct LoadedModule {
     /// Its number within the recording.
-    pub index: u32,
+    pub(super) index: u32,
     /// Path as the target sees it.
-    pub path: String,
+    pub(super) path: String,
     /// GNU build id, empty if there is none.
-    pub build_id: Vec<u8>,
+    pub(super) build_id: Vec<u8>,
     /// The open file, if it could be opened.
-    pub elf: Option<ElfFile>,
+    pub(super) elf: Option<ElfFile>,
     /// Functions by the unwind information: start and length (SVMA), sorted.
     functions: Vec<(u64, u64)>,
     /// Its place in the tables segment.
@@ -42,7 +42,7 @@ struct Loads(Vec<(Range<u64>, u64)>);
 
 impl LoadedModule {
     /// Start of the function that holds this SVMA, by the unwind information.
-    pub fn function_start(&self, svma: u64) -> Option<u64> {
+    pub(super) fn function_start(&self, svma: u64) -> Option<u64> {
         let after = self.functions.partition_point(|(start, _)| *start <= svma);
         let (start, len) = self.functions.get(after.checked_sub(1)?)?;
         (svma - start < *len).then_some(*start)
@@ -51,37 +51,37 @@ impl LoadedModule {
 
 /// An executable mapping.
 #[derive(Debug, Clone)]
-pub struct AddressRange {
+pub(super) struct AddressRange {
     /// First AVMA.
-    pub start: u64,
+    pub(super) start: u64,
     /// One past the last AVMA.
-    pub end: u64,
+    pub(super) end: u64,
     /// Offset in the file.
-    pub file_offset: u64,
+    pub(super) file_offset: u64,
     /// AVMA - SVMA.
-    pub bias: u64,
+    pub(super) bias: u64,
     /// The module; `None` for code without a file.
-    pub module: Option<Arc<LoadedModule>>,
+    pub(super) module: Option<Arc<LoadedModule>>,
 }
 
 /// What is executable where, at one time.
 #[derive(Debug, Clone, Default)]
-pub struct AddressMap {
+pub(super) struct AddressMap {
     /// Sorted by address.
-    pub ranges: Vec<AddressRange>,
+    pub(super) ranges: Vec<AddressRange>,
     /// When it was read, CLOCK_MONOTONIC nanoseconds.
-    pub seen_ns: u64,
+    pub(super) seen_ns: u64,
 }
 
 impl AddressMap {
     /// The range that holds an address.
-    pub fn find(&self, avma: u64) -> Option<&AddressRange> {
+    pub(super) fn find(&self, avma: u64) -> Option<&AddressRange> {
         let after = self.ranges.partition_point(|range| range.start <= avma);
         self.ranges.get(after.checked_sub(1)?).filter(|range| avma < range.end)
     }
 
     /// The same range was there before.
-    pub fn holds(&self, range: &AddressRange) -> bool {
+    pub(super) fn holds(&self, range: &AddressRange) -> bool {
         self.find(range.start).is_some_and(|known| same(known, range))
     }
 }
@@ -95,7 +95,7 @@ fn same(one: &AddressRange, other: &AddressRange) -> bool {
 type FileKey = ((u32, u32), u64, std::ffi::OsString);
 
 /// All modules of a recording, and the tables they were compiled into.
-pub struct Modules<'a> {
+pub(super) struct Modules<'a> {
     pid: i32,
     tables: TableWriter<'a>,
     known: HashMap<FileKey, Arc<LoadedModule>>,
@@ -104,12 +104,12 @@ pub struct Modules<'a> {
     /// The agent's addresses in the target.
     own: Range<u64>,
     /// What could not be opened or compiled, for the user.
-    pub notices: Vec<String>,
+    pub(super) notices: Vec<String>,
 }
 
 impl<'a> Modules<'a> {
     /// Of the process `pid`; `own` are the agent's addresses.
-    pub fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
+    pub(super) fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
         Self {
             pid,
             tables,
@@ -122,22 +122,17 @@ impl<'a> Modules<'a> {
     }
 
     /// The address map of the last refresh.
-    pub fn current(&self) -> Arc<AddressMap> {
+    pub(super) fn current(&self) -> Arc<AddressMap> {
         Arc::clone(&self.current)
     }
 
-    /// Bytes of the tables segment that are in use.
-    pub fn used(&self) -> u64 {
-        self.tables.used()
-    }
-
     /// No handler that started before the last completed rotation is running any more.
-    pub fn recycle(&mut self) {
+    pub(super) fn recycle(&mut self) {
         self.tables.recycle();
     }
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
-    pub fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
+    pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         let mut ranges = Vec::new();
         for mapping in mappings {
             // Code that cannot be read cannot be looked at by the handler either.

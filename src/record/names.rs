@@ -15,9 +15,16 @@ use crate::trace::{Location, LocationId, Method, Module, ModuleId, TraceError, T
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 type Place = (Option<u32>, u64);
 
+/// Addresses of one module that have no locations yet.
+#[derive(Default)]
+struct Wanted {
+    module: Option<Arc<LoadedModule>>,
+    svmas: Vec<u64>,
+}
+
 /// Locations by address, over one recording.
 #[derive(Default)]
-pub struct Names {
+pub(super) struct Names {
     symbolizer: Symbolizer,
     modules: HashMap<Option<u32>, ModuleId>,
     /// Outermost function first.
@@ -26,25 +33,22 @@ pub struct Names {
 
 impl Names {
     /// Makes sure that the addresses of all traces are known, symbolizing them module by module.
-    pub fn learn(
+    pub(super) fn learn(
         &mut self,
         writer: &mut TraceWriter,
         addresses: &AddressMap,
         traces: &[CallTrace],
     ) -> Result<(), TraceError> {
-        let mut wanted: HashMap<Option<u32>, (Option<Arc<LoadedModule>>, Vec<u64>)> =
-            HashMap::new();
+        let mut wanted: HashMap<Option<u32>, Wanted> = HashMap::new();
         for frame in traces.iter().flat_map(|trace| &trace.frames) {
             let (module, place) = locate(addresses, *frame);
             if !self.places.contains_key(&place) {
-                wanted
-                    .entry(place.0)
-                    .or_insert_with(|| (module.cloned(), Vec::new()))
-                    .1
-                    .push(place.1);
+                let wanted = wanted.entry(place.0).or_default();
+                wanted.module = module.cloned();
+                wanted.svmas.push(place.1);
             }
         }
-        for (index, (module, mut svmas)) in wanted {
+        for (index, Wanted { module, mut svmas }) in wanted {
             svmas.sort_unstable();
             svmas.dedup();
             self.name(writer, index, module.as_deref(), &svmas)?;
@@ -53,7 +57,7 @@ impl Names {
     }
 
     /// The locations of a trace, root first. All its addresses have been learned.
-    pub fn stack(&self, addresses: &AddressMap, frames: &[u64]) -> Vec<LocationId> {
+    pub(super) fn stack(&self, addresses: &AddressMap, frames: &[u64]) -> Vec<LocationId> {
         let places = frames.iter().rev().filter_map(|frame| {
             let (_, place) = locate(addresses, *frame);
             self.places.get(&place)
@@ -62,7 +66,7 @@ impl Names {
     }
 
     /// The trace's id of a module.
-    pub fn module(
+    pub(super) fn module(
         &mut self,
         writer: &mut TraceWriter,
         module: Option<&LoadedModule>,

@@ -57,18 +57,18 @@ const PASSES_MAX: usize = 64;
 
 /// How the events of a recording are set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setup {
+pub(super) struct Setup {
     /// Nanoseconds of CPU time between two samples of a thread.
-    pub period_ns: u64,
+    pub(super) period_ns: u64,
     /// Time inside the kernel is sampled too.
-    pub kernel: bool,
+    pub(super) kernel: bool,
     /// The session's cookie.
-    pub cookie: u16,
+    pub(super) cookie: u16,
 }
 
 /// The events of one recording, by index.
 #[derive(Debug)]
-pub struct Events {
+pub(super) struct Events {
     setup: Setup,
     open: BTreeMap<u32, (i32, OwnedFd)>,
     next: u32,
@@ -76,7 +76,7 @@ pub struct Events {
 
 /// The best setup that is permitted on this thread: with the kernel's time if `kernel` asks for it
 /// and it may be had.
-pub fn probe(tid: i32, mut setup: Setup) -> io::Result<Setup> {
+pub(super) fn probe(tid: i32, mut setup: Setup) -> io::Result<Setup> {
     match open(tid, setup, 0) {
         Err(error) if setup.kernel && is_denied(&error) => {
             setup.kernel = false;
@@ -93,7 +93,7 @@ fn is_denied(error: &io::Error) -> bool {
 impl Events {
     /// Opens a disabled event on every thread of the process, over and over until no thread is
     /// new: every later thread descends from one that is covered.
-    pub fn open(pid: i32, setup: Setup) -> io::Result<Self> {
+    pub(super) fn open(pid: i32, setup: Setup) -> io::Result<Self> {
         raise_descriptor_limit();
         let mut events = Self { setup, open: BTreeMap::new(), next: 0 };
         let mut covered = std::collections::BTreeSet::new();
@@ -126,22 +126,22 @@ impl Events {
     }
 
     /// The threads that have an event of their own, with the event's index.
-    pub fn threads(&self) -> impl Iterator<Item = (i32, u32)> {
+    pub(super) fn threads(&self) -> impl Iterator<Item = (i32, u32)> {
         self.open.iter().map(|(index, (tid, _))| (*tid, *index))
     }
 
     /// Number of open events.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
     /// Starts all events, and those inherited from them meanwhile.
-    pub fn enable(&self) {
+    pub(super) fn enable(&self) {
         self.control(IOC_ENABLE);
     }
 
     /// Stops all events, inherited ones included.
-    pub fn disable(&self) {
+    pub(super) fn disable(&self) {
         self.control(IOC_DISABLE);
     }
 
@@ -154,7 +154,7 @@ impl Events {
     }
 
     /// Closes one event and all that were inherited from it; false if it is not open.
-    pub fn close(&mut self, index: u32) -> bool {
+    pub(super) fn close(&mut self, index: u32) -> bool {
         self.open.remove(&index).is_some()
     }
 }
@@ -203,7 +203,7 @@ fn raise_descriptor_limit() {
 }
 
 /// A descriptor that is readable when the process is gone.
-pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+pub(super) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if descriptor < 0 {

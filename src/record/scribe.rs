@@ -26,21 +26,21 @@ const QUEUE: usize = 64;
 
 /// What was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(super) struct Totals {
     /// Samples.
-    pub samples: u64,
+    pub(super) samples: u64,
     /// Sum of their weights.
-    pub weight: u64,
+    pub(super) weight: u64,
     /// Samples by end reason, in the order of [`EndReason::ALL`].
-    pub reasons: [u64; EndReason::ALL.len()],
+    pub(super) reasons: [u64; EndReason::ALL.len()],
     /// Threads that have samples.
-    pub threads: u64,
+    pub(super) threads: u64,
     /// Bytes of the data file and of the index file.
-    pub bytes: (u64, u64),
+    pub(super) bytes: (u64, u64),
 }
 
 /// The collector's end of the thread.
-pub struct Scribe {
+pub(super) struct Scribe {
     queue: Option<SyncSender<Batch>>,
     thread: JoinHandle<Result<Finished, TraceError>>,
     shared: Arc<Shared>,
@@ -54,7 +54,7 @@ struct Shared {
 
 impl Scribe {
     /// Starts the thread over an open trace of process `pid`.
-    pub fn start(writer: TraceWriter, pid: i32) -> std::io::Result<Self> {
+    pub(super) fn start(writer: TraceWriter, pid: i32) -> std::io::Result<Self> {
         let (queue, batches) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
@@ -71,7 +71,7 @@ impl Scribe {
     }
 
     /// Hands over a batch; waits while the queue is full.
-    pub fn send(&self, batch: Batch) {
+    pub(super) fn send(&self, batch: Batch) {
         if let Some(queue) = &self.queue {
             // A closed queue is a failed writer; `finish` tells why.
             let _ = queue.send(batch);
@@ -79,38 +79,38 @@ impl Scribe {
     }
 
     /// Bytes written so far, both files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         // Relaxed: for the eye.
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
     /// Writing has failed: the recording should end.
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         // Relaxed: see `start`.
         self.shared.failed.load(Ordering::Relaxed)
     }
 
     /// Ends the thread and waits for what is queued.
-    pub fn finish(mut self) -> Result<Finished, TraceError> {
+    pub(super) fn finish(mut self) -> Result<Finished, TraceError> {
         self.queue = None;
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 /// Everything is written but the end.
-pub struct Finished {
+pub(super) struct Finished {
     writer: TraceWriter,
     totals: Totals,
 }
 
 impl Finished {
     /// What was written.
-    pub fn totals(&self) -> &Totals {
+    pub(super) fn totals(&self) -> &Totals {
         &self.totals
     }
 
     /// Writes the closing metadata and the end of both files.
-    pub fn close(mut self, metadata: Metadata) -> Result<Totals, TraceError> {
+    pub(super) fn close(mut self, metadata: Metadata) -> Result<Totals, TraceError> {
         for (key, value) in metadata {
             self.writer.set_metadata(&key, value)?;
         }
@@ -128,6 +128,8 @@ struct Work {
     addresses: Arc<AddressMap>,
     threads: HashMap<Key, ThreadId>,
     totals: Totals,
+    /// Time of the latest sample.
+    last_ns: u64,
 }
 
 impl Work {
@@ -139,6 +141,7 @@ impl Work {
             addresses: Arc::default(),
             threads: HashMap::new(),
             totals: Totals::default(),
+            last_ns: 0,
         }
     }
 
@@ -200,7 +203,11 @@ impl Work {
         match news {
             ThreadNews::Seen { key, tid, name } => {
                 let thread = Thread { pid: self.pid, tid: tid as u32, name };
-                self.threads.insert(key, self.writer.thread(&thread)?);
+                let id = self.writer.thread(&thread)?;
+                // The same slot under another thread: its id was reused.
+                if let Some(old) = self.threads.insert(key, id) {
+                    self.writer.thread_exit(old, self.last_ns)?;
+                }
             }
             ThreadNews::Renamed { key, name } => {
                 if let Some(id) = self.threads.get(&key) {
@@ -220,6 +227,7 @@ impl Work {
         let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             return Ok(());
         };
+        self.last_ns = self.last_ns.max(logged.time);
         self.totals.samples += 1;
         self.totals.weight += u64::from(logged.weight);
         if let Some(count) = self.totals.reasons.get_mut(usize::from(logged.reason)) {

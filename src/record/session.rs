@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// The time was up, or a signal asked for it.
     Asked,
     /// The target is gone.
@@ -82,7 +82,7 @@ impl Every {
 }
 
 /// A recording while it runs.
-pub struct Session<'a> {
+pub(super) struct Session<'a> {
     pid: i32,
     // Before the agent: fields are dropped in this order, and no event may outlive its handler.
     events: Option<Events>,
@@ -105,24 +105,24 @@ pub struct Session<'a> {
 }
 
 /// What the session is made of.
-pub struct Parts {
+pub(super) struct Parts {
     /// The target's process id.
-    pub pid: i32,
+    pub(super) pid: i32,
     /// The injected agent, with its segments and modules.
-    pub attached: Attached,
+    pub(super) attached: Attached,
     /// The samples' clock.
-    pub clock: Clock,
+    pub(super) clock: Clock,
     /// The storage.
-    pub collector: Collector,
+    pub(super) collector: Collector,
     /// The writer's thread.
-    pub scribe: Scribe,
+    pub(super) scribe: Scribe,
     /// Readable when the target is gone.
-    pub exit: OwnedFd,
+    pub(super) exit: OwnedFd,
 }
 
 impl<'a> Session<'a> {
     /// Opens the events and turns sampling on.
-    pub fn start(
+    pub(super) fn start(
         mut parts: Parts,
         duration: Option<Duration>,
         observer: &'a mut dyn Observer,
@@ -162,7 +162,7 @@ impl<'a> Session<'a> {
     }
 
     /// Tells the observer that sampling is on.
-    pub fn announce(&mut self, engine: String, command_pid: Option<i32>) {
+    pub(super) fn announce(&mut self, engine: String, command_pid: Option<i32>) {
         let threads = self.events.as_ref().map_or(0, Events::len);
         let stops_ns = self.attached.stops_ns.clone();
         self.observer.event(Event::Attached { engine, threads, stops_ns, command_pid });
@@ -176,7 +176,7 @@ impl<'a> Session<'a> {
     }
 
     /// Samples until the end.
-    pub fn run(&mut self, stop: &Stop) -> End {
+    pub(super) fn run(&mut self, stop: &Stop) -> End {
         let mut rotation = Every::new(ROTATION);
         let mut watch = Every::new(SIGNAL_WATCH);
         let mut tick = Every::new(TICK);
@@ -329,7 +329,7 @@ impl<'a> Session<'a> {
     }
 
     /// Turns sampling off, cures the target, collects what is left.
-    pub fn finish(mut self, end: End) -> Result<Ended, RecordError> {
+    pub(super) fn finish(mut self, end: End) -> Result<Ended, RecordError> {
         self.observer.event(Event::Detaching);
         self.cpu.advance();
         let elapsed_ns = monotonic_now_ns() - self.started_ns;
@@ -365,13 +365,13 @@ impl<'a> Session<'a> {
 }
 
 /// A recording whose target is cured and whose samples are written.
-pub struct Ended {
+pub(super) struct Ended {
     /// Why it ended.
-    pub end: End,
+    pub(super) end: End,
     /// The writer before its last words.
-    pub finished: Finished,
+    pub(super) finished: Finished,
     /// How long the target was stopped for the cure, and what stays behind.
-    pub detached: super::attach::Detached,
+    pub(super) detached: super::attach::Detached,
     attached: Attached,
     cpu_ns: u64,
     system_ns: Option<u64>,
@@ -384,7 +384,7 @@ pub struct Ended {
 
 impl Ended {
     /// The reckoning.
-    pub fn reckoning(&self, engine: String) -> Reckoning<'_> {
+    pub(super) fn reckoning(&self, engine: String) -> Reckoning<'_> {
         let setup = self.attached.setup;
         Reckoning {
             control: self.attached.data().control(),

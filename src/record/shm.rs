@@ -19,7 +19,7 @@ use traceprof_abi::sync::AtomicU64;
 
 /// An attached segment.
 #[derive(Debug)]
-pub struct Shared {
+pub(super) struct Shared {
     id: i32,
     base: NonNull<u8>,
     len: u64,
@@ -32,7 +32,7 @@ unsafe impl Send for Shared {}
 impl Shared {
     /// Creates a segment of `len` bytes that `owner` (user and group id) may attach, attaches it
     /// and marks it for removal.
-    pub fn create(len: u64, owner: (u32, u32)) -> io::Result<Self> {
+    pub(super) fn create(len: u64, owner: (u32, u32)) -> io::Result<Self> {
         const MODE: i32 = 0o700;
         // SAFETY: no pointers.
         let id = unsafe {
@@ -60,22 +60,17 @@ impl Shared {
     }
 
     /// The segment's id, good for attaching it as long as somebody has it attached.
-    pub fn id(&self) -> i32 {
+    pub(super) fn id(&self) -> i32 {
         self.id
     }
 
     /// Its length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Where it is attached here.
-    pub fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
     /// Makes the pages of a range present, so that the target never has to allocate one.
-    pub fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
+    pub(super) fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
         const PAGE: u64 = 4096;
         const MADV_POPULATE_WRITE: i32 = 23;
         let start = offset & !(PAGE - 1);
@@ -95,7 +90,7 @@ impl Shared {
     ///
     /// # Errors
     /// `ResourceBusy` if somebody has.
-    pub fn exclusive(&mut self, len: usize) -> io::Result<&mut [u8]> {
+    pub(super) fn exclusive(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if attached(self.id)? != 1 {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -105,14 +100,14 @@ impl Shared {
     }
 
     /// The segment as words.
-    pub fn words(&self) -> &'static [AtomicU64] {
+    pub(super) fn words(&self) -> &'static [AtomicU64] {
         // SAFETY: attached page aligned at this length until the process ends; zero bytes are
         // valid atomics, and both processes reach them as atomics.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len as usize / 8) }
     }
 
     /// Gives the memory back, if nobody else has the segment attached: it reads as zeros then.
-    pub fn release(&self) {
+    pub(super) fn release(&self) {
         if attached(self.id).is_ok_and(|users| users == 1) {
             // SAFETY: the whole segment, of which every word may change at any time anyway.
             unsafe {
@@ -122,7 +117,7 @@ impl Shared {
     }
 
     /// The segment as the data segment.
-    pub fn as_data(&self) -> DataSegment {
+    pub(super) fn as_data(&self) -> DataSegment {
         assert!(self.len >= layout::DATA_LEN, "not the data segment");
         // SAFETY: attached page aligned at its full length until the process ends; everything
         // reaches it through atomics.

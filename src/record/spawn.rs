@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
 
 /// A child between fork and exec.
-pub struct Held {
+pub(super) struct Held {
     pid: i32,
     go: Option<File>,
     /// `Command::spawn` returns only after the exec, so it runs on a thread of its own.
@@ -27,7 +27,7 @@ pub struct Held {
 }
 
 /// A child whose program is mapped.
-pub struct Started {
+pub(super) struct Started {
     child: Child,
     /// Keeps the parked program waiting; a byte or its end lets it go on.
     release: Option<File>,
@@ -35,7 +35,7 @@ pub struct Started {
 
 /// Why a program was not started.
 #[derive(Debug)]
-pub enum ExecError<E> {
+pub(super) enum ExecError<E> {
     /// It could not be executed.
     Spawn(io::Error),
     /// Its exec could not be waited for.
@@ -45,7 +45,7 @@ pub enum ExecError<E> {
 impl Held {
     /// Forks. The child does not exec before [`Self::exec`]; `tracer` may trace it even where only
     /// ancestors may.
-    pub fn start(command: &[OsString], tracer: i32) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], tracer: i32) -> io::Result<Self> {
         let [program, arguments @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -95,17 +95,17 @@ impl Held {
     }
 
     /// The child's process id.
-    pub fn pid(&self) -> i32 {
+    pub(super) fn pid(&self) -> i32 {
         self.pid
     }
 
     /// The descriptor that the program is parked on, as the program has it.
-    pub fn hold_fd(&self) -> i32 {
+    pub(super) fn hold_fd(&self) -> i32 {
         self.parked.as_raw_fd()
     }
 
     /// Lets the child exec. `wait` is called when it may have reached the exec's stop.
-    pub fn exec<E>(
+    pub(super) fn exec<E>(
         mut self,
         wait: impl FnOnce() -> Result<(), E>,
     ) -> Result<Started, ExecError<E>> {
@@ -123,7 +123,7 @@ impl Held {
 
 impl Started {
     /// Lets the parked program go on.
-    pub fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         if let Some(mut release) = self.release.take() {
             // A program that is gone needs no release.
             let _ = release.write_all(&[1]);
@@ -131,14 +131,9 @@ impl Started {
     }
 
     /// Waits for the program's end.
-    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(super) fn wait(&mut self) -> io::Result<ExitStatus> {
         self.release();
         self.child.wait()
-    }
-
-    /// The program's status, if it has ended.
-    pub fn try_wait(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
     }
 }
 

@@ -13,7 +13,7 @@ const INTERRUPTED: i32 = 130;
 
 /// Asked once a loop.
 #[derive(Debug)]
-pub struct Stop {
+pub(super) struct Stop {
     requested: Arc<AtomicBool>,
     deadline: Option<Instant>,
 }
@@ -21,7 +21,7 @@ pub struct Stop {
 impl Stop {
     /// Takes over the signals: the first one asks for a clean end, the second one ends the
     /// recorder at once (the guardian then cures the target).
-    pub fn install() -> io::Result<Self> {
+    pub(super) fn install() -> io::Result<Self> {
         let requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // The order matters: the shutdown looks at the flag before this signal sets it.
@@ -32,18 +32,18 @@ impl Stop {
     }
 
     /// Starts the clock of a limited recording.
-    pub fn start(&mut self, duration: Option<Duration>) {
+    pub(super) fn start(&mut self, duration: Option<Duration>) {
         self.deadline = duration.and_then(|duration| Instant::now().checked_add(duration));
     }
 
     /// A signal asked for the end.
-    pub fn is_requested(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         // Relaxed: the flag carries nothing with it.
         self.requested.load(Ordering::Relaxed)
     }
 
     /// The recording is over, by signal or by time.
-    pub fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.is_requested() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 }

@@ -19,7 +19,7 @@ use super::clock::monotonic_now_ns;
 use crate::proc;
 
 /// Slot and generation: a thread's name within a recording.
-pub type Key = (u32, u32);
+pub(super) type Key = (u32, u32);
 
 /// A thread that the last scan saw.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ struct Known {
 }
 
 /// All threads of one target.
-pub struct Registry {
+pub(super) struct Registry {
     pid: i32,
     data: DataSegment,
     same_namespace: bool,
@@ -41,13 +41,15 @@ pub struct Registry {
     /// Keys that the last scan missed; they are retired after the next rotation.
     leaving: Vec<Key>,
     /// Threads seen with the sampling signal blocked.
-    pub blocked: BTreeMap<i32, String>,
+    pub(super) blocked: BTreeMap<i32, String>,
     seen: BTreeSet<i32>,
+    /// Thread ids that belong to another thread since the last news.
+    reused: BTreeSet<i32>,
 }
 
 impl Registry {
     /// Of the process `pid`, whose slots are in `data`.
-    pub fn new(pid: i32, data: DataSegment) -> io::Result<Self> {
+    pub(super) fn new(pid: i32, data: DataSegment) -> io::Result<Self> {
         let same_namespace = proc::status(pid)?.inner_pid == pid;
         Ok(Self {
             pid,
@@ -58,21 +60,22 @@ impl Registry {
             leaving: Vec::new(),
             blocked: BTreeMap::new(),
             seen: BTreeSet::new(),
+            reused: BTreeSet::new(),
         })
     }
 
     /// Threads alive at the last scan.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.alive.len()
     }
 
     /// Threads alive at some scan.
-    pub fn count_ever(&self) -> usize {
+    pub(super) fn count_ever(&self) -> usize {
         self.seen.len()
     }
 
     /// Whether the thread with this id (as the target sees it) is gone.
-    pub fn is_gone(&self, inner: u32) -> bool {
+    pub(super) fn is_gone(&self, inner: u32) -> bool {
         if self.same_namespace {
             return proc::task_stat(self.pid, inner as i32).is_err();
         }
@@ -81,7 +84,7 @@ impl Registry {
 
     /// Claims slots for threads that have an event of their own, before sampling starts, with the
     /// CPU time that they have used already: (thread id, event index, CPU time in nanoseconds).
-    pub fn prime(&mut self, threads: impl Iterator<Item = (i32, u32, u64)>) {
+    pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32, u64)>) {
         for (tid, event, cpu_ns) in threads {
             let Some(inner) = self.alive.get(&tid).map(|thread| thread.inner) else { continue };
             let registry = self.data.threads();
@@ -98,7 +101,7 @@ impl Registry {
 
     /// Reads the thread list anew. New threads are found by the difference; with `names` the names
     /// of all are read again.
-    pub fn scan(&mut self, names: bool) {
+    pub(super) fn scan(&mut self, names: bool) {
         let Ok(tids) = proc::tasks(self.pid) else {
             self.alive.clear();
             return;
@@ -108,13 +111,22 @@ impl Registry {
         for tid in tids {
             if names || !self.alive.contains_key(&tid) {
                 match self.look(tid) {
-                    Ok(known) => {
-                        self.seen.insert(tid);
-                        self.alive.insert(tid, known)
+                    Ok(known) => self.note(tid, known),
+                    Err(_) => {
+                        self.alive.remove(&tid);
                     }
-                    Err(_) => self.alive.remove(&tid),
-                };
+                }
             }
+        }
+    }
+
+    fn note(&mut self, tid: i32, known: Known) {
+        self.seen.insert(tid);
+        let start_time = known.start_time;
+        let before = self.alive.insert(tid, known);
+        if before.is_some_and(|before| before.start_time != start_time) {
+            // The kernel gave the id to another thread between two scans.
+            self.reused.insert(tid);
         }
     }
 
@@ -126,7 +138,7 @@ impl Registry {
     }
 
     /// Reads which threads block `signal`.
-    pub fn note_blocked(&mut self, signal: i32) {
+    pub(super) fn note_blocked(&mut self, signal: i32) {
         for (tid, known) in &self.alive {
             let blocks = |status: proc::Status| status.blocked >> (signal - 1) & 1 == 1;
             if proc::task_status(self.pid, *tid).is_ok_and(blocks) {
@@ -136,7 +148,7 @@ impl Registry {
     }
 
     /// News of the threads that have slots, before a rotation.
-    pub fn news(&mut self) -> Vec<ThreadNews> {
+    pub(super) fn news(&mut self) -> Vec<ThreadNews> {
         let mut news = Vec::new();
         let threads = self.data.threads();
         // Relaxed: counts; a slot that is claimed later comes with its samples.
@@ -147,6 +159,11 @@ impl Registry {
                 let key = (index as u32, slot.generation.load(Ordering::Relaxed));
                 self.meet(key, inner, &mut news);
             }
+        }
+        let reused = std::mem::take(&mut self.reused);
+        for (key, (tid, _, name)) in self.keys.iter().filter(|(_, known)| reused.contains(&known.0))
+        {
+            news.push(ThreadNews::Seen { key: *key, tid: *tid, name: name.clone() });
         }
         self.leaving = self
             .keys
@@ -160,7 +177,7 @@ impl Registry {
     }
 
     /// Samples may come from threads that claimed their slot after [`Self::news`].
-    pub fn meet_samples(&mut self, samples: &[Sample], news: &mut Vec<ThreadNews>) {
+    pub(super) fn meet_samples(&mut self, samples: &[Sample], news: &mut Vec<ThreadNews>) {
         for sample in samples {
             let key = (sample.slot, sample.generation);
             if !self.keys.contains_key(&key) {
@@ -192,7 +209,7 @@ impl Registry {
     }
 
     /// After a rotation: retires the slots of threads that were gone before it.
-    pub fn retire(&mut self, news: &mut Vec<ThreadNews>) {
+    pub(super) fn retire(&mut self, news: &mut Vec<ThreadNews>) {
         let time_ns = monotonic_now_ns();
         for key in std::mem::take(&mut self.leaving) {
             if let Some((_, inner, _)) = self.keys.remove(&key) {
@@ -203,7 +220,7 @@ impl Registry {
     }
 
     /// Events that are the younger of two on one thread, from the slots' notes.
-    pub fn younger_events(&self) -> BTreeSet<u32> {
+    pub(super) fn younger_events(&self) -> BTreeSet<u32> {
         let threads = self.data.threads();
         // Relaxed: notes of the handlers, read at leisure.
         let used = threads.next.load(Ordering::Relaxed) as usize;
@@ -211,10 +228,5 @@ impl Registry {
             (slot.event.load(Ordering::Relaxed), slot.other_event.load(Ordering::Relaxed))
         });
         pairs.filter(|(one, other)| *one != 0 && *other != 0).map(|(a, b)| a.max(b) - 1).collect()
-    }
-
-    /// Start time of a live thread, to tell a reused id.
-    pub fn start_time(&self, tid: i32) -> Option<u64> {
-        self.alive.get(&tid).map(|known| known.start_time)
     }
 }
