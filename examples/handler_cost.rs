@@ -26,8 +26,6 @@ use traceprof_abi::sync::{AtomicU64, Ordering};
 const BASE: u64 = 0x1000_0000_0000;
 const BATCH: u32 = 2000;
 const BATCHES: usize = 101;
-/// Frames of a stack besides those of `down`: what is between it and the root, and the signal's own.
-const FRAMES_BELOW: u32 = 11;
 
 type Handler = unsafe extern "C" fn(i32, *const Info, *const libc::c_void);
 
@@ -61,13 +59,18 @@ fn main() {
     // SAFETY: the handler has the kernel's signature.
     unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     let depths: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
-    for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
+    let measured = |calls: u32| {
         let table = data.table(0).expect("there is a first table");
-        down(depth.saturating_sub(FRAMES_BELOW), signal);
-        let frames = table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0);
-        assert_eq!(frames, depth as usize, "the stack has the depth that is asked for");
-        println!("{depth} {:.0}", RESULT.get());
         table.reset(1);
+        down(calls, signal);
+        table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0) as u32
+    };
+    // Frames besides those of `down`: what is between it and the root, and the signal's own.
+    let others = measured(1) - 1;
+    for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
+        let frames = measured(depth.saturating_sub(others));
+        assert!(frames == depth.max(others), "{frames} frames where {depth} were asked for");
+        println!("{frames} {:.0}", RESULT.get());
     }
     let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);
     eprintln!("hits that found the log full (their cost counts all the same): {lost}");
