@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::AgentState;
 use traceprof_abi::sync::Ordering;
 
+use super::arch::Interrupted;
 use super::chain::{Call, Chain, Landing, Step};
 use super::error::InjectError;
 use super::gadget::Gadgets;
@@ -31,6 +32,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const COLLECT_MAX: Duration = Duration::from_millis(100);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
+/// Longest wait for a launched chain to detach the segments.
+const UNMAPPED_MAX: Duration = Duration::from_secs(1);
 /// Time for a thread to leave the agent's code.
 const NUDGE: Duration = Duration::from_micros(200);
 /// Attempts to see all threads outside of the agent's code within one stop.
@@ -127,16 +130,22 @@ impl Cure<'_> {
         })
     }
 
+    /// Waits for the segments to be gone: a launched chain detaches them on its own.
     fn still_mapped(&self) -> Option<String> {
-        let mappings = self.mappings().ok()?;
-        let left: Vec<&str> = self
-            .plan
-            .segments()
-            .into_iter()
-            .filter(|(_, segment)| segment.is_in(&mappings))
-            .map(|(name, _)| name)
-            .collect();
-        (!left.is_empty()).then(|| format!("the {} segment stays mapped", left.join(" and ")))
+        let deadline = Instant::now() + UNMAPPED_MAX;
+        loop {
+            let mappings = self.mappings().ok()?;
+            let segments = self.plan.segments().into_iter();
+            let left: Vec<&str> =
+                segments.filter(|(_, s)| s.is_in(&mappings)).map(|(name, _)| name).collect();
+            if left.is_empty() {
+                return None;
+            }
+            if Instant::now() >= deadline {
+                return Some(format!("the {} segment stays mapped", left.join(" and ")));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Stops every thread, outside of the agent's code, until a pass over the task list finds no
@@ -255,6 +264,16 @@ impl Cure<'_> {
             _ => Err(InjectError::Executed),
         };
         release(others)?;
+        // Nobody needs to wait for it any more: it detaches the segments on its way home.
+        let launchable = !worker.group
+            && worker.interrupted != Interrupted::RestartBlock
+            && gadgets.call.is_some()
+            && gadgets.restorer.is_some();
+        if matches!(outcome, Ok(None)) && on_stack.is_some() && launchable {
+            let steps = self.unmap_steps(true, mappings);
+            let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);
+            return worker.launch(&chain).map(|_| None);
+        }
         let outcome = match outcome {
             Ok(Some(residue)) => Ok(Some(residue)),
             Ok(None) => self.unmap(&mut worker, place, on_stack.is_some(), mappings).map(|()| None),
@@ -310,6 +329,16 @@ impl Cure<'_> {
         Ok(None)
     }
 
+    /// The calls that detach what is attached, the data only if no frames lie in it.
+    fn unmap_steps(&self, with_data: bool, mappings: &[Mapping]) -> Vec<Step> {
+        let mut segments = vec![&self.plan.tables, &self.plan.code];
+        if with_data {
+            segments.push(&self.plan.data);
+        }
+        segments.retain(|segment| segment.is_in(mappings));
+        segments.into_iter().map(|segment| Step::Call(segment.detach())).collect()
+    }
+
     fn unmap(
         &self,
         worker: &mut Stopped,
@@ -317,13 +346,7 @@ impl Cure<'_> {
         on_stack: bool,
         mappings: &[Mapping],
     ) -> Result<(), InjectError> {
-        let mapped = |segment: &&Segment| segment.is_in(mappings);
-        let mut chained = vec![&self.plan.tables, &self.plan.code];
-        if on_stack {
-            chained.push(&self.plan.data);
-        }
-        let steps: Vec<Step> =
-            chained.into_iter().filter(mapped).map(|s| Step::Call(s.detach())).collect();
+        let steps = self.unmap_steps(on_stack, mappings);
         if on_stack || self.plan.data.is_in(mappings) {
             place.run(worker, &steps)?;
         } else {

@@ -1,11 +1,11 @@
 //! Attaches for real to victims that check themselves, and looks at them before and after.
 
+mod death;
 mod held;
 mod stand_in;
 mod victim;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -432,86 +432,4 @@ fn other_ipc_namespace_is_refused() {
     assert!(matches!(failure, InjectError::MapFailed { errno: libc::EINVAL, .. }), "{failure}");
     assert_eq!(Look::at(victim.pid, true), before);
     victim.expect(7);
-}
-
-const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";
-
-/// Not a test by itself: the recorder that the next tests kill.
-#[test]
-#[ignore = "run by other tests, in a process of its own"]
-fn recorder_to_be_killed() {
-    let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
-    let pid = pid.parse().unwrap();
-    let stand_in = StandIn::new(pid);
-    let mut guardian = Guardian::start().unwrap();
-    let mut out = std::io::stdout();
-    writeln!(out, "\nguardian {}", guardian.pid()).unwrap();
-    out.flush().unwrap();
-    guardian.attach(&stand_in.plan).unwrap();
-    let events = sample(pid);
-    std::thread::sleep(Duration::from_millis(20));
-    drop(events);
-    guardian.detach().unwrap();
-    std::thread::sleep(Duration::from_secs(1));
-}
-
-/// Starts a recorder in a process of its own; gives it and its guardian's pid.
-fn start_recorder(pid: i32) -> (std::process::Child, i32) {
-    let mut recorder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "inject::tests::recorder_to_be_killed", "--ignored", "--nocapture"])
-        .env(VICTIM_VARIABLE, pid.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(recorder.stdout.take().unwrap()).lines();
-    let mut guardians =
-        lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("guardian ")?.parse().ok());
-    let guardian = guardians.next().unwrap();
-    (recorder, guardian)
-}
-
-/// Waits until a process has ended (its parent may not have noticed yet).
-fn await_end(pid: i32) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while proc::status(pid).is_ok_and(|status| status.state != 'Z') {
-        assert!(Instant::now() < deadline, "process {pid} does not end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-#[test]
-fn guardian_cures_when_the_recorder_is_killed() {
-    let _alone = alone();
-    let victim = spinner();
-    let before = Look::at(victim.pid, true);
-    for run in 0..60u64 {
-        let (mut recorder, guardian) = start_recorder(victim.pid);
-        std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
-        recorder.kill().unwrap();
-        recorder.wait().unwrap();
-        await_end(guardian);
-        assert_eq!(Look::at(victim.pid, true), before, "run {run}");
-    }
-    victim.expect(7);
-}
-
-#[test]
-fn target_survives_the_death_of_the_guardian() {
-    let _alone = alone();
-    for program in ["spinner", "threads"] {
-        for run in 0..25u64 {
-            let source = if program == "spinner" { SPINNER } else { THREADS };
-            let victim = Victim::start(Command::new(build(program, source, &[])));
-            let (mut recorder, guardian) = start_recorder(victim.pid);
-            std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
-            // Killed in the attach, while sampling, in the cure, or after it.
-            kill(Pid::from_raw(guardian), Signal::SIGKILL).unwrap();
-            recorder.kill().unwrap();
-            recorder.wait().unwrap();
-            std::thread::sleep(Duration::from_millis(5));
-            assert_eq!(proc::status(victim.pid).unwrap().tracer, 0);
-            victim.expect(7);
-        }
-    }
 }
