@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
 
-pub use times::{system_time_ns, task_cpu_ns, task_cpu_or_ticks_ns};
+pub use times::{system_time_ns, task_cpu_or_ticks_ns};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]

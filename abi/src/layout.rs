@@ -170,14 +170,12 @@ pub struct ControlBlock {
     pub slots_next: AtomicU32,
     /// Number of thread slots whose frame buffers are populated.
     pub slots_limit: AtomicU32,
-    /// 1 when hits inside the kernel are sampled too, so that weights are taken from the CPU clock.
-    pub kernel_included: AtomicU32,
+    /// For growth.
+    pub reserved: AtomicU32,
     /// Top of the stack of retired thread slots: tag << 32 | slot + 1.
     pub slots_free: AtomicU64,
     /// Grows with each rotation; stack windows verified in an older epoch are verified again.
     pub window_epoch: AtomicU64,
-    /// The sampling period in the unit of the clock mode.
-    pub period_ticks: AtomicU64,
     /// When the recorder last gave a sign of life, CLOCK_MONOTONIC nanoseconds.
     pub lease_ns: AtomicU64,
     /// [`Counter`]s.
@@ -196,12 +194,12 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 680);
+    const _: () = assert!(size_of::<ControlBlock>() == 672);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
     const _: () = assert!(offset_of!(ControlBlock, old_action) == 48);
     const _: () = assert!(offset_of!(ControlBlock, active) == 112);
     const _: () = assert!(offset_of!(ControlBlock, slots_free) == 136);
-    const _: () = assert!(offset_of!(ControlBlock, counters) == 168);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 160);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);

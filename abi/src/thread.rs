@@ -29,8 +29,6 @@ pub struct ThreadSlot {
     pub next_free: AtomicU32,
     /// 1 when the recorder primed the slot at attach.
     pub primed: AtomicU32,
-    /// CPU time in nanoseconds that weights account for so far.
-    pub cpu_accounted_ns: AtomicU64,
     /// Time of the last sample, in the unit of the clock mode.
     pub last_time: AtomicU64,
     /// Stack addresses [lo, hi) that were found readable in `window_epoch`.
@@ -44,7 +42,7 @@ pub struct ThreadSlot {
     /// Sum of their weights.
     pub weight: AtomicU64,
     /// For growth.
-    pub reserved: [AtomicU64; 18],
+    pub reserved: [AtomicU64; 19],
 }
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<ThreadSlot>() == 256);
@@ -161,7 +159,6 @@ impl<'a> Threads<'a> {
             word.store(0, Ordering::Relaxed);
         }
         for word in [
-            &slot.cpu_accounted_ns,
             &slot.last_time,
             &slot.window_lo,
             &slot.window_hi,

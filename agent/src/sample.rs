@@ -7,11 +7,15 @@ use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::storage::table::{Put, TraceTable};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
-use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
+use traceprof_abi::unwind::{self, Snapshot, Tables};
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
 use crate::sys;
+
+/// A hit is one period: the events of this engine fire in user mode only, where each hit is
+/// delivered by itself. (In kernel mode they would coalesce until the system call's return.)
+const WEIGHT: u32 = 1;
 
 /// The thread that takes the sample.
 struct Thread<'a> {
@@ -94,8 +98,8 @@ fn store(
     let registers = frame.context.registers();
     let time = now(control);
     let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
-    let in_syscall = !late && follows_syscall(snapshot, &registers);
-    let weight = weigh(control, thread, time, in_syscall);
+    // Relaxed: the slot is this thread's own.
+    thread.slot.last_time.store(time, Ordering::Relaxed);
     let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
         return control.count(Counter::Broken);
     };
@@ -106,7 +110,7 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, weight);
+    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, WEIGHT);
     count_put(control, put);
     let set = |flag: u32, on: bool| if on { flag } else { 0 };
     let stored = table.append(&Sample {
@@ -116,10 +120,8 @@ fn store(
         // Relaxed: raised only when this thread is gone.
         generation: thread.slot.generation.load(Ordering::Relaxed),
         tid: thread.tid,
-        weight,
-        flags: set(flags::LATE, late)
-            | set(flags::IN_SYSCALL, in_syscall)
-            | set(flags::FIRST, thread.fresh),
+        weight: WEIGHT,
+        flags: set(flags::LATE, late) | set(flags::FIRST, thread.fresh),
         state: 0,
         reason: unwound.end as u16,
         syscall: 0,
@@ -127,7 +129,7 @@ fn store(
         root_span: 0,
         event: u64::from(frame.info.perf_data as u32),
     });
-    account(control, thread.slot, stored, weight);
+    account(control, thread.slot, stored);
     if late {
         control.count(Counter::Late);
     }
@@ -146,12 +148,12 @@ fn count_put(control: &ControlBlock, put: Put) {
     }
 }
 
-fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32) {
+fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool) {
     if stored {
         control.count(Counter::Samples);
         // Relaxed: counts of this thread, read by the recorder at its leisure.
         slot.samples.fetch_add(1, Ordering::Relaxed);
-        slot.weight.fetch_add(u64::from(weight), Ordering::Relaxed);
+        slot.weight.fetch_add(u64::from(WEIGHT), Ordering::Relaxed);
     } else {
         control.count(Counter::LostLog);
     }
@@ -164,41 +166,4 @@ fn now(control: &ControlBlock) -> u64 {
     } else {
         sys::monotonic_ns()
     }
-}
-
-/// True if the interrupted pc follows a system call instruction: the hit (or several) came while
-/// the thread was in the kernel on its behalf.
-fn follows_syscall(snapshot: &Snapshot<'_>, registers: &Registers) -> bool {
-    let before = registers.pc.wrapping_sub(2);
-    // The two bytes must lie in the mapping that the pc lies in: that one is mapped, since the
-    // thread is about to go on in it; execute-only mappings are not in the snapshot.
-    if snapshot.range(registers.pc).is_none_or(|range| range.start > before) {
-        return false;
-    }
-    let place = before as *const [u8; 2];
-    // SAFETY: inside a readable mapping as argued above; two bytes have no alignment.
-    sys::is_syscall_instruction(unsafe { place.read() })
-}
-
-/// The sample's weight in periods. Hits inside one system call coalesce into one signal, so there
-/// the CPU clock says how many there were; elsewhere it is one, and the clock is not read.
-fn weigh(control: &ControlBlock, thread: &Thread<'_>, time: u64, in_syscall: bool) -> u32 {
-    let slot = thread.slot;
-    // Relaxed: the slot is this thread's own, the rest is set before sampling starts.
-    let period_ns = control.period_ns.load(Ordering::Relaxed).max(1);
-    let accounted = slot.cpu_accounted_ns.load(Ordering::Relaxed);
-    let elapsed = time.saturating_sub(slot.last_time.swap(time, Ordering::Relaxed));
-    if !in_syscall || control.kernel_included.load(Ordering::Relaxed) == 0 {
-        slot.cpu_accounted_ns.store(accounted.saturating_add(period_ns), Ordering::Relaxed);
-        return 1;
-    }
-    let cpu = sys::thread_cpu_ns();
-    let owed = cpu.saturating_sub(accounted);
-    // What the thread has used since its last sample cannot exceed what has passed since: the
-    // rest of what is owed was lost elsewhere and is not this call's.
-    let period_ticks = control.period_ticks.load(Ordering::Relaxed).max(1);
-    let periods_passed = (elapsed / period_ticks).saturating_add(1);
-    let weight = (owed / period_ns).min(periods_passed).max(1);
-    slot.cpu_accounted_ns.store(cpu - owed % period_ns, Ordering::Relaxed);
-    u32::try_from(weight).unwrap_or(u32::MAX)
 }

@@ -5,7 +5,7 @@ use std::io;
 use super::task_stat;
 
 /// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
-pub fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
+fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))?;
     let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
     first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no number"))

@@ -66,8 +66,6 @@ pub(super) struct Reckoning<'a> {
     pub(super) control: &'a ControlBlock,
     /// What was written.
     pub(super) totals: &'a Totals,
-    /// The engine, in words.
-    pub(super) engine: String,
     /// Nanoseconds between samples.
     pub(super) period_ns: u64,
     /// Time in the kernel was sampled.
@@ -86,6 +84,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) threads_seen: usize,
     /// Log records that were never committed.
     pub(super) holes: u64,
+    /// Kernel hits that found the ring buffer full.
+    pub(super) kernel_lost: u64,
     /// Stops of a thread at attach, in nanoseconds.
     pub(super) attach_stops_ns: Vec<u64>,
     /// How long the target was stopped at detach, if it was still there.
@@ -123,6 +123,7 @@ impl Reckoning<'_> {
             set(&format!("lost.{name}"), count(self.control, counter));
         }
         set("lost.log holes", self.holes);
+        set("lost.kernel ring full", self.kernel_lost);
         for (counter, name) in [
             (Counter::DroppedTrace, "dropped_traces"),
             (Counter::DuplicateEvent, "duplicate_events"),
@@ -148,7 +149,8 @@ impl Reckoning<'_> {
     pub(super) fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
-        line("engine", self.engine.clone());
+        let scope = if self.kernel { "user and kernel mode" } else { "user mode only" };
+        line("engine", format!("{}, {scope}", super::ENGINE));
         line("rate", self.rate());
         line("samples", self.samples());
         line("threads", self.thread_line());
@@ -196,7 +198,7 @@ impl Reckoning<'_> {
         let mut parts: Vec<String> = LOSSES
             .iter()
             .map(|(counter, name)| (count(self.control, *counter), *name))
-            .chain([(self.holes, "log holes")])
+            .chain([(self.holes, "log holes"), (self.kernel_lost, "kernel ring full")])
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
@@ -227,9 +229,9 @@ impl Reckoning<'_> {
         };
         explain(self.blocked_ns, "in threads that block the signal");
         if let Some(system) = self.system_ns {
-            explain(system, "in the kernel, which this user may not sample");
+            explain(system, "in the kernel, which was not sampled");
         }
-        let lost = lost(self.control) + self.holes;
+        let lost = lost(self.control) + self.holes + self.kernel_lost;
         explain(lost.saturating_mul(self.period_ns), "lost");
         if missing > self.period_ns {
             known.push(format!("{} coalesced or below a period", seconds(missing)));

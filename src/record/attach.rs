@@ -12,6 +12,7 @@ use traceprof_abi::layout::{self, ClockMode, MAGIC};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::table;
 use traceprof_abi::sync::Ordering;
+use traceprof_abi::unwind::Tables;
 
 use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
@@ -185,7 +186,6 @@ impl Attached {
         set(&control.pid, inner_pid as u32);
         set(&control.signal, SIGTRAP as u32);
         set(&control.clock_mode, before.clock_mode as u32);
-        set(&control.kernel_included, u32::from(before.setup.kernel));
         control.period_ns.store(before.setup.period_ns, Ordering::Relaxed);
         control.window_epoch.store(1, Ordering::Relaxed);
         control.magic.store(MAGIC, Ordering::Relaxed);
@@ -194,6 +194,11 @@ impl Attached {
     /// The data segment.
     pub(super) fn data(&self) -> DataSegment {
         self.data.as_data()
+    }
+
+    /// The tables segment, as the handlers see it.
+    pub(super) fn tables(&self) -> Tables {
+        self.tables.as_tables()
     }
 
     /// The sampling signal.

@@ -43,18 +43,6 @@ impl Clock {
         self.after = read(self.mode);
     }
 
-    /// Ticks in a span of nanoseconds, at the rate seen between the last two readings.
-    pub(super) fn ticks(&self, ns: u64) -> u64 {
-        let elapsed_ns = self.after.monotonic_ns.saturating_sub(self.before.monotonic_ns).max(1);
-        let elapsed = self.after.ticks.saturating_sub(self.before.ticks);
-        match self.mode {
-            ClockMode::Monotonic => ns,
-            ClockMode::Tsc => {
-                (u128::from(ns) * u128::from(elapsed) / u128::from(elapsed_ns)).max(1) as u64
-            }
-        }
-    }
-
     /// The CLOCK_MONOTONIC time of a sample.
     pub(super) fn monotonic_ns(&self, ticks: u64) -> u64 {
         convert(self.before, self.after, ticks)

@@ -50,6 +50,11 @@ impl Collector {
         Self { data, rotation, preserved: Vec::new(), stats: Stats::default() }
     }
 
+    /// An upper half for the ids of traces that the recorder itself finds.
+    pub(super) fn take_instance(&mut self) -> u32 {
+        self.rotation.take_instance()
+    }
+
     /// The ACTIVE table asked to be rotated.
     pub(super) fn is_wanted(&self) -> bool {
         // Relaxed: a hint.
@@ -95,7 +100,6 @@ impl Collector {
         self.preserve(&tables, batch, is_live);
         // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
         control.window_epoch.fetch_add(1, Ordering::Relaxed);
-        sort(batch);
     }
 
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
@@ -109,7 +113,6 @@ impl Collector {
                 self.collect(*table, batch);
             }
         }
-        sort(batch);
     }
 
     fn collect(&mut self, table: TraceTable<'_>, batch: &mut Batch) {
@@ -144,10 +147,6 @@ impl Collector {
             standby.put_with_id(&frames, trace.flags, trace.id);
         }
     }
-}
-
-fn sort(batch: &mut Batch) {
-    batch.samples.sort_by_key(|sample| (sample.slot, sample.generation, sample.time));
 }
 
 fn tables(data: DataSegment) -> Vec<TraceTable<'static>> {

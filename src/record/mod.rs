@@ -6,11 +6,13 @@ mod batch;
 mod clock;
 mod collect;
 mod file;
+mod kernel;
 mod modules;
 mod names;
 mod options;
 mod perf;
 mod report;
+mod ring;
 mod scribe;
 mod session;
 mod shm;
@@ -63,11 +65,10 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let mut session = Session::start(parts, options.duration, observer)?;
     opened.go_on();
     stop.start(options.duration);
-    let engine = engine_name(before.setup);
-    session.announce(engine.clone(), opened.command_pid());
+    session.announce(opened.command_pid());
     let end = session.run(&stop);
     let ended = session.finish(end)?;
-    report::conclude(ended, &engine, options, opened.command)
+    report::conclude(ended, options, opened.command)
 }
 
 /// The process to record, before anything is changed in it.
@@ -104,13 +105,14 @@ impl Opened {
 
     /// How it will be sampled: asked of the kernel before the target is touched.
     fn before(&self, options: &Options) -> Result<Before, RecordError> {
-        let setup = Setup {
+        let mut setup = Setup {
             period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
             kernel: options.kernel,
             // Any number that the session before is unlikely to have had.
             cookie: (clock::monotonic_now_ns() >> 10) as u16,
         };
-        let setup = perf::probe(self.pid, setup).map_err(|error| event_error(self.pid, error))?;
+        perf::probe(self.pid, setup).map_err(|error| event_error(self.pid, error))?;
+        setup.kernel &= kernel::is_permitted(self.pid, setup);
         Ok(Before {
             pid: self.pid,
             hold_fd: self.hold_fd,
@@ -191,10 +193,8 @@ fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     perf::pidfd(pid).map_err(|error| target_error(pid, error))
 }
 
-fn engine_name(setup: Setup) -> String {
-    let kernel = if setup.kernel { "kernel time included" } else { "user time only" };
-    format!("perf task clock, {kernel}")
-}
+/// The engine's name in the trace and in the trailer.
+const ENGINE: &str = "perf task clock";
 
 fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))

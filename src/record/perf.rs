@@ -14,17 +14,18 @@
 //!   family (it would change one event of many).
 #![allow(unsafe_code, reason = "perf_event_open has no safe wrapper")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
+use traceprof_abi::unwind::Registers;
 
 use crate::proc;
 
 /// `struct perf_event_attr` up to `sig_data` (version 7 of it).
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Attributes {
     kind: u32,
     size: u32,
@@ -33,8 +34,13 @@ struct Attributes {
     sample_type: u64,
     read_format: u64,
     flags: u64,
-    /// Fields that a software clock has no use for.
-    unused: [u64; 9],
+    /// Wake-ups, breakpoints, branch samples: nothing of a software clock's.
+    unused: [u64; 4],
+    user_registers: u64,
+    user_stack: u32,
+    clock: i32,
+    /// Interrupted registers, auxiliary areas.
+    unused_too: [u64; 3],
     sig_data: u64,
 }
 const ATTRIBUTES_LEN: u32 = 128;
@@ -45,13 +51,23 @@ const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 const DISABLED: u64 = 1 << 0;
 const INHERIT: u64 = 1 << 1;
+const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const USE_CLOCK: u64 = 1 << 25;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
 const SIGTRAP: u64 = 1 << 37;
 const IOC_ENABLE: u64 = 0x2400;
 const IOC_DISABLE: u64 = 0x2401;
+const IOC_SET_OUTPUT: u64 = 0x2405;
+/// `PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER`.
+const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+/// The user registers that are asked for, in the kernel's order: ax bx cx dx si di bp sp ip,
+/// r8 to r15.
+const USER_REGISTERS_MASK: u64 = 0xff_01ff;
+/// Their number.
+pub(super) const USER_REGISTERS: usize = USER_REGISTERS_MASK.count_ones() as usize;
 /// Passes over the threads until none is new; each pass halves what is missed, whatever the rate.
 const PASSES_MAX: usize = 64;
 
@@ -60,7 +76,7 @@ const PASSES_MAX: usize = 64;
 pub(super) struct Setup {
     /// Nanoseconds of CPU time between two samples of a thread.
     pub(super) period_ns: u64,
-    /// Time inside the kernel is sampled too.
+    /// Time inside the kernel is sampled too (`kernel::KernelEvents`).
     pub(super) kernel: bool,
     /// The session's cookie.
     pub(super) cookie: u16,
@@ -74,38 +90,36 @@ pub(super) struct Events {
     next: u32,
 }
 
-/// The best setup that is permitted on this thread: with the kernel's time if `kernel` asks for it
-/// and it may be had.
-pub(super) fn probe(tid: i32, mut setup: Setup) -> io::Result<Setup> {
-    match open(tid, setup, 0) {
-        Err(error) if setup.kernel && is_denied(&error) => {
-            setup.kernel = false;
-            open(tid, setup, 0).map(|_| setup)
-        }
-        other => other.map(|_| setup),
-    }
+/// Whether the events of a recording may be opened on this thread.
+pub(super) fn probe(tid: i32, setup: Setup) -> io::Result<()> {
+    open(tid, setup, 0).map(drop)
 }
 
-fn is_denied(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+/// Calls `cover` for every thread of the process, over and over until no thread is new: every
+/// later thread descends from one that is covered. `cover` answers false for a thread that is gone.
+pub(super) fn each_thread(
+    pid: i32,
+    mut cover: impl FnMut(i32) -> io::Result<bool>,
+) -> io::Result<()> {
+    let mut covered = BTreeSet::new();
+    for _ in 0..PASSES_MAX {
+        let mut is_new = false;
+        for tid in proc::tasks(pid)? {
+            is_new |= covered.insert(tid) && cover(tid)?;
+        }
+        if !is_new {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Events {
-    /// Opens a disabled event on every thread of the process, over and over until no thread is
-    /// new: every later thread descends from one that is covered.
+    /// Opens a disabled event on every thread of the process.
     pub(super) fn open(pid: i32, setup: Setup) -> io::Result<Self> {
         raise_descriptor_limit();
         let mut events = Self { setup, open: BTreeMap::new(), next: 0 };
-        let mut covered = std::collections::BTreeSet::new();
-        for _ in 0..PASSES_MAX {
-            let mut is_new = false;
-            for tid in proc::tasks(pid)? {
-                is_new |= covered.insert(tid) && events.add(tid)?;
-            }
-            if !is_new {
-                return Ok(events);
-            }
-        }
+        each_thread(pid, |tid| events.add(tid))?;
         Ok(events)
     }
 
@@ -137,20 +151,12 @@ impl Events {
 
     /// Starts all events, and those inherited from them meanwhile.
     pub(super) fn enable(&self) {
-        self.control(IOC_ENABLE);
+        self.open.values().for_each(|(_, event)| enable(event));
     }
 
     /// Stops all events, inherited ones included.
     pub(super) fn disable(&self) {
-        self.control(IOC_DISABLE);
-    }
-
-    fn control(&self, request: u64) {
-        for (_, descriptor) in self.open.values() {
-            // A thread that is gone has nothing to switch.
-            // SAFETY: the request takes an integer argument.
-            unsafe { libc::ioctl(descriptor.as_raw_fd(), request, 0) };
-        }
+        self.open.values().for_each(|(_, event)| disable(event));
     }
 
     /// Closes one event and all that were inherited from it; false if it is not open.
@@ -159,29 +165,102 @@ impl Events {
     }
 }
 
-fn open(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
-    let mut flags = DISABLED | INHERIT | EXCLUDE_HV | INHERIT_THREAD | REMOVE_ON_EXEC | SIGTRAP;
-    if !setup.kernel {
-        flags |= EXCLUDE_KERNEL;
+/// Starts an event, and those inherited from it.
+pub(super) fn enable(event: &OwnedFd) {
+    control(event, IOC_ENABLE, 0);
+}
+
+/// Stops an event, and those inherited from it.
+pub(super) fn disable(event: &OwnedFd) {
+    control(event, IOC_DISABLE, 0);
+}
+
+/// Has an event write into the buffer of another one on the same core.
+pub(super) fn share_output(event: &OwnedFd, owner: &OwnedFd) -> io::Result<()> {
+    match control(event, IOC_SET_OUTPUT, owner.as_raw_fd()) {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+fn control(event: &OwnedFd, request: u64, argument: i32) -> i32 {
+    // A thread that is gone has nothing to switch.
+    // SAFETY: these requests take an integer argument.
+    unsafe { libc::ioctl(event.as_raw_fd(), request, argument) }
+}
+
+/// A signalling event. Kernel mode is left out: a hit there would be delivered after the system
+/// call, and after `execve` that is in another program, which it would kill.
+fn open(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
     let mark = u64::from(SIG_DATA_MARK) << 48 | u64::from(setup.cookie) << 32;
     let attributes = Attributes {
-        kind: PERF_TYPE_SOFTWARE,
-        size: ATTRIBUTES_LEN,
-        config: PERF_COUNT_SW_TASK_CLOCK,
         sample_period: setup.period_ns,
-        flags,
+        flags: COMMON | EXCLUDE_KERNEL | SIGTRAP,
         sig_data: mark | u64::from(index),
-        ..Attributes::default()
+        ..TASK_CLOCK
     };
-    let (any_cpu, no_group): (i32, i32) = (-1, -1);
+    let any_cpu = -1;
+    perf_event_open(&attributes, tid, any_cpu)
+}
+
+/// An event that takes a thread's hits in kernel mode on one core, with the user registers and
+/// `user_stack` bytes of its stack, into a buffer that is to be mapped.
+pub(super) fn open_kernel(
+    tid: i32,
+    cpu: i32,
+    period_ns: u64,
+    user_stack: u32,
+) -> io::Result<OwnedFd> {
+    let attributes = Attributes {
+        sample_period: period_ns,
+        sample_type: KERNEL_SAMPLE_TYPE,
+        flags: COMMON | EXCLUDE_USER | USE_CLOCK,
+        user_registers: USER_REGISTERS_MASK,
+        user_stack,
+        clock: libc::CLOCK_MONOTONIC,
+        ..TASK_CLOCK
+    };
+    perf_event_open(&attributes, tid, cpu)
+}
+
+/// Disabled, inherited by threads, gone at exec.
+const COMMON: u64 = DISABLED | INHERIT | EXCLUDE_HV | INHERIT_THREAD | REMOVE_ON_EXEC;
+const TASK_CLOCK: Attributes = Attributes {
+    kind: PERF_TYPE_SOFTWARE,
+    size: ATTRIBUTES_LEN,
+    config: PERF_COUNT_SW_TASK_CLOCK,
+    sample_period: 0,
+    sample_type: 0,
+    read_format: 0,
+    flags: 0,
+    unused: [0; 4],
+    user_registers: 0,
+    user_stack: 0,
+    clock: 0,
+    unused_too: [0; 3],
+    sig_data: 0,
+};
+
+/// The user registers of a record in DWARF's order.
+pub(super) fn registers(words: [u64; USER_REGISTERS]) -> Registers {
+    let [ax, bx, cx, dx, si, di, bp, sp, ip, r8, r9, r10, r11, r12, r13, r14, r15] = words;
+    Registers {
+        pc: ip,
+        sp,
+        fp: bp,
+        gpr: [ax, dx, cx, bx, si, di, bp, sp, r8, r9, r10, r11, r12, r13, r14, r15],
+    }
+}
+
+fn perf_event_open(attributes: &Attributes, tid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    let no_group = -1;
     // SAFETY: the call reads `size` bytes of the attributes.
     let descriptor = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            &raw const attributes,
+            &raw const *attributes,
             tid,
-            any_cpu,
+            cpu,
             no_group,
             PERF_FLAG_FD_CLOEXEC,
         )

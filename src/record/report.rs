@@ -132,7 +132,7 @@ pub(super) fn opening(
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     [
         ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
-        ("engine", text(super::engine_name(setup))),
+        ("engine", text(super::ENGINE.to_string())),
         ("period_ns", number(setup.period_ns)),
         ("freq_hz", number(u64::from(options.freq_hz))),
         ("kernel_included", number(u64::from(setup.kernel))),
@@ -152,11 +152,10 @@ pub(super) fn opening(
 /// Closes the trace, waits for a started program, and sums up.
 pub(super) fn conclude(
     ended: Ended,
-    engine: &str,
     options: &Options,
     command: Option<Started>,
 ) -> Result<Summary, RecordError> {
-    let reckoning = ended.reckoning(engine.to_string());
+    let reckoning = ended.reckoning();
     let mut text = reckoning.lines();
     let mut metadata = reckoning.metadata();
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));

@@ -126,7 +126,8 @@ struct Work {
     pid: u32,
     names: Names,
     addresses: Arc<AddressMap>,
-    threads: HashMap<Key, ThreadId>,
+    /// The trace's id and the kernel's, by key.
+    threads: HashMap<Key, (ThreadId, i32)>,
     totals: Totals,
     /// Time of the latest sample.
     last_ns: u64,
@@ -201,21 +202,16 @@ impl Work {
 
     fn write_thread(&mut self, news: ThreadNews) -> Result<(), TraceError> {
         match news {
-            ThreadNews::Seen { key, tid, name } => {
-                let thread = Thread { pid: self.pid, tid: tid as u32, name };
-                let id = self.writer.thread(&thread)?;
-                // The same slot under another thread: its id was reused.
-                if let Some(old) = self.threads.insert(key, id) {
-                    self.writer.thread_exit(old, self.last_ns)?;
-                }
-            }
+            ThreadNews::Seen { key, tid, name } => self.write_new_thread(key, tid, name)?,
             ThreadNews::Renamed { key, name } => {
-                if let Some(id) = self.threads.get(&key) {
+                if let Some((id, _)) = self.threads.get(&key) {
                     self.writer.rename_thread(*id, &name)?;
                 }
             }
             ThreadNews::Gone { key, time_ns } => {
-                if let Some(id) = self.threads.remove(&key) {
+                if let Some((id, _)) = self.threads.remove(&key)
+                    && !self.threads.values().any(|(other, _)| *other == id)
+                {
                     self.writer.thread_exit(id, time_ns)?;
                 }
             }
@@ -223,8 +219,22 @@ impl Work {
         Ok(())
     }
 
+    fn write_new_thread(&mut self, key: Key, tid: i32, name: String) -> Result<(), TraceError> {
+        let reused = self.threads.remove(&key);
+        if let Some((old, _)) = reused {
+            self.writer.thread_exit(old, self.last_ns)?;
+        } else if let Some(known) = self.threads.values().find(|(_, other)| *other == tid) {
+            // A thread that was met before it claimed its slot.
+            self.threads.insert(key, *known);
+            return Ok(());
+        }
+        let id = self.writer.thread(&Thread { pid: self.pid, tid: tid as u32, name })?;
+        self.threads.insert(key, (id, tid));
+        Ok(())
+    }
+
     fn write_sample(&mut self, logged: &Logged, stack: &[LocationId]) -> Result<(), TraceError> {
-        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+        let Some((thread, _)) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             return Ok(());
         };
         self.last_ns = self.last_ns.max(logged.time);

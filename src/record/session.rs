@@ -20,6 +20,7 @@ use super::attach::Attached;
 use super::batch::Batch;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
+use super::kernel::KernelEvents;
 use super::modules::AddressMap;
 use super::perf::Events;
 use super::scribe::{Finished, Scribe};
@@ -86,6 +87,7 @@ pub(super) struct Session<'a> {
     pid: i32,
     // Before the agent: fields are dropped in this order, and no event may outlive its handler.
     events: Option<Events>,
+    kernel: Option<KernelEvents>,
     attached: Attached,
     clock: Clock,
     collector: Collector,
@@ -129,15 +131,16 @@ impl<'a> Session<'a> {
     ) -> Result<Self, RecordError> {
         let pid = parts.pid;
         let (registry, events) = open_events(&parts)?;
+        let kernel = open_kernel(&mut parts, observer);
         parts.clock.advance();
         let control = parts.attached.data().control();
-        let setup = parts.attached.setup;
-        // Relaxed: published by the Release below.
-        control.period_ticks.store(parts.clock.ticks(setup.period_ns), Ordering::Relaxed);
         let cpu = CpuClock::start(pid);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         events.enable();
+        if let Some(kernel) = &kernel {
+            kernel.enable();
+        }
         let addresses = parts.attached.modules.current();
         Ok(Self {
             pid,
@@ -146,6 +149,7 @@ impl<'a> Session<'a> {
             collector: parts.collector,
             registry,
             events: Some(events),
+            kernel,
             scribe: parts.scribe,
             cpu,
             exit: parts.exit,
@@ -162,11 +166,12 @@ impl<'a> Session<'a> {
     }
 
     /// Tells the observer that sampling is on.
-    pub(super) fn announce(&mut self, engine: String, command_pid: Option<i32>) {
+    pub(super) fn announce(&mut self, command_pid: Option<i32>) {
+        let engine = super::ENGINE.to_string();
         let threads = self.events.as_ref().map_or(0, Events::len);
         let stops_ns = self.attached.stops_ns.clone();
         self.observer.event(Event::Attached { engine, threads, stops_ns, command_pid });
-        for (tid, name) in &self.registry.blocked {
+        for (tid, name) in self.registry.blocked() {
             let text = format!(
                 "thread {tid} ({name}) blocks the sampling signal: it is not sampled while it does"
             );
@@ -188,6 +193,9 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
+            if let Some(kernel) = &mut self.kernel {
+                kernel.drain();
+            }
             if stop.is_due() {
                 return End::Asked;
             }
@@ -227,6 +235,7 @@ impl<'a> Session<'a> {
         let is_caught = status.caught >> (signal - 1) & 1 == 1;
         if !is_caught && status.has_memory {
             self.events = None;
+            self.kernel = None;
             return true;
         }
         false
@@ -279,6 +288,15 @@ impl<'a> Session<'a> {
             self.refresh.hasten();
         }
         self.registry.meet_samples(&batch.samples, &mut batch.threads);
+        if let Some(kernel) = &mut self.kernel {
+            let instance = self.collector.take_instance();
+            let (registry, news) = (&mut self.registry, &mut batch.threads);
+            let key = |tid: u32| registry.key_of(tid as i32, news);
+            let (traces, samples) = kernel.take(instance, key);
+            batch.traces.extend(traces);
+            batch.samples.extend(samples);
+        }
+        batch.samples.sort_by_key(|sample| (sample.slot, sample.generation, sample.time));
         batch.addresses = Some(Arc::clone(&self.addresses));
     }
 
@@ -336,9 +354,14 @@ impl<'a> Session<'a> {
         let signal = self.attached.signal();
         self.registry.scan(true);
         self.registry.note_blocked(signal);
+        let blocked_ns = self.registry.blocked_ns();
         let system_now_ns = proc::system_time_ns(self.pid).ok();
         if let Some(events) = &self.events {
             events.disable();
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.disable();
+            kernel.drain();
         }
         self.events = None;
         let detached = self.attached.detach(end == End::Exited);
@@ -347,7 +370,6 @@ impl<'a> Session<'a> {
         self.finish_batch(&mut batch);
         self.scribe.send(batch);
         let finished = self.scribe.finish().map_err(super::output_error)?;
-        let blocked_ns = 0;
         Ok(Ended {
             end,
             finished,
@@ -357,9 +379,10 @@ impl<'a> Session<'a> {
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
             threads_seen: self.registry.count_ever(),
-            blocked: self.registry.blocked.into_iter().collect(),
+            blocked: self.registry.blocked(),
             elapsed_ns,
             holes: self.collector.stats.holes,
+            kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
 }
@@ -380,16 +403,16 @@ pub(super) struct Ended {
     elapsed_ns: u64,
     threads_seen: usize,
     holes: u64,
+    kernel_lost: u64,
 }
 
 impl Ended {
     /// The reckoning.
-    pub(super) fn reckoning(&self, engine: String) -> Reckoning<'_> {
+    pub(super) fn reckoning(&self) -> Reckoning<'_> {
         let setup = self.attached.setup;
         Reckoning {
             control: self.attached.data().control(),
             totals: self.finished.totals(),
-            engine,
             period_ns: setup.period_ns,
             kernel: setup.kernel,
             cpu_ns: self.cpu_ns,
@@ -399,8 +422,28 @@ impl Ended {
             elapsed_ns: self.elapsed_ns,
             threads_seen: self.threads_seen,
             holes: self.holes,
+            kernel_lost: self.kernel_lost,
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,
+        }
+    }
+}
+
+/// The kernel's time, if it was asked for and may be had; without it the rest goes on.
+fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelEvents> {
+    if !parts.attached.setup.kernel {
+        return None;
+    }
+    match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
+        Ok(mut kernel) => {
+            kernel.start(parts.collector.take_instance());
+            Some(kernel)
+        }
+        Err(error) => {
+            parts.attached.setup.kernel = false;
+            let text = format!("time in the kernel is not sampled: {error}");
+            observer.event(Event::Notice(text));
+            None
         }
     }
 }
@@ -413,8 +456,7 @@ fn open_events(parts: &Parts) -> Result<(Registry, Events), RecordError> {
         let events = Events::open(parts.pid, parts.attached.setup)?;
         registry.scan(true);
         registry.note_blocked(signal);
-        let used = |tid| proc::task_cpu_ns(parts.pid, tid).unwrap_or(0);
-        registry.prime(events.threads().map(|(tid, event)| (tid, event, used(tid))));
+        registry.prime(events.threads());
         Ok((registry, events))
     };
     open().map_err(|error| super::event_error(parts.pid, error))

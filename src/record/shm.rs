@@ -16,6 +16,7 @@ use std::ptr::{self, NonNull};
 use traceprof_abi::layout;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::AtomicU64;
+use traceprof_abi::unwind::Tables;
 
 /// An attached segment.
 #[derive(Debug)]
@@ -104,6 +105,13 @@ impl Shared {
         // SAFETY: attached page aligned at this length until the process ends; zero bytes are
         // valid atomics, and both processes reach them as atomics.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len as usize / 8) }
+    }
+
+    /// The segment as the tables segment, as the handlers see it.
+    pub(super) fn as_tables(&self) -> Tables {
+        // SAFETY: attached page aligned at this length until the process ends, and written only by
+        // this process, through the writer whose publications the view reads.
+        unsafe { Tables::new(self.base.as_ptr(), self.len as usize) }
     }
 
     /// Gives the memory back, if nobody else has the segment attached: it reads as zeros then.

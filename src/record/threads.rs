@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
@@ -40,9 +41,11 @@ pub(super) struct Registry {
     keys: BTreeMap<Key, (i32, u32, String)>,
     /// Keys that the last scan missed; they are retired after the next rotation.
     leaving: Vec<Key>,
-    /// Threads seen with the sampling signal blocked.
-    pub(super) blocked: BTreeMap<i32, String>,
+    /// Threads seen with the sampling signal blocked: name, and the CPU time they had then.
+    blocked: BTreeMap<i32, (String, u64)>,
     seen: BTreeSet<i32>,
+    /// Numbers of threads that were met before they claimed a slot.
+    without_slot: BTreeMap<i32, u32>,
     /// Thread ids that belong to another thread since the last news.
     reused: BTreeSet<i32>,
 }
@@ -60,6 +63,7 @@ impl Registry {
             leaving: Vec::new(),
             blocked: BTreeMap::new(),
             seen: BTreeSet::new(),
+            without_slot: BTreeMap::new(),
             reused: BTreeSet::new(),
         })
     }
@@ -82,10 +86,9 @@ impl Registry {
         !self.alive.values().any(|thread| thread.inner == inner)
     }
 
-    /// Claims slots for threads that have an event of their own, before sampling starts, with the
-    /// CPU time that they have used already: (thread id, event index, CPU time in nanoseconds).
-    pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32, u64)>) {
-        for (tid, event, cpu_ns) in threads {
+    /// Claims slots for threads that have an event of their own, before sampling starts.
+    pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
+        for (tid, event) in threads {
             let Some(inner) = self.alive.get(&tid).map(|thread| thread.inner) else { continue };
             let registry = self.data.threads();
             let Some(index) = registry.find(inner).or_else(|| registry.claim(inner)) else {
@@ -94,9 +97,29 @@ impl Registry {
             let Some(slot) = registry.slots.get(index) else { continue };
             // Relaxed: published to the handlers by the Release with which sampling is turned on.
             slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
-            slot.cpu_accounted_ns.store(cpu_ns, Ordering::Relaxed);
             slot.primed.store(1, Ordering::Relaxed);
         }
+    }
+
+    /// The key of a thread by its id as the recorder sees it: its slot, or one beyond all slots
+    /// for a thread that has not claimed any.
+    pub(super) fn key_of(&mut self, tid: i32, news: &mut Vec<ThreadNews>) -> Key {
+        let inner = self.alive.get(&tid).map_or(tid as u32, |known| known.inner);
+        let threads = self.data.threads();
+        let slot = threads.find(inner).and_then(|index| Some((index, threads.slots.get(index)?)));
+        let key = match slot {
+            // Relaxed: raised by this side only.
+            Some((index, slot)) => (index as u32, slot.generation.load(Ordering::Relaxed)),
+            None => {
+                let next = self.without_slot.len() as u32;
+                let number = *self.without_slot.entry(tid).or_insert(next);
+                (THREAD_SLOTS as u32 + number, 0)
+            }
+        };
+        if !self.keys.contains_key(&key) {
+            self.meet(key, inner, news);
+        }
+        key
     }
 
     /// Reads the thread list anew. New threads are found by the difference; with `names` the names
@@ -142,9 +165,24 @@ impl Registry {
         for (tid, known) in &self.alive {
             let blocks = |status: proc::Status| status.blocked >> (signal - 1) & 1 == 1;
             if proc::task_status(self.pid, *tid).is_ok_and(blocks) {
-                self.blocked.insert(*tid, known.name.clone());
+                let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, *tid).unwrap_or(0);
+                self.blocked.entry(*tid).or_insert((known.name.clone(), cpu_ns));
             }
         }
+    }
+
+    /// Threads seen with the signal blocked, by id, with their names.
+    pub(super) fn blocked(&self) -> Vec<(i32, String)> {
+        self.blocked.iter().map(|(tid, (name, _))| (*tid, name.clone())).collect()
+    }
+
+    /// CPU time that those threads have used since, in nanoseconds, of those still there.
+    pub(super) fn blocked_ns(&self) -> u64 {
+        let used = |(tid, (_, before)): (&i32, &(String, u64))| {
+            let now = proc::task_cpu_or_ticks_ns(self.pid, *tid).ok()?;
+            Some(now.saturating_sub(*before))
+        };
+        self.blocked.iter().filter_map(used).sum()
     }
 
     /// News of the threads that have slots, before a rotation.

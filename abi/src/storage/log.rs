@@ -43,8 +43,8 @@ const _: () = assert!(size_of::<SampleRecord>() == 128);
 pub mod flags {
     /// The signal had been blocked: the stack is where it was unblocked.
     pub const LATE: u32 = 1;
-    /// The interrupted pc follows a system call instruction: the weight is from the CPU clock.
-    pub const IN_SYSCALL: u32 = 2;
+    /// The hit was in kernel mode: the stack is that of the call into it.
+    pub const KERNEL: u32 = 2;
     /// The first sample of a thread that was not there at attach.
     pub const FIRST: u32 = 4;
 }

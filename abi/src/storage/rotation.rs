@@ -57,7 +57,8 @@ impl Rotation {
         rotation
     }
 
-    fn take_instance(&mut self) -> u32 {
+    /// An instance id that no table has had or will have.
+    pub fn take_instance(&mut self) -> u32 {
         let instance = self.next_instance;
         self.next_instance += 1;
         instance

@@ -59,11 +59,6 @@ pub fn gettid() -> u32 {
     unsafe { syscall4(nr::GETTID, [0; 4]) as u32 }
 }
 
-/// CPU time of the calling thread in nanoseconds.
-pub fn thread_cpu_ns() -> u64 {
-    clock_ns(3)
-}
-
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     clock_ns(1)

@@ -73,8 +73,3 @@ impl UserContext {
         }
     }
 }
-
-/// True if the bytes before a pc are the system call instruction.
-pub fn is_syscall_instruction(bytes: [u8; 2]) -> bool {
-    bytes == [0x0f, 0x05]
-}

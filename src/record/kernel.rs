@@ -1,0 +1,345 @@
+//! Time inside the kernel, sampled without a signal.
+//!
+//! A hit of a `sigtrap` event in kernel mode is delivered when the thread returns to user mode. If
+//! the system call is `execve` that is in the new program, whose disposition is the default one:
+//! measured, such a hit killed 15 of 15 targets that executed another program. So the signalling
+//! events leave kernel mode out, and a second family takes its hits into ring buffers, with the
+//! user registers and a copy of the stack's top; the recorder unwinds them with the same tables.
+//!
+//! # Invariants
+//! - A kernel hit changes nothing in the target.
+//! - Both families count the same clock and leave out what the other takes, so weights add up.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::storage::log::{Sample, flags};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::unwind::{self, Memory, Registers, Snapshot, Tables};
+
+use super::batch::CallTrace;
+use super::perf::{self, Setup};
+use super::ring::Ring;
+use crate::proc;
+
+/// Memory for all ring buffers together.
+const RINGS_LEN: usize = 64 << 20;
+const RING_MAX: usize = 4 << 20;
+const RING_MIN: usize = 256 << 10;
+/// Kernel hits a second and thread; beyond it each one weighs more.
+const FREQ_MAX: u64 = 1000;
+/// Descriptors that may be spent: one for each thread at attach and core.
+const DESCRIPTORS_MAX: usize = 32768;
+const PERF_RECORD_LOST: u32 = 2;
+const PERF_RECORD_SAMPLE: u32 = 9;
+
+/// The events and buffers of one recording.
+pub(super) struct KernelEvents {
+    events: Vec<OwnedFd>,
+    rings: Vec<Ring>,
+    weight: u32,
+    tables: Tables,
+    frames: Vec<AtomicU64>,
+    traces: HashMap<(Vec<u64>, u32), u64>,
+    hits: Vec<Hit>,
+    instance: u32,
+    /// Hits that found a buffer full.
+    pub(super) lost: u64,
+}
+
+/// One hit, unwound.
+struct Hit {
+    tid: u32,
+    time_ns: u64,
+    trace_id: u64,
+    reason: u16,
+}
+
+/// How many periods one hit stands for.
+fn weight(period_ns: u64) -> u32 {
+    let freq = 1_000_000_000 / period_ns.max(1);
+    u32::try_from(freq.div_ceil(FREQ_MAX)).unwrap_or(u32::MAX).max(1)
+}
+
+/// Bytes of stack to copy at each hit: less at high rates.
+fn stack_len(period_ns: u64) -> u32 {
+    if period_ns >= 2_000_000 { 32 << 10 } else { 16 << 10 }
+}
+
+/// Whether this user may sample kernel mode on this thread.
+pub(super) fn is_permitted(tid: i32, setup: Setup) -> bool {
+    let cpu = cpus().first().copied().unwrap_or(0);
+    let stack = stack_len(setup.period_ns);
+    perf::open_kernel(tid, cpu, setup.period_ns, stack).is_ok()
+}
+
+impl KernelEvents {
+    /// Opens a disabled event for each thread and core. Threads that come later inherit theirs.
+    pub(super) fn open(pid: i32, setup: Setup, tables: Tables) -> io::Result<Self> {
+        let weight = weight(setup.period_ns);
+        let mut kernel = Self {
+            events: Vec::new(),
+            rings: Vec::new(),
+            weight,
+            tables,
+            frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
+            traces: HashMap::new(),
+            hits: Vec::new(),
+            instance: 0,
+            lost: 0,
+        };
+        let cpus = cpus();
+        let threads = proc::tasks(pid)?.len().max(1);
+        if threads.saturating_mul(cpus.len()) > DESCRIPTORS_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        let ring_len = (RINGS_LEN / cpus.len().max(1)).clamp(RING_MIN, RING_MAX);
+        let ring_len = 1 << ring_len.ilog2();
+        let period_ns = setup.period_ns * u64::from(weight);
+        for cpu in cpus {
+            kernel.open_core(pid, cpu, period_ns, ring_len)?;
+        }
+        Ok(kernel)
+    }
+
+    /// The events of all threads on one core share its buffer.
+    fn open_core(&mut self, pid: i32, cpu: i32, period_ns: u64, ring_len: usize) -> io::Result<()> {
+        let mut first: Option<usize> = None;
+        let stack = stack_len(period_ns);
+        let mut open = |tid: i32| -> io::Result<()> {
+            let event = perf::open_kernel(tid, cpu, period_ns, stack)?;
+            match first {
+                None => {
+                    self.rings.push(Ring::map(&event, ring_len)?);
+                    first = Some(self.events.len());
+                }
+                Some(index) => perf::share_output(&event, &self.events[index])?,
+            }
+            self.events.push(event);
+            Ok(())
+        };
+        perf::each_thread(pid, |tid| match open(tid) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+            opened => Ok(opened.is_ok()),
+        })
+    }
+
+    /// Starts all events.
+    pub(super) fn enable(&self) {
+        self.events.iter().for_each(perf::enable);
+    }
+
+    /// Stops all events.
+    pub(super) fn disable(&self) {
+        self.events.iter().for_each(perf::disable);
+    }
+
+    /// Takes the records that have come and unwinds them.
+    pub(super) fn drain(&mut self) {
+        let tables = self.tables;
+        let Some(snapshot) = tables.snapshot() else { return };
+        let mut rings = std::mem::take(&mut self.rings);
+        for ring in &mut rings {
+            ring.drain(|record| self.record(record, &snapshot));
+        }
+        self.rings = rings;
+    }
+
+    fn record(&mut self, record: &[u8], snapshot: &Snapshot<'_>) {
+        let Some((header, body)) = record.split_first_chunk::<8>() else { return };
+        match u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) {
+            PERF_RECORD_SAMPLE => {
+                if let Some(interrupted) = Interrupted::parse(body) {
+                    self.hit(&interrupted, snapshot);
+                }
+            }
+            PERF_RECORD_LOST => self.lost += Words(body).nth(1).unwrap_or(0),
+            _ => {}
+        }
+    }
+
+    fn hit(&mut self, interrupted: &Interrupted<'_>, snapshot: &Snapshot<'_>) {
+        let sp = interrupted.registers.sp;
+        let mut memory = CopiedStack { sp, bytes: interrupted.stack };
+        let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
+        let frames = self.frames.iter().take(unwound.depth);
+        // Relaxed: this thread's own buffer.
+        let frames: Vec<u64> = frames.map(|frame| frame.load(Ordering::Relaxed)).collect();
+        let reason = unwound.end as u32;
+        let (instance, next) = (self.instance, self.traces.len() as u64);
+        let id = u64::from(instance) << 32 | next;
+        let trace_id = *self.traces.entry((frames, reason)).or_insert(id);
+        self.hits.push(Hit {
+            tid: interrupted.tid,
+            time_ns: interrupted.time_ns,
+            trace_id,
+            reason: unwound.end as u16,
+        });
+    }
+
+    /// Hands over what was drained since the last call. `instance` is the id that the traces of
+    /// the time from now on carry in their upper half; `key` names a thread's slot.
+    pub(super) fn take(
+        &mut self,
+        instance: u32,
+        mut key: impl FnMut(u32) -> (u32, u32),
+    ) -> (Vec<CallTrace>, Vec<Sample>) {
+        self.instance = instance;
+        let traces = self.traces.drain();
+        let traces = traces.map(|((frames, flags), id)| CallTrace { id, flags, frames }).collect();
+        let weight = self.weight;
+        let samples = self.hits.drain(..).map(|hit| {
+            let (slot, generation) = key(hit.tid);
+            Sample {
+                time: hit.time_ns,
+                trace_id: hit.trace_id,
+                slot,
+                generation,
+                tid: hit.tid,
+                weight,
+                flags: flags::KERNEL,
+                reason: hit.reason,
+                ..Sample::default()
+            }
+        });
+        (traces, samples.collect())
+    }
+
+    /// The first instance id; before any hit.
+    pub(super) fn start(&mut self, instance: u32) {
+        self.instance = instance;
+    }
+}
+
+/// The cores that are online.
+fn cpus() -> Vec<i32> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let parsed = parse_cpus(online.trim());
+    let count = std::thread::available_parallelism().map_or(1, usize::from) as i32;
+    parsed.unwrap_or_else(|| (0..count).collect())
+}
+
+/// A list like `0-3,8`.
+fn parse_cpus(text: &str) -> Option<Vec<i32>> {
+    const CPUS_MAX: i32 = 8192;
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (i32, i32) = (first.parse().ok()?, last.parse().ok()?);
+        if !(0..CPUS_MAX).contains(&first) || !(first..CPUS_MAX).contains(&last) {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// What a hit interrupted.
+struct Interrupted<'r> {
+    tid: u32,
+    time_ns: u64,
+    registers: Registers,
+    stack: &'r [u8],
+}
+
+/// The words of a record.
+struct Words<'r>(&'r [u8]);
+
+impl Iterator for Words<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*word))
+    }
+}
+
+impl<'r> Interrupted<'r> {
+    /// Fields in the order of [`perf::KERNEL_SAMPLE_TYPE`]: pid and tid, time, user registers, user
+    /// stack. `None` for a hit without user registers.
+    fn parse(body: &'r [u8]) -> Option<Self> {
+        const ABI_64: u64 = 2;
+        let mut words = Words(body);
+        let tid = (words.next()? >> 32) as u32;
+        let time_ns = words.next()?;
+        if words.next()? != ABI_64 {
+            return None;
+        }
+        let mut regs = [0u64; perf::USER_REGISTERS];
+        for register in &mut regs {
+            *register = words.next()?;
+        }
+        let registers = perf::registers(regs);
+        let size = usize::try_from(words.next()?).ok()?;
+        let copied = words.0.get(..size)?;
+        let used = words.0.get(size..).and_then(<[u8]>::first_chunk::<8>);
+        let used = used.map_or(0, |word| u64::from_ne_bytes(*word));
+        let stack = copied.get(..usize::try_from(used).ok()?)?;
+        Some(Self { tid, time_ns, registers, stack })
+    }
+}
+
+/// The copied top of a stack.
+struct CopiedStack<'r> {
+    sp: u64,
+    bytes: &'r [u8],
+}
+
+impl Memory for CopiedStack<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        let offset = usize::try_from(avma.checked_sub(self.sp)?).ok()?;
+        self.bytes.get(offset..)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
+    }
+
+    fn rebound(&mut self, sp: u64) -> bool {
+        let (lo, hi) = self.bounds();
+        (lo..hi).contains(&sp)
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        (self.sp, self.sp.saturating_add(self.bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cores_are_read() {
+        assert_eq!(parse_cpus("0"), Some(vec![0]));
+        assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+        for wrong in ["", "a", "3-1", "0-99999999", "-1"] {
+            assert_eq!(parse_cpus(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hits_weigh_more_above_the_highest_rate() {
+        assert_eq!(weight(1_000_000_000 / 199), 1);
+        assert_eq!(weight(1_000_000), 1);
+        assert_eq!(weight(100_000), 10);
+    }
+
+    #[test]
+    fn a_record_cut_short_is_none() {
+        let words = 3 + perf::USER_REGISTERS + 1 + 2 + 1;
+        let mut body: Vec<u8> = vec![0; words * 8];
+        let mut set = |index: usize, value: u64| {
+            body[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+        };
+        set(0, 7 << 32);
+        set(1, 99);
+        set(2, 2);
+        set(3 + perf::USER_REGISTERS, 16);
+        set(3 + perf::USER_REGISTERS + 3, 16);
+        let whole = Interrupted::parse(&body).unwrap();
+        assert_eq!((whole.tid, whole.time_ns, whole.stack.len()), (7, 99, 16));
+        for len in 0..body.len() - 24 {
+            assert!(Interrupted::parse(&body[..len]).is_none(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The ring buffer that the kernel writes a perf event's records into.
+//!
+//! # Safety
+//! The only place that reads memory which the kernel writes at the same time: heads and tails are
+//! atomics, and the bytes between them are the reader's until it moves the tail.
+#![allow(unsafe_code, reason = "the door to perf's mapped buffers")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+/// Offsets in `struct perf_event_mmap_page`.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+/// A mapped ring buffer.
+#[derive(Debug)]
+pub(super) struct Ring {
+    base: NonNull<u8>,
+    /// Bytes of data behind the first page; a power of two.
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process; one thread at a time reads it, through `&mut self`.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Maps a buffer of `len` bytes (a power of two of pages) for an event, or a smaller one where
+    /// the user may not lock as much.
+    pub(super) fn map(event: &OwnedFd, mut len: usize) -> io::Result<Self> {
+        const SMALLEST: usize = 16 * PAGE;
+        loop {
+            // SAFETY: a fresh mapping of the event at an address of the kernel's choice.
+            let base = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    PAGE + len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED,
+                    event.as_raw_fd(),
+                    0,
+                )
+            };
+            if base != libc::MAP_FAILED {
+                let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
+                return Ok(Self { base, len });
+            }
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EPERM) || len <= SMALLEST {
+                return Err(error);
+            }
+            len /= 2;
+        }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: within the first page, which is mapped for as long as `self` lives.
+        let place = unsafe { self.base.as_ptr().add(offset) }.cast::<u64>();
+        // SAFETY: aligned, and both sides use it atomically.
+        unsafe { AtomicU64::from_ptr(place) }
+    }
+
+    /// Hands out each record that is complete, header included, and frees their room.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+        // Acquire: pairs with the kernel's barrier before it moves the head; the records are whole.
+        let head = self.word(DATA_HEAD).load(Ordering::Acquire);
+        // Relaxed: only this side writes the tail.
+        let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
+        let mut record = Vec::new();
+        while head.wrapping_sub(tail) >= 8 {
+            self.copy(tail, 8, &mut record);
+            let size = usize::from(u16::from_ne_bytes([record[6], record[7]]));
+            if size < 8 || head.wrapping_sub(tail) < size as u64 {
+                // The kernel does not write such a record; skip all rather than read garbage.
+                tail = head;
+                break;
+            }
+            self.copy(tail, size, &mut record);
+            each(&record);
+            tail += size as u64;
+        }
+        // Release: our reads are over before the kernel may write there again.
+        self.word(DATA_TAIL).store(tail, Ordering::Release);
+    }
+
+    /// Copies `size` bytes at ring position `at`, around the end if they lie across it.
+    fn copy(&self, at: u64, size: usize, out: &mut Vec<u8>) {
+        out.clear();
+        let start = at as usize & (self.len - 1);
+        let first = size.min(self.len - start);
+        for (offset, count) in [(start, first), (0, size - first)] {
+            // SAFETY: within the data pages, behind the first one.
+            let from = unsafe { self.base.as_ptr().add(PAGE + offset) };
+            // SAFETY: `count` bytes from there are mapped, and between tail and head, where the
+            // kernel does not write.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(from, count) });
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `map` made; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), PAGE + self.len) };
+    }
+}
