@@ -1,11 +1,39 @@
 //! Attach sampling profiler for Linux.
 //!
-//! # Architecture
-//! The target does the least possible: a signal handler that unwinds, stores and returns
-//! (`traceprof-agent`). Everything that can be done outside is done here, in the recorder, over
-//! shared memory whose layout is in [`traceprof_abi`].
+//! This library is what the command `traceprof` is made of. Its modules may be used by others to
+//! read traces ([`trace::load`]) and to print them ([`view`]); nothing else here is a promise.
 //!
-//! Floors, with dependencies downwards only (checked by `tests/tidy.rs`):
+//! # Bird's eye view
+//! ```text
+//!   target (any process)              shared memory, mapped in both        recorder (traceprof record)
+//!  +---------------------------+     +-----------------------------+     +---------------------------+
+//!  | application threads       |     | control block: counters     |     | inject: map, start, cure  |
+//!  |   ^ a sampling signal     |     | thread slots                |     | perf events opened here   |
+//!  | agent image, a few kB,    |<--->| unwind tables, mappings     |<--->| rotate, drain, infer      |
+//!  |   no libc: handler        |     | three call-trace tables     |     |   calls, symbolize, write |
+//!  |   unwind, put, append     |     |   with sample logs          |     | data file, index file     |
+//!  +---------------------------+     +-----------------------------+     +---------------------------+
+//! ```
+//! The target does the least possible: a signal handler that unwinds, stores and returns (the crate
+//! `traceprof-agent`). It never locks, allocates or calls a libc; nothing is loaded by the target's
+//! loader, no descriptor is opened and no thread started in it. Everything that can be done outside
+//! is done outside, over shared memory whose layout is in [`traceprof_abi`]; what a handler has
+//! published there survives the target's death.
+//!
+//! # A sample's life
+//! 1. A thread uses up its period of CPU time; the kernel signals exactly that thread
+//!    (`record::perf`). A hit in the kernel sends no signal: its stack comes through a ring buffer
+//!    that the recorder reads (`record::kernel`).
+//! 2. The handler unwinds with tables that [`unwind`] compiled from the modules' call frame
+//!    information before, and puts the stack into the active call-trace table
+//!    ([`traceprof_abi::storage`]).
+//! 3. The recorder rotates the tables, drains the one that went out of use, and names each new
+//!    address once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files).
+//! 4. [`trace`] infers calls from consecutive samples of a thread and writes them.
+//! 5. [`view`] prints, lists or converts what a trace holds.
+//!
+//! # Floors
+//! Imports point downwards only; `tests/tidy.rs` checks it.
 //!
 //! | floor | modules | knows |
 //! |---|---|---|
@@ -14,6 +42,22 @@
 //! | 2 | [`inject`], [`unwind`], [`symbol`], [`trace`] (not each other) | one mechanism each |
 //! | 1 | [`elf`], [`proc`] | parsers |
 //! | 0 | [`traceprof_abi`] | what both processes share |
+//!
+//! # Where to start reading
+//! - [`record::record`] is a recording from attach to detach, [`cli::run`] the command around it.
+//! - [`inject`] lists every change that is made in a target, and how it comes back.
+//! - `traceprof-data(5)` specifies the files; [`trace::TraceWriter`] writes them.
+//! - `build.rs` compiles the agent image, which [`inject::image`] lays out for the target.
+//!
+//! # Invariants
+//! - The trace format knows nothing of ptrace, arguments or terminals; injection knows nothing of
+//!   profiling: it maps an image and calls its entry.
+//! - Options go down as values, events come up through [`record::Observer`]; only [`cli`] prints.
+//! - Shared memory is not trusted: the target may scribble over it, and every length and offset that
+//!   is read from it is checked. The same holds for ELF files and for traces.
+//! - A sample that is not stored adds to a named counter, which the closing report shows.
+//! - Whatever ends a recording, the target is put back as it was; a guardian process does it if the
+//!   recorder dies.
 #![deny(unsafe_code)]
 
 pub mod cli;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Snapshot, Target, cpu_clock_ns, program, together};
+use crate::common::{Snapshot, Target, cpu_clock, program, together};
 
 fn run_for_a_moment(name: &str, args: &[&str]) -> Target {
     let mut target = Target::start(name, args);
@@ -74,7 +74,7 @@ fn short_threads_use_nearly_all_of_the_time() {
     let _machine = together();
     let mut target = Target::start("shortlived", &[]);
     std::thread::sleep(Duration::from_millis(300));
-    let whole = cpu_clock_ns(target.pid()).as_nanos() as f64;
+    let whole = cpu_clock(target.pid()).as_nanos() as f64;
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("failed"), 0);
     let each_ms = target.fact("threads_ns") as f64 / target.fact("threads") as f64 / 1e6;

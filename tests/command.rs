@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Outcome, Recorder, Trace, needs_recording, program, together, traceprof};
+use crate::common::{
+    Outcome, Recorder, Trace, child_named, needs_recording, program, together, traceprof,
+    wait_until,
+};
 
 fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
     let trace = Trace::new();
@@ -32,13 +35,18 @@ fn program_longer_than_the_duration_is_left_alone_and_waited_for() {
     needs_recording!();
     let _machine = together();
     let started = Instant::now();
-    let outcome = record_command(&["--duration", "1"], "exitcode", &["43", "1500", "1500"]);
+    let options = ["--duration", "1", "--freq", "1999"];
+    let outcome = record_command(&options, "exitcode", &["43", "1500", "1500"]);
     let outcome = outcome.expect_code(0);
     assert!(started.elapsed() >= Duration::from_secs(3), "it was not waited for");
     assert!(outcome.text().contains("43"), "exit code in:\n{}", outcome.text());
     let folded = outcome.trace.folded();
-    assert!(folded.count_of("first_phase") > 100);
+    assert!(folded.count_of("first_phase") > 100, "{} samples", folded.total());
     assert_eq!(folded.count_of("second_phase"), 0, "sampled after the duration");
+    // All that it used in that second, however busy the machine was.
+    let used_s = outcome.trace.number("cpu_time_ns") as f64 / 1e9;
+    let sampled_s = folded.total() as f64 / 1999.0;
+    assert!((sampled_s - used_s).abs() < 0.05, "{sampled_s:.3} s of {used_s:.3} s");
 }
 
 #[test]
@@ -102,7 +110,13 @@ fn ctrl_c_ends_the_recording_of_a_command_with_data() {
     // No terminal here: only traceprof gets the signal, and the program runs to its end.
     let child = command.stderr(std::process::Stdio::piped()).spawn().expect("traceprof");
     let mut recorder = Recorder::around(child, trace);
-    std::thread::sleep(Duration::from_secs(2));
+    let mut pid = None;
+    let started = wait_until(Duration::from_secs(60), || {
+        pid = child_named(recorder.pid(), "exitcode");
+        pid.is_some()
+    });
+    assert!(started, "no program was started");
+    recorder.wait_for_cpu(pid.expect("found above"), Duration::from_secs(1));
     recorder.send(nix::sys::signal::Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     assert!(outcome.trace.folded().count_of("first_phase") > 50);

@@ -1,13 +1,13 @@
 //! What a target must never notice, looked at from outside before and after, and told by targets
 //! that check themselves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Recorder, Snapshot, Target, is_long_run, needs_recording, record, scratch_dir, together,
-    traceprof, wait_until,
+    Recorder, Snapshot, Target, is_long_run, needs_recording, record, record_cpu, scratch_dir,
+    together, traceprof, wait_until,
 };
 
 fn assert_restored(before: &Snapshot, target: &Target) {
@@ -85,16 +85,31 @@ fn killed_recorder_leaves_nothing() {
         recorder.wait_until_attached(target.pid());
         std::thread::sleep(Duration::from_millis(delay_ms));
         recorder.send(Signal::SIGKILL);
-        let cured = wait_until(Duration::from_secs(10), || {
-            before.differences(&Snapshot::take(target.pid())).is_empty()
-        });
-        let left = before.differences(&Snapshot::take(target.pid()));
-        assert!(cured, "{name} after {delay_ms} ms: {left:#?}");
+        assert_cured(&before, &target, &format!("{name} after {delay_ms} ms"));
         target.goes_on_and_ends_by_itself();
     }
 }
 
-/// Kills at many instants of the attach, where most of the changes are made.
+/// How long it takes here from the start of a recorder to its first change of the target.
+fn time_to_attach(target: &Target, before: &Snapshot) -> Duration {
+    let pid = target.pid().to_string();
+    let started = Instant::now();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
+    recorder.wait_until_attached(target.pid());
+    let taken = started.elapsed();
+    drop(recorder);
+    assert_cured(before, target, "killed once attached");
+    taken
+}
+
+fn assert_cured(before: &Snapshot, target: &Target, when: &str) {
+    let differences = || before.differences(&Snapshot::take(target.pid()));
+    let cured = wait_until(Duration::from_secs(20), || differences().is_empty());
+    assert!(cured, "{when}: {:#?}", differences());
+}
+
+/// Kills at many instants of the attach, where most of the changes are made: one half of them
+/// spread over all of it, the other over what follows the first change.
 #[test]
 fn recorder_killed_while_attaching_leaves_nothing() {
     needs_recording!();
@@ -102,21 +117,30 @@ fn recorder_killed_while_attaching_leaves_nothing() {
     let mut target = Target::start("threads", &[]);
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
-    let mut found_attached = 0;
-    for step in 0..if is_long_run() { 400 } else { 25 } {
+    let attach = time_to_attach(&target, &before).max(time_to_attach(&target, &before));
+    let kills = if is_long_run() { 400 } else { 30 };
+    let (mut found_attached, mut found_untouched) = (0, 0);
+    for kill in 0..kills {
+        let part = f64::from(kill / 2) / f64::from(kills / 2);
+        let after_the_first_change = kill % 2 == 1;
         let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
-        std::thread::sleep(Duration::from_millis(step * 9 % 450));
+        let delay = if after_the_first_change {
+            recorder.wait_until_attached(target.pid());
+            attach.mul_f64(0.5 * part)
+        } else {
+            attach.mul_f64(1.2 * part)
+        };
+        std::thread::sleep(delay);
         assert!(!recorder.has_ended(), "it ended before it was killed");
         recorder.send(Signal::SIGKILL);
-        found_attached += u32::from(!before.differences(&Snapshot::take(target.pid())).is_empty());
+        let untouched = before.differences(&Snapshot::take(target.pid())).is_empty();
+        found_attached += u32::from(after_the_first_change || !untouched);
+        found_untouched += u32::from(!after_the_first_change && untouched);
         drop(recorder);
-        let cured = wait_until(Duration::from_secs(10), || {
-            before.differences(&Snapshot::take(target.pid())).is_empty()
-        });
-        let left = before.differences(&Snapshot::take(target.pid()));
-        assert!(cured, "killed after {} ms: {left:#?}", step * 9 % 450);
+        assert_cured(&before, &target, &format!("killed after {delay:?}"));
     }
-    assert!(found_attached > 0, "no kill came after the first change to the target");
+    assert!(found_untouched > 0, "no kill came before the first change to the target");
+    assert!(found_attached >= kills / 2, "{found_attached} kills came after the first change");
     target.goes_on_and_ends_by_itself();
 }
 
@@ -134,7 +158,9 @@ fn data_written_before_the_recorder_was_killed_is_readable() {
         crate::common::Trace::new(),
     );
     recorder.wait_until_attached(target.pid());
-    std::thread::sleep(Duration::from_secs(4));
+    recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
+    // Written at least once a second.
+    std::thread::sleep(Duration::from_secs(3));
     recorder.send(Signal::SIGKILL);
     drop(recorder);
     target.goes_on_and_ends_by_itself();
@@ -156,7 +182,7 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     let before = Snapshot::take(target.pid());
     let pid = target.pid().to_string();
     // Refusing such a target with a message is as good as sampling it; harming it is not.
-    let outcome = Recorder::start(&["--pid", &pid, "--duration", "2", "--freq", "997"]).finish();
+    let outcome = Recorder::start(&["--pid", &pid, "--duration", "3", "--freq", "1999"]).finish();
     match outcome.code() {
         Some(0) => assert!(outcome.trace.folded().total() > 100, "samples"),
         _ => assert!(outcome.text().contains("SIGTRAP"), "a reason: {}", outcome.text()),
@@ -174,8 +200,8 @@ fn hundred_sleeping_threads_sleep_on() {
     let _machine = together();
     let mut target = Target::start("many_threads", &["100"]);
     let before = Snapshot::take(target.pid());
-    let outcome = record(target.pid(), 1, &["--freq", "499"]);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &["--freq", "499"]);
     assert_restored(&before, &target);
-    assert!(outcome.trace.folded().count_of("lone_worker") > 50);
+    assert!(outcome.trace.folded().count_of("lone_worker") > 400);
     target.goes_on_and_ends_by_itself();
 }

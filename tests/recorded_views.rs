@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use crate::common::{Recorder, Target, Trace, needs_recording, together, traceprof};
 
@@ -9,8 +10,8 @@ use crate::common::{Recorder, Target, Trace, needs_recording, together, tracepro
 static SPLIT: LazyLock<Trace> = LazyLock::new(|| {
     let mut target = Target::start("split", &[]);
     let pid = target.pid().to_string();
-    let args = ["--pid", &pid, "--duration", "2", "--freq", "997"];
-    let outcome = Recorder::start_into(Trace::lasting("split"), &args).finish().expect_code(0);
+    let recorder = Recorder::start_into(Trace::lasting("split"), &["--pid", &pid, "--freq", "997"]);
+    let outcome = recorder.record_cpu(target.pid(), Duration::from_secs(2));
     target.goes_on_and_ends_by_itself();
     outcome.trace
 });

@@ -4,15 +4,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Recorder, Snapshot, Target, needs_recording, together, wait_until};
+use crate::common::{
+    Recorder, Snapshot, Target, needs_recording, scratch_dir, together, wait_until,
+};
 
-const LONG: &str = "120";
+const LONG: &str = "600";
 
 fn start(target: &Target) -> Recorder {
     let pid = target.pid().to_string();
     let mut recorder = Recorder::start(&["--pid", &pid, "--duration", LONG, "--freq", "499"]);
     recorder.wait_until_attached(target.pid());
-    std::thread::sleep(Duration::from_millis(1500));
+    recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
     recorder
 }
 
@@ -94,16 +96,15 @@ fn target_killed_during_the_recording_leaves_its_data() {
 fn target_that_executes_another_program_is_no_crash() {
     needs_recording!();
     let _machine = together();
+    let dir = scratch_dir();
+    let go = dir.path().join("go");
     let mut shell = std::process::Command::new("/bin/sh");
     // Busy in the shell, then another program in the same process.
-    shell.args([
-        "-c",
-        "echo ready; i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; exec sleep 1",
-    ]);
+    shell.args(["-c", "echo ready; while [ ! -e \"$0\" ]; do :; done; exec sleep 1"]).arg(&go);
     let mut target = Target::spawn(shell);
-    let pid = target.pid().to_string();
-    let recorder = Recorder::start(&["--pid", &pid, "--duration", "30", "--freq", "499"]);
+    let recorder = start(&target);
+    std::fs::write(&go, "").expect("a file to wait for");
     assert_eq!(target.wait().code(), Some(0), "the executed program ended by itself");
     let outcome = recorder.finish().expect_code(0);
-    assert!(outcome.trace.folded().total() > 50, "samples of the shell before it went");
+    assert!(outcome.trace.folded().total() > 200, "samples of the shell before it went");
 }

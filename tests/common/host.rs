@@ -96,7 +96,20 @@ fn perf_obstacle() -> Option<String> {
 }
 
 /// CPU time of a whole process, its dead threads included.
-pub(crate) fn cpu_clock_ns(pid: i32) -> Duration {
+pub(crate) fn cpu_clock(pid: i32) -> Duration {
     let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(pid));
     clock.and_then(|clock| clock.now()).map(Duration::from).expect("CPU clock of the target")
+}
+
+/// The process with this parent and name.
+pub(crate) fn child_named(parent: i32, name: &str) -> Option<i32> {
+    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (start, rest) = stat.rsplit_once(") ")?;
+        let (_, found) = start.split_once(" (")?;
+        let found_parent = rest.split(' ').nth(1)?.parse();
+        (found == name && found_parent == Ok(parent)).then_some(pid)
+    });
+    pids.min()
 }

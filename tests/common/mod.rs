@@ -12,10 +12,11 @@ mod target;
 
 pub(crate) use folded::Folded;
 pub(crate) use host::{
-    cpu_clock_ns, is_long_run, is_root, no_skip_allowed, recording_obstacle, unprivileged_obstacle,
+    child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
+    unprivileged_obstacle,
 };
 pub(crate) use program::{program, program_for_everyone, scratch_dir};
-pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, traceprof};
+pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, record_cpu, traceprof};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;
 

@@ -8,7 +8,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::{Folded, scratch_dir, wait_until};
+use super::{Folded, cpu_clock, scratch_dir, wait_until};
+
+/// How long a target may take to get its CPU time on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// `traceprof` with these arguments, not yet started.
 pub(crate) fn traceprof(args: &[&str]) -> Command {
@@ -87,6 +90,18 @@ impl Trace {
         self.dir.join("out.trace.idx")
     }
 
+    /// A number from the trace's own metadata.
+    pub(crate) fn number(&self, key: &str) -> u64 {
+        let dump = self.view(&["dump", "--json"]);
+        let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
+        let mut fields = objects.filter_map(|mut object: serde_json::Value| {
+            let fields = object["fields"].take();
+            (object["kind"] == "METADATA" && fields["key"] == key).then_some(fields)
+        });
+        let value = fields.next().and_then(|fields| fields["value"].as_u64());
+        value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
+    }
+
     /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns what it printed.
     pub(crate) fn view(&self, args: &[&str]) -> String {
         let output = traceprof(args).arg(self.path()).output().expect("traceprof");
@@ -157,10 +172,30 @@ impl Recorder {
     /// Waits until the recorder has its agent in the target, which shows in the target's maps.
     pub(crate) fn wait_until_attached(&mut self, target: i32) {
         let maps = || std::fs::read_to_string(format!("/proc/{target}/maps")).unwrap_or_default();
-        let attached = wait_until(Duration::from_secs(15), || {
-            self.has_ended() || maps().contains("/SYSV") || maps().contains("memfd:")
+        let attached = wait_until(Duration::from_secs(60), || {
+            let maps = maps();
+            maps.contains("/SYSV") || maps.contains("memfd:") || self.has_ended()
         });
         assert!(attached && !self.has_ended(), "not attached: {}", self.collect_text());
+    }
+
+    /// Waits until the target has used so much more CPU time: on a busy machine a time on the wall
+    /// says little about how much there was to sample.
+    pub(crate) fn wait_for_cpu(&mut self, target: i32, cpu: Duration) {
+        let start = cpu_clock(target);
+        let used = wait_until(PATIENCE, || {
+            self.has_ended() || cpu_clock(target).saturating_sub(start) >= cpu
+        });
+        assert!(used, "the target used less than {cpu:?} in {PATIENCE:?}");
+        assert!(!self.has_ended(), "the recorder ended early: {}", self.collect_text());
+    }
+
+    /// Records until the target has used so much CPU time since the attach.
+    pub(crate) fn record_cpu(mut self, target: i32, cpu: Duration) -> Outcome {
+        self.wait_until_attached(target);
+        self.wait_for_cpu(target, cpu);
+        self.send(Signal::SIGINT);
+        self.finish().expect_code(0)
     }
 
     fn collect_text(&mut self) -> String {
@@ -193,4 +228,10 @@ pub(crate) fn record(pid: i32, seconds: u32, extra: &[&str]) -> Outcome {
     let (pid, seconds) = (pid.to_string(), seconds.to_string());
     let args = ["--pid", &pid, "--duration", &seconds];
     Recorder::start(&[&args[..], extra].concat()).finish().expect_code(0)
+}
+
+/// Records a process until it has used so much CPU time.
+pub(crate) fn record_cpu(pid: i32, cpu: Duration, extra: &[&str]) -> Outcome {
+    let pid_text = pid.to_string();
+    Recorder::start(&[&["--pid", &pid_text][..], extra].concat()).record_cpu(pid, cpu)
 }

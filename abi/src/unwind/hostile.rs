@@ -1,4 +1,7 @@
 //! Wrong tables and wrong stacks: the walk ends, within its bounds.
+//!
+//! # Safety
+//! Tables are read in memory that the test owns, with the length that it has.
 
 use std::vec::Vec;
 

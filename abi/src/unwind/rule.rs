@@ -6,6 +6,9 @@
 //!
 //! # Invariants
 //! - A number without a meaning is treated as [`op::BAD`]: readers never trust the byte.
+//!
+//! # Safety
+//! Only a test is unsafe: it reads a rule as the bytes in memory that its bits are.
 
 /// Values of [`Rule::op`]: where the CFA is.
 pub mod op {

@@ -1,4 +1,7 @@
 //! A child process under ptrace: its registers, memory and mappings, and a stack to unwind.
+//!
+//! # Safety
+//! The one unsafe operation is the hook between fork and exec: a single system call.
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;

@@ -1,4 +1,7 @@
 //! Tests of the compiled tables, of their layout in the segment, and of stepping with them.
+//!
+//! # Safety
+//! Segments are read in memory that a test owns, and the vDSO where the kernel mapped it.
 #![allow(unsafe_code, reason = "reads a segment of its own and steps child processes")]
 
 mod against_gimli;
