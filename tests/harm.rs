@@ -194,6 +194,22 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     assert_eq!(target.fact("own_handler"), 1);
 }
 
+/// A thread that is stopped with a trap of its own pending must get it after the cure.
+#[test]
+fn trap_that_is_pending_at_a_stop_is_not_lost() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("sigtrap_user", &["dense"]);
+    let pid = target.pid().to_string();
+    for _ in 0..10 {
+        let outcome = Recorder::start(&["--pid", &pid, "--duration", "0.1"]).finish();
+        assert!(matches!(outcome.code(), Some(0 | 4)), "{}", outcome.text());
+    }
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
+    assert_eq!(target.fact("own_handler"), 1);
+}
+
 #[test]
 fn hundred_sleeping_threads_sleep_on() {
     needs_recording!();

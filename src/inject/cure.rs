@@ -1,9 +1,10 @@
 //! The cure: takes everything back, in the one order that is safe.
 //!
 //! The caller has closed its perf events. A stop makes each thread raise what it still owes, so
-//! after all have stopped at once nothing more is raised; setting the signal to ignored then
-//! flushes it from every queue, and only then the old action comes back. The naive order (old
-//! action back while threads run) kills a program now and then.
+//! after all have stopped at once nothing more is raised. What a thread that blocks the signal still
+//! owes is flushed by setting the signal to ignored; that would take the application's own pending
+//! signal too, so it is done only where there is something to flush. Only then the old action comes
+//! back. The naive order (old action back while threads run) kills a program now and then.
 //!
 //! # Invariants
 //! - Nothing is unmapped while a thread is in the agent's code or on its stack.
@@ -257,10 +258,12 @@ impl Cure<'_> {
             },
             top: on_stack.unwrap_or(self.plan.first_top()),
         };
+        let signal = self.plan.signal;
+        let flush = worker.owes_hit(signal) || others.iter().any(|thread| thread.owes_hit(signal));
         let outcome = match gadgets.confirm(&worker) {
-            Some(confirmed) if confirmed == gadgets => {
-                worker.prepare().and_then(|()| self.restore_action(&mut worker, place, mappings))
-            }
+            Some(confirmed) if confirmed == gadgets => worker
+                .prepare()
+                .and_then(|()| self.restore_action(&mut worker, place, mappings, flush)),
             _ => Err(InjectError::Executed),
         };
         release(others)?;
@@ -292,6 +295,7 @@ impl Cure<'_> {
         worker: &mut Stopped,
         place: Place,
         mappings: &[Mapping],
+        flush: bool,
     ) -> Result<Option<String>, InjectError> {
         let control = self.data.control();
         if !self.plan.data.is_in(mappings) {
@@ -325,7 +329,8 @@ impl Cure<'_> {
         for (word, saved) in self.data.action(OLD_ACTION).iter().zip(saved) {
             word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        place.run(worker, &[act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)])?;
+        let steps = [act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)];
+        place.run(worker, if flush { &steps } else { &steps[1..] })?;
         Ok(None)
     }
 

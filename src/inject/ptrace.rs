@@ -16,6 +16,8 @@ use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
 
+use traceprof_abi::layout::SIG_DATA_MARK;
+
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
 
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
@@ -25,6 +27,10 @@ const XSTATE_MAX: usize = 32 * 1024;
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const SIGINFO_LEN: usize = 128;
 const PEEKED_MAX: usize = 32;
+/// Full pages of pending signals that are looked at; real-time signals queue up.
+const PEEKS_MAX: u64 = 8;
+/// `si_code` of a perf event's signal.
+const TRAP_PERF: i32 = 6;
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +58,32 @@ pub(super) enum Resume {
     Run,
     /// Until the next system call's entry or exit.
     ToSyscall,
+}
+
+/// A signal that waits for its delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pending {
+    /// Its number.
+    pub(super) number: i32,
+    code: i32,
+    mark: u16,
+}
+
+impl Pending {
+    fn read(record: &[u32; SIGINFO_LEN / 4]) -> Pending {
+        // `si_perf_data` follows the address, at byte 24; the mark is its uppermost quarter.
+        Pending { number: record[0] as i32, code: record[2] as i32, mark: (record[7] >> 16) as u16 }
+    }
+
+    /// Its bit in a set; bit 0 is signal 1.
+    pub(super) fn bit(self) -> u64 {
+        1u64.checked_shl((self.number as u32).wrapping_sub(1)).unwrap_or(0)
+    }
+
+    /// A sampling event of ours raised it.
+    pub(super) fn is_hit(self) -> bool {
+        self.code == TRAP_PERF && self.mark == SIG_DATA_MARK
+    }
 }
 
 /// A thread that this thread traces. Dropping it does not detach: only a stopped thread can be.
@@ -154,24 +186,28 @@ impl Tracee {
         request(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw mut copy as usize).map(drop)
     }
 
-    /// Signals pending for the thread or its process; bit 0 is signal 1.
-    pub(super) fn pending(&self) -> io::Result<u64> {
-        let mut set = 0;
+    /// Signals pending for the thread or its process.
+    pub(super) fn pending(&self) -> io::Result<Vec<Pending>> {
+        let mut pending = Vec::new();
         for shared in [0u32, libc::PTRACE_PEEKSIGINFO_SHARED] {
-            let mut records = [[0u32; SIGINFO_LEN / 4]; PEEKED_MAX];
-            let args =
-                libc::ptrace_peeksiginfo_args { off: 0, flags: shared, nr: PEEKED_MAX as i32 };
-            let got = request(
-                libc::PTRACE_PEEKSIGINFO,
-                self.tid,
-                &raw const args as usize,
-                records.as_mut_ptr() as usize,
-            )?;
-            for record in records.iter().take(got as usize) {
-                set |= 1u64.checked_shl(record[0].wrapping_sub(1)).unwrap_or(0);
+            for page in 0..PEEKS_MAX {
+                let mut records = [[0u32; SIGINFO_LEN / 4]; PEEKED_MAX];
+                let off = page * PEEKED_MAX as u64;
+                let args =
+                    libc::ptrace_peeksiginfo_args { off, flags: shared, nr: PEEKED_MAX as i32 };
+                let got = request(
+                    libc::PTRACE_PEEKSIGINFO,
+                    self.tid,
+                    &raw const args as usize,
+                    records.as_mut_ptr() as usize,
+                )?;
+                pending.extend(records.iter().take(got as usize).map(Pending::read));
+                if got < PEEKED_MAX as i64 {
+                    break;
+                }
             }
         }
-        Ok(set)
+        Ok(pending)
     }
 
     /// Address of the thread's rseq area, if it registered one.

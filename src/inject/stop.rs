@@ -25,6 +25,8 @@ use super::ptrace::{Resume, Stop, Tracee};
 const STEP_MAX: Duration = Duration::from_secs(1);
 /// Attempts to stop a thread with no signal pending.
 const QUIET_TRIES: usize = 16;
+/// Longest wait for a pending signal to be reported.
+const DELIVERY_MAX: Duration = Duration::from_millis(5);
 /// Attempts at a bare call between the arrivals of signals.
 const BARE_TRIES: usize = 16;
 const ALL_SIGNALS: u64 = u64::MAX;
@@ -114,8 +116,9 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Saves the state; if a signal is about to interrupt a system call, lets that happen first:
-    /// to issue the call again as if there were none would lose the signal's effect.
+    /// Saves the state; if a signal is about to be delivered, lets that happen first. Delivered
+    /// on a chain its handler might jump away and the chain would never run; and to issue an
+    /// interrupted system call again as if there were no signal would lose the signal's effect.
     fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
         for _ in 0..QUIET_TRIES {
             self.save().map_err(|error| failed("reading registers", &error))?;
@@ -123,19 +126,54 @@ impl Stopped {
                 // What was saved of a foreign thread is never put back: detach leaves it as it is.
                 return Err(NotStopped::Foreign);
             }
-            if self.interrupted == Interrupted::User || self.group || self.is_quiet() {
+            if self.group || self.is_quiet() {
                 return Ok(());
             }
-            self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-            self.tracee.resume(Resume::Run, 0).map_err(|error| failed("PTRACE_CONT", &error))?;
-            self.group = wait_interrupt(&self.tracee, deadline)?;
+            self.group = self.deliver(deadline)?;
         }
         Ok(())
     }
 
+    /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
+    /// instruction. To ask for the stop first would have the thread stop again before it takes the
+    /// signal: only a thread that reports the signal is sure to take it.
+    fn deliver(&self, deadline: Instant) -> Result<bool, NotStopped> {
+        let resume = |signal| {
+            self.tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))
+        };
+        resume(0)?;
+        let reported = deadline.min(Instant::now() + DELIVERY_MAX);
+        let stop = self.tracee.wait(reported).map_err(|error| failed("waitpid", &error))?;
+        match stop {
+            Stop::Exec => return Err(NotStopped::Gone(InjectError::Executed)),
+            Stop::Ended(_) => return Err(NotStopped::Gone(InjectError::Gone)),
+            Stop::Group => return Ok(true),
+            Stop::Interrupt => return Ok(false),
+            // Another thread of the process took it.
+            Stop::Timeout | Stop::Syscall | Stop::Signal(_) => {}
+        }
+        self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+        match stop {
+            Stop::Signal(signal) => resume(signal)?,
+            Stop::Syscall => resume(0)?,
+            _ => {}
+        }
+        wait_interrupt(&self.tracee, deadline)
+    }
+
     /// No signal is about to be delivered.
     fn is_quiet(&self) -> bool {
-        self.tracee.pending().unwrap_or(0) & !self.saved.mask == 0
+        let pending = self.tracee.pending().unwrap_or_default();
+        pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
+    }
+
+    /// A hit of a sampling event waits for the thread to unblock the signal.
+    pub(super) fn owes_hit(&self, signal: i32) -> bool {
+        match self.tracee.pending() {
+            Ok(pending) => pending.iter().any(|one| one.number == signal && one.is_hit()),
+            // Unknown: the cure then takes the way that is safe for the target.
+            Err(_) => true,
+        }
     }
 
     fn save(&mut self) -> io::Result<()> {

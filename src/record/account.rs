@@ -234,7 +234,14 @@ impl Reckoning<'_> {
         let lost = lost(self.control) + self.holes + self.kernel_lost;
         explain(lost.saturating_mul(self.period_ns), "lost");
         if missing > self.period_ns {
-            known.push(format!("{} coalesced or below a period", seconds(missing)));
+            // An inherited event starts with a whole period, so a thread that ends within its first
+            // one is never hit; what is left of each thread's last period is not hit either.
+            known.push(format!(
+                "{} in threads or remainders shorter than the period of {:.1} ms (a higher --freq \
+                 sees them)",
+                seconds(missing),
+                self.period_ns as f64 / 1e6,
+            ));
         }
         if !known.is_empty() {
             text.push_str(&format!("; the rest: {}", known.join(", ")));

@@ -23,7 +23,7 @@ use crate::proc::{self, Mapping};
 use crate::unwind::TableWriter;
 
 /// The signal of the `perf` engine.
-const SIGTRAP: i32 = 5;
+pub(super) const SIGTRAP: i32 = 5;
 /// Thread slots that are kept ready beyond those in use.
 const SPARE_SLOTS: u32 = 128;
 

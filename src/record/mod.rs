@@ -11,6 +11,7 @@ mod modules;
 mod names;
 mod options;
 mod perf;
+mod program;
 mod report;
 mod ring;
 mod scribe;
@@ -24,6 +25,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
@@ -90,7 +92,7 @@ impl Opened {
             }
             Target::Command(command) => {
                 let (pid, hold_fd, started) = start(command, guardian)?;
-                (pid, Some(started), Some(hold_fd))
+                (pid, Some(started), hold_fd)
             }
         };
         let gone = |error| target_error(pid, error);
@@ -134,24 +136,49 @@ impl Opened {
     }
 }
 
+/// Starts a program: its pid, the descriptor that it is parked on (if it is held at its exec), and
+/// the program itself.
 fn start(
     command: &[OsString],
     guardian: &mut Guardian,
-) -> Result<(i32, i32, Started), RecordError> {
+) -> Result<(i32, Option<i32>, Started), RecordError> {
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let held = Held::start(command, guardian.pid())
+    let late = command.first().is_some_and(|program| program::takes_all_signals(program));
+    let held = Held::start(command, guardian.pid(), !late)
         .with_context(|| format!("starting {name}"))
         .map_err(RecordError::Other)?;
     let (pid, hold_fd) = (held.pid(), held.hold_fd());
-    guardian.hold_at_exec(pid).map_err(inject_error)?;
-    let started = held.exec(|| guardian.wait_exec());
+    let started = if late {
+        held.exec(|| wait_for_handlers(pid))
+    } else {
+        guardian.hold_at_exec(pid).map_err(inject_error)?;
+        held.exec(|| guardian.wait_exec().map_err(inject_error))
+    };
     let started = started.map_err(|failure| match failure {
         spawn::ExecError::Spawn(error) => {
             RecordError::Other(anyhow::Error::new(error).context(format!("starting {name}")))
         }
-        spawn::ExecError::Wait(error) => inject_error(error),
+        spawn::ExecError::Wait(error) => error,
     })?;
     Ok((pid, hold_fd, started))
+}
+
+/// Waits until a program that handles all signals has installed its handlers: then ours goes in
+/// front of its own, as in a program that has been running for long.
+fn wait_for_handlers(pid: i32) -> Result<(), RecordError> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
+        if status.state == 'Z' {
+            return Err(RecordError::TargetGone(anyhow!("the program ended at once")));
+        }
+        if status.caught >> (attach::SIGTRAP - 1) & 1 == 1 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
 }
 
 /// Existing files are refused before the target is touched; they are created after the attach, so

@@ -166,9 +166,6 @@ pub(super) fn conclude(
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
-    if let Some(status) = command_status {
-        text.push(("program".to_string(), format!("ended with {status}")));
-    }
     let (data, index) = totals.bytes;
     let per_sample = (data + index) as f64 / samples.max(1) as f64;
     let path = options.output.display();

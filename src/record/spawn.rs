@@ -21,8 +21,8 @@ pub(super) struct Held {
     go: Option<File>,
     /// `Command::spawn` returns only after the exec, so it runs on a thread of its own.
     spawning: JoinHandle<io::Result<Child>>,
-    /// The end that the parked program reads from.
-    parked: OwnedFd,
+    /// The end that the parked program reads from, if it is to be parked.
+    parked: Option<OwnedFd>,
     release: File,
 }
 
@@ -44,15 +44,15 @@ pub(super) enum ExecError<E> {
 
 impl Held {
     /// Forks. The child does not exec before [`Self::exec`]; `tracer` may trace it even where only
-    /// ancestors may.
-    pub(super) fn start(command: &[OsString], tracer: i32) -> io::Result<Self> {
+    /// ancestors may. With `park`, the program gets a descriptor to be parked on.
+    pub(super) fn start(command: &[OsString], tracer: i32, park: bool) -> io::Result<Self> {
         let [program, arguments @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let (born, tell) = io::pipe()?;
         let (wait, go) = io::pipe()?;
         let (parked, release) = io::pipe()?;
-        let parked = inheritable(parked.into())?;
+        let parked = if park { Some(inheritable(parked.into())?) } else { None };
         let mut child = Command::new(program);
         child.args(arguments);
         let (wait_fd, tell_fd, go_fd) = (wait.as_raw_fd(), tell.as_raw_fd(), go.as_raw_fd());
@@ -100,8 +100,8 @@ impl Held {
     }
 
     /// The descriptor that the program is parked on, as the program has it.
-    pub(super) fn hold_fd(&self) -> i32 {
-        self.parked.as_raw_fd()
+    pub(super) fn hold_fd(&self) -> Option<i32> {
+        self.parked.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Lets the child exec. `wait` is called when it may have reached the exec's stop.

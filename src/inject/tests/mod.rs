@@ -25,6 +25,7 @@ const TRACER: &str = include_str!("victims/tracer.c");
 const THREADS: &str = include_str!("victims/threads.c");
 const REPLACER: &str = include_str!("victims/replacer.c");
 const JAILED: &str = include_str!("victims/jailed.c");
+const JUMPER: &str = include_str!("victims/jumper.c");
 const PERIOD_NS: u64 = 200_000;
 
 /// One at a time: a guardian forked by another test would hold this test's segments, and two would
@@ -88,6 +89,16 @@ fn spinner_keeps_its_registers_and_red_zone() {
         let report = guardian.detach().unwrap();
         assert_eq!((report.threads, report.residue), (1, None));
         assert_eq!(Look::at(victim.pid, true), before);
+    }
+    victim.expect(7);
+}
+
+#[test]
+fn handlers_that_jump_away_do_not_leave_the_chain_behind() {
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("jumper", JUMPER, &[])));
+    for _ in 0..20 {
+        round(victim.pid, false);
     }
     victim.expect(7);
 }
