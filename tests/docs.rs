@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use traceprof::cli::arguments::definition;
 use traceprof::cli::documents::{documents, long_options};
 use traceprof::cli::exit::ExitCode;
 
@@ -57,5 +58,63 @@ fn every_page_tells_the_exit_codes() {
             let entry = format!(".B {}\n{}\n", code.number(), code.meaning());
             assert!(page.contains(&entry), "{name} lacks exit code {}", code.number());
         }
+    }
+}
+
+const README: &str = include_str!("../README.md");
+
+/// The command lines in the README's blocks of code, without their prompts and comments.
+fn readme_lines() -> Vec<&'static str> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for line in README.lines() {
+        if line.starts_with("```") {
+            in_block = !in_block;
+            continue;
+        }
+        let line = line.trim_start_matches("$ ").split(" #").next().unwrap().trim_end();
+        let command = line.strip_prefix("sudo ").unwrap_or(line);
+        if in_block && command.starts_with("traceprof ") {
+            found.push(command);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_line_of_the_readme_is_valid() {
+    let lines = readme_lines();
+    for line in &lines {
+        let parsed = definition().try_get_matches_from(line.split_whitespace());
+        assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+    }
+    for (name, _) in long_options() {
+        let start = name.replace('-', " ");
+        assert!(lines.iter().any(|line| line.starts_with(&start)), "no example of {start}");
+    }
+}
+
+#[test]
+fn the_readme_knows_every_long_option_of_record_and_every_exit_code() {
+    for (name, options) in long_options() {
+        let all = name == "traceprof-record";
+        for option in options.iter().filter(|option| all && *option != "help") {
+            assert!(README.contains(&format!("`--{option}")), "{name} --{option}");
+        }
+    }
+    for code in ExitCode::ALL {
+        let row = format!("| {} | {} |", code.number(), code.meaning());
+        assert!(README.contains(&row), "{row}");
+    }
+}
+
+/// An option that is no more must not live on in the text.
+#[test]
+fn the_readme_names_no_option_that_is_not_there() {
+    let known: BTreeSet<String> = long_options().into_iter().flat_map(|(_, all)| all).collect();
+    for (at, _) in README.match_indices("`--") {
+        let rest = &README[at + 3..];
+        let option = rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next().unwrap();
+        assert!(option.is_empty() || known.contains(option), "--{option}");
     }
 }
