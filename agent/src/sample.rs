@@ -13,9 +13,17 @@ use crate::memory::StackMemory;
 use crate::signal::Frame;
 use crate::sys;
 
-/// A hit is one period: the events of this engine fire in user mode only, where each hit is
-/// delivered by itself. (In kernel mode they would coalesce until the system call's return.)
-const WEIGHT: u32 = 1;
+/// The weight of a hit in periods. A hit is one period: the events of this engine fire in user mode
+/// only, where each hit is delivered by itself. (In kernel mode they would coalesce until the
+/// system call's return.)
+///
+/// An inherited event starts with a whole period, so a thread of n and a half periods is hit n
+/// times; half a period a thread is missing on average, which matters for threads of a
+/// millisecond. The first hit of a thread that was born during the recording makes up for it: it
+/// weighs two periods every other time, by a coin that the time's bits throw.
+fn weigh(thread: &Thread<'_>, time: u64) -> u32 {
+    if thread.fresh { 1 + (time.count_ones() & 1) } else { 1 }
+}
 
 /// The thread that takes the sample.
 struct Thread<'a> {
@@ -98,6 +106,7 @@ fn store(
     let registers = frame.context.registers();
     let time = now(control);
     let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
+    let weight = weigh(thread, time);
     // Relaxed: the slot is this thread's own.
     thread.slot.last_time.store(time, Ordering::Relaxed);
     let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
@@ -110,7 +119,7 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, WEIGHT);
+    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, weight);
     count_put(control, put);
     let set = |flag: u32, on: bool| if on { flag } else { 0 };
     let stored = table.append(&Sample {
@@ -120,7 +129,7 @@ fn store(
         // Relaxed: raised only when this thread is gone.
         generation: thread.slot.generation.load(Ordering::Relaxed),
         tid: thread.tid,
-        weight: WEIGHT,
+        weight,
         flags: set(flags::LATE, late) | set(flags::FIRST, thread.fresh),
         state: 0,
         reason: unwound.end as u16,
@@ -129,7 +138,7 @@ fn store(
         root_span: 0,
         event: u64::from(frame.info.perf_data as u32),
     });
-    account(control, thread.slot, stored);
+    account(control, thread.slot, stored, weight);
     if late {
         control.count(Counter::Late);
     }
@@ -148,12 +157,12 @@ fn count_put(control: &ControlBlock, put: Put) {
     }
 }
 
-fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool) {
+fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32) {
     if stored {
         control.count(Counter::Samples);
         // Relaxed: counts of this thread, read by the recorder at its leisure.
         slot.samples.fetch_add(1, Ordering::Relaxed);
-        slot.weight.fetch_add(u64::from(WEIGHT), Ordering::Relaxed);
+        slot.weight.fetch_add(u64::from(weight), Ordering::Relaxed);
     } else {
         control.count(Counter::LostLog);
     }

@@ -29,7 +29,7 @@ const RINGS_LEN: usize = 64 << 20;
 const RING_MAX: usize = 4 << 20;
 const RING_MIN: usize = 256 << 10;
 /// Kernel hits a second and thread; beyond it each one weighs more.
-const FREQ_MAX: u64 = 1000;
+const FREQ_MAX: u64 = 4000;
 /// Descriptors that may be spent: one for each thread at attach and core.
 const DESCRIPTORS_MAX: usize = 32768;
 const PERF_RECORD_LOST: u32 = 2;
@@ -337,7 +337,7 @@ mod tests {
     fn hits_weigh_more_above_the_highest_rate() {
         assert_eq!(share(1_000_000_000 / 199), 1382);
         assert_eq!(share(1_000_000), 1382);
-        assert_eq!(share(100_000), 10_382);
+        assert_eq!(share(100_000), 3_382);
     }
 
     #[test]
