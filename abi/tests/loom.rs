@@ -5,15 +5,18 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
+mod parts;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use loom::sync::Arc;
 use loom::thread;
+use parts::{Parts, words};
 use traceprof_abi::storage::hazard::HazardSlots;
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{TableHeader, TraceTable};
+use traceprof_abi::storage::table::TraceTable;
 use traceprof_abi::sync::planted::{Mistake, plant};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use traceprof_abi::thread::{ThreadSlot, Threads};
@@ -36,36 +39,6 @@ fn check(mistake: Mistake, model: fn()) {
     assert!(caught, "the model does not catch {mistake:?}");
 }
 
-/// The parts of one table, owned.
-struct Parts {
-    header: TableHeader,
-    slots: Vec<AtomicU64>,
-    arena: Vec<AtomicU64>,
-    log: Vec<SampleRecord>,
-}
-
-fn words(count: usize) -> Vec<AtomicU64> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
-
-impl Parts {
-    fn new() -> Self {
-        let parts = Self {
-            header: TableHeader::default(),
-            slots: words(2),
-            arena: words(12),
-            log: vec![SampleRecord::default()],
-        };
-        parts.header.arena_limit.store(12, Ordering::Relaxed);
-        parts.header.log_limit.store(1, Ordering::Relaxed);
-        parts
-    }
-
-    fn table(&self) -> TraceTable<'_> {
-        TraceTable { header: &self.header, slots: &self.slots, arena: &self.arena, log: &self.log }
-    }
-}
-
 struct Storage {
     active: AtomicU64,
     hazards: Vec<AtomicU64>,
@@ -86,7 +59,7 @@ fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
     let storage = Arc::new(Storage {
         active: AtomicU64::new(0),
         hazards: words(2),
-        parts: (0..3).map(|_| Parts::new()).collect(),
+        parts: (0..3).map(|_| Parts::new(2, 12, 1)).collect(),
     });
     let mut rotation = Rotation::start(&storage.tables(), &storage.active);
     let handler = {
@@ -121,7 +94,7 @@ fn rotation_and_hazards() {
 }
 
 fn equal_traces_get_one_id_and_entries_are_whole() {
-    let parts = Arc::new(Parts::new());
+    let parts = Arc::new(Parts::new(2, 12, 1));
     let put = |parts: Arc<Parts>| {
         move || {
             let table = parts.table();

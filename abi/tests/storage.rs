@@ -2,42 +2,20 @@
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
+mod parts;
+
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use parts::{Parts, words};
 use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::hazard::{HazardSlots, PROBES_MAX, Unprotected};
-use traceprof_abi::storage::log::{Sample, SampleRecord};
+use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{Put, TableHeader, TraceTable};
+use traceprof_abi::storage::table::{Put, TraceTable};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use traceprof_abi::thread::{ThreadSlot, Threads};
-
-struct Parts {
-    header: TableHeader,
-    slots: Vec<AtomicU64>,
-    arena: Vec<AtomicU64>,
-    log: Vec<SampleRecord>,
-}
-
-fn words(count: usize) -> Vec<AtomicU64> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
-
-impl Parts {
-    fn new(slots: usize, arena: usize, log: usize) -> Self {
-        let header = TableHeader::default();
-        header.arena_limit.store(arena as u64, Ordering::Relaxed);
-        header.log_limit.store(log as u64, Ordering::Relaxed);
-        let log = (0..log).map(|_| SampleRecord::default()).collect();
-        Self { header, slots: words(slots), arena: words(arena), log }
-    }
-
-    fn table(&self) -> TraceTable<'_> {
-        TraceTable { header: &self.header, slots: &self.slots, arena: &self.arena, log: &self.log }
-    }
-}
 
 fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
     pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
