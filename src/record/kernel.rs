@@ -46,6 +46,8 @@ pub(super) struct KernelEvents {
     tables: Tables,
     frames: Vec<AtomicU64>,
     traces: HashMap<(Vec<u64>, u32), u64>,
+    /// The event whose hits count, by thread and core.
+    accepted: HashMap<(u32, u32), u64>,
     hits: Vec<Hit>,
     instance: u32,
     /// Hits that found a buffer full.
@@ -97,6 +99,7 @@ impl KernelEvents {
             tables,
             frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
             traces: HashMap::new(),
+            accepted: HashMap::new(),
             hits: Vec::new(),
             instance: 0,
             lost: 0,
@@ -172,6 +175,12 @@ impl KernelEvents {
     }
 
     fn hit(&mut self, interrupted: &Interrupted<'_>, snapshot: &Snapshot<'_>) {
+        // A thread that was found after it had inherited an event has two on each core, and so have
+        // the threads that it starts: one of them counts.
+        let place = (interrupted.tid, interrupted.cpu);
+        if *self.accepted.entry(place).or_insert(interrupted.event) != interrupted.event {
+            return;
+        }
         let sp = interrupted.registers.sp;
         let mut memory = CopiedStack { sp, bytes: interrupted.stack };
         let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
@@ -198,6 +207,8 @@ impl KernelEvents {
         mut key: impl FnMut(u32) -> (u32, u32),
     ) -> (Vec<CallTrace>, Vec<Sample>) {
         self.instance = instance;
+        // Thread ids are reused; which of two events counts need not last.
+        self.accepted.clear();
         let traces = self.traces.drain();
         let traces = traces.map(|((frames, flags), id)| CallTrace { id, flags, frames }).collect();
         let (share, mut owed) = (self.share, self.owed);
@@ -256,6 +267,9 @@ fn parse_cpus(text: &str) -> Option<Vec<i32>> {
 struct Interrupted<'r> {
     tid: u32,
     time_ns: u64,
+    /// The kernel's id of the event, or of the one that it was inherited from.
+    event: u64,
+    cpu: u32,
     registers: Registers,
     stack: &'r [u8],
 }
@@ -274,13 +288,15 @@ impl Iterator for Words<'_> {
 }
 
 impl<'r> Interrupted<'r> {
-    /// Fields in the order of [`perf::KERNEL_SAMPLE_TYPE`]: pid and tid, time, user registers, user
+    /// Fields as the kernel orders them: pid and tid, time, event id, core, user registers, user
     /// stack. `None` for a hit without user registers.
     fn parse(body: &'r [u8]) -> Option<Self> {
         const ABI_64: u64 = 2;
         let mut words = Words(body);
         let tid = (words.next()? >> 32) as u32;
         let time_ns = words.next()?;
+        let event = words.next()?;
+        let cpu = words.next()? as u32;
         if words.next()? != ABI_64 {
             return None;
         }
@@ -294,7 +310,7 @@ impl<'r> Interrupted<'r> {
         let used = words.0.get(size..).and_then(<[u8]>::first_chunk::<8>);
         let used = used.map_or(0, |word| u64::from_ne_bytes(*word));
         let stack = copied.get(..usize::try_from(used).ok()?)?;
-        Some(Self { tid, time_ns, registers, stack })
+        Some(Self { tid, time_ns, event, cpu, registers, stack })
     }
 }
 
@@ -342,16 +358,17 @@ mod tests {
 
     #[test]
     fn a_record_cut_short_is_none() {
-        let words = 3 + perf::USER_REGISTERS + 1 + 2 + 1;
+        const FIRST: usize = 5;
+        let words = FIRST + perf::USER_REGISTERS + 1 + 2 + 1;
         let mut body: Vec<u8> = vec![0; words * 8];
         let mut set = |index: usize, value: u64| {
             body[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
         };
         set(0, 7 << 32);
         set(1, 99);
-        set(2, 2);
-        set(3 + perf::USER_REGISTERS, 16);
-        set(3 + perf::USER_REGISTERS + 3, 16);
+        set(FIRST - 1, 2);
+        set(FIRST + perf::USER_REGISTERS, 16);
+        set(FIRST + perf::USER_REGISTERS + 3, 16);
         let whole = Interrupted::parse(&body).unwrap();
         assert_eq!((whole.tid, whole.time_ns, whole.stack.len()), (7, 99, 16));
         for len in 0..body.len() - 24 {

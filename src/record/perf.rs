@@ -61,8 +61,8 @@ const SIGTRAP: u64 = 1 << 37;
 const IOC_ENABLE: u64 = 0x2400;
 const IOC_DISABLE: u64 = 0x2401;
 const IOC_SET_OUTPUT: u64 = 0x2405;
-/// `PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER`.
-const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+/// `PERF_SAMPLE_TID | TIME | ID | CPU | REGS_USER | STACK_USER`.
+const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 /// The user registers that are asked for, in the kernel's order: ax bx cx dx si di bp sp ip,
 /// r8 to r15.
 const USER_REGISTERS_MASK: u64 = 0xff_01ff;
