@@ -1,6 +1,6 @@
 //! The atomics: `core`'s, or loom's when the models run (`--cfg loom`).
 //!
-//! Under loom the orderings can be weakened on purpose ([`planted`]), so that each model shows that
+//! Under loom the orderings can be weakened on purpose (`planted`), so that each model shows that
 //! it would catch the mistake it is there for, in the real code and not in a copy of it.
 
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! The agent: what runs inside the target. A signal handler that unwinds, stores and returns.
 //!
 //! It is built twice: as an ordinary library, so that lints and tests see it, and by the tool's
-//! build script with `--cfg agent_image` as a freestanding shared object ([`image`] is compiled
+//! build script with `--cfg agent_image` as a freestanding shared object (`image` is compiled
 //! only there). The recorder lays the object out and relocates it; the target only attaches it.
 //!
 //! # Invariants

@@ -18,7 +18,7 @@
 //! written: of Go and of fibers, mainly.
 //!
 //! # Story
-//! [`preflight`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
+//! [`preflight()`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
 //! traces, [`Guardian::attach`] and [`Guardian::detach`] do the work in it. Inside: `attach` and
 //! `cure` tell the two stories; `threads` chooses whom to stop, `stop` holds a thread and lets it
 //! run a `chain`, `gadget` finds the instructions for it, `ptrace` and `arch` are the two doors to
