@@ -248,6 +248,11 @@ pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
     })
 }
 
+/// The thread runs, or waits for a processor.
+pub fn is_runnable(tid: i32) -> bool {
+    task_stat(tid, tid).is_ok_and(|stat| stat.state == 'R')
+}
+
 /// Ticks of system time that a process has used.
 fn process_system_ticks(pid: i32) -> io::Result<u64> {
     Ok(open(pid)?.stat().map_err(to_io)?.stime)

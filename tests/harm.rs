@@ -221,3 +221,73 @@ fn hundred_sleeping_threads_sleep_on() {
     assert!(outcome.trace.folded().count_of("lone_worker") > 400);
     target.goes_on_and_ends_by_itself();
 }
+
+#[test]
+fn second_recorder_is_refused_and_leaves_the_first_alone() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    let pid = target.pid().to_string();
+    let mut first = Recorder::start(&["--pid", &pid, "--duration", "3"]);
+    first.wait_until_attached(target.pid());
+    let second = Recorder::start(&["--pid", &pid, "--duration", "1"]).finish().expect_code(3);
+    assert!(second.text().contains("another traceprof"), "{}", second.text());
+    assert!(!second.trace.path().exists(), "a refused recording leaves a file");
+    first.finish().expect_code(0);
+    assert_restored(&before, &target);
+    target.goes_on_and_ends_by_itself();
+}
+
+/// The process that traces, a child of the recorder.
+fn guardian_of(recorder: i32) -> i32 {
+    let children = format!("/proc/{recorder}/task/{recorder}/children");
+    let children = std::fs::read_to_string(children).expect("children of the recorder");
+    let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    children.into_iter().find(|pid| name(pid) == "traceprof-guard\n").expect("a guardian")
+}
+
+fn kill(pid: i32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("a signal");
+}
+
+#[test]
+fn recorder_whose_guardian_was_killed_cures_the_target_itself() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "2"]);
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(Duration::from_millis(500));
+    kill(guardian_of(recorder.pid()), Signal::SIGKILL);
+    recorder.finish().expect_code(0);
+    assert_restored(&before, &target);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn next_recording_removes_what_a_killed_pair_left() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--duration", "60"]);
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(Duration::from_millis(500));
+    let guardian = guardian_of(recorder.pid());
+    // Stopped, so that it does not notice the guardian's end before its own.
+    recorder.send(Signal::SIGSTOP);
+    kill(guardian, Signal::SIGKILL);
+    recorder.send(Signal::SIGKILL);
+    drop(recorder);
+    std::thread::sleep(Duration::from_millis(200));
+    let left = before.differences(&Snapshot::take(target.pid()));
+    assert!(!left.is_empty(), "nothing was left: this test shows nothing");
+    record(target.pid(), 1, &[]);
+    assert_restored(&before, &target);
+    target.goes_on_and_ends_by_itself();
+}

@@ -22,6 +22,11 @@ use crate::proc::{self, Mapping};
 const INSTALL: u64 = 1;
 /// Longest wait for one thread to stop.
 const STOP_MAX: Duration = Duration::from_millis(200);
+/// The same for a thread that waits for a processor: it loses nothing by being waited for, and
+/// among a thousand others its turn comes after seconds.
+const QUEUED_MAX: Duration = Duration::from_secs(4);
+/// Longest wait for a thread that was set going and still waits for a processor.
+const TURN_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the maps to appear.
 const MAPPED_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for the agent to report.
@@ -74,10 +79,10 @@ fn maps_and_starts(
         Some(stopped) => map(stopped)?,
         None => with_a_thread(plan, &mappings, &map)?,
     };
-    await_maps(plan, gadgets)?;
+    await_maps(plan, gadgets, &first)?;
     let start = |stopped: Stopped| start_with(stopped, plan);
     let second = with_a_thread(plan, &mappings, &start)?;
-    await_agent(plan, data)?;
+    await_agent(plan, data, &second)?;
     let stops_ns = [&first, &second].map(|used| used.stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, naked: first.naked, tid: first.tid })
 }
@@ -102,7 +107,7 @@ fn with_a_thread(
     let mut last = InjectError::Gone;
     for tid in threads::candidates(plan.pid, mappings) {
         identity::check(plan.pid, plan.start_time)?;
-        let outcome = identity::disposable(|| match stop::stop(tid, STOP_MAX) {
+        let outcome = identity::disposable(|| match stop::stop(tid, STOP_MAX, QUEUED_MAX) {
             Ok(stopped) => Ok(work(stopped)),
             Err(failure) => Err(failure),
         });
@@ -123,6 +128,12 @@ fn with_a_thread(
     }
     identity::check(plan.pid, plan.start_time)?;
     Err(last)
+}
+
+/// The time is up for a thread that was set going, and it is not just waiting for its turn.
+fn is_overdue(used: &Used, since: Instant, limit: Duration) -> bool {
+    let waited = since.elapsed();
+    waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(used.tid))
 }
 
 /// How the mapping stop ends.
@@ -255,15 +266,15 @@ fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
 }
 
 /// Success is what the kernel shows, not what we asked for.
-fn await_maps(plan: &AttachPlan, gadgets: Gadgets) -> Result<(), InjectError> {
-    let deadline = Instant::now() + MAPPED_MAX;
+fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), InjectError> {
+    let since = Instant::now();
     loop {
         identity::check(plan.pid, plan.start_time)?;
         let mappings = read_mappings(plan.pid)?;
         let missing: Vec<_> =
             plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
         let Some((name, segment)) = missing.first() else { return Ok(()) };
-        if Instant::now() >= deadline {
+        if is_overdue(used, since, MAPPED_MAX) {
             let errno = diagnose(plan, gadgets, segment, &mappings);
             return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
         }
@@ -312,9 +323,9 @@ fn start_with(mut stopped: Stopped, plan: &AttachPlan) -> Result<Used, InjectErr
     Ok(Used { tid, stopped: released?, naked: false })
 }
 
-fn await_agent(plan: &AttachPlan, data: &Attached) -> Result<(), InjectError> {
+fn await_agent(plan: &AttachPlan, data: &Attached, used: &Used) -> Result<(), InjectError> {
     let control = data.control();
-    let deadline = Instant::now() + STARTED_MAX;
+    let since = Instant::now();
     loop {
         // Acquire: pairs with the Release with which the entry ends; its actions are visible.
         let error = control.error.load(Ordering::Acquire);
@@ -329,7 +340,7 @@ fn await_agent(plan: &AttachPlan, data: &Attached) -> Result<(), InjectError> {
             return Ok(());
         }
         identity::check(plan.pid, plan.start_time)?;
-        if Instant::now() >= deadline {
+        if is_overdue(used, since, STARTED_MAX) {
             return Err(InjectError::EntrySilent);
         }
         std::thread::sleep(Duration::from_micros(50));

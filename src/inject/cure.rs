@@ -29,8 +29,10 @@ use crate::proc::{self, Mapping};
 
 /// How long a cure tries when somebody waits for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest time that threads are held while others have not stopped.
+/// Longest time that threads are held while no other stops.
 const COLLECT_MAX: Duration = Duration::from_millis(100);
+/// Longest time that threads are held while others stop one after the other.
+const HELD_MAX: Duration = Duration::from_secs(1);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// Longest wait for a launched chain to detach the segments.
@@ -200,12 +202,17 @@ impl Cure<'_> {
                 }
             }
         }
-        let deadline = Instant::now() + COLLECT_MAX;
+        let last = Instant::now() + HELD_MAX;
+        let mut deadline = Instant::now() + COLLECT_MAX;
         let mut stuck = None;
         for (tracee, since) in asked {
             let tid = tracee.tid();
             match Stopped::collect(tracee, since, deadline) {
-                Ok(thread) => stopped.push(thread),
+                Ok(thread) => {
+                    stopped.push(thread);
+                    // Many threads take their turns to stop.
+                    deadline = last.min(Instant::now() + COLLECT_MAX);
+                }
                 Err(NotStopped::Gone(InjectError::Gone)) => passed_over.push(tid),
                 Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
                 Err(NotStopped::Timeout | NotStopped::Foreign) => stuck = Some(tid),

@@ -52,6 +52,8 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// Another recorder has its agent in it.
+    AlreadyRecorded,
     /// Its control group is frozen: it could not be stopped.
     Frozen,
     /// The Yama security module forbids it.
@@ -111,6 +113,9 @@ impl fmt::Display for Refusal {
                 f,
                 "the target is already traced by {name} (pid {tracer}); end that program first"
             ),
+            Self::AlreadyRecorded => {
+                write!(f, "another traceprof records the target already; end that recording first")
+            }
             Self::Frozen => {
                 write!(f, "the target's control group is frozen; thaw it first")
             }

@@ -22,11 +22,12 @@ use nix::sys::socket::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::claim::Claim;
 use super::error::InjectError;
 use super::plan::{AttachPlan, AttachReport, DetachReport};
 use super::segment::Attached;
 use super::stop::Stopped;
-use super::{attach, cure, held, identity};
+use super::{attach, cure, held, residue};
 
 /// Longest message; a plan takes less than a kilobyte.
 const MESSAGE_MAX: usize = 16 << 10;
@@ -54,7 +55,7 @@ pub struct Guardian {
     socket: OwnedFd,
     pidfd: OwnedFd,
     pid: i32,
-    attached: bool,
+    attached: Option<AttachPlan>,
 }
 
 impl Guardian {
@@ -74,7 +75,7 @@ impl Guardian {
             nix::unistd::ForkResult::Parent { child } => {
                 let pid = child.as_raw();
                 let pidfd = pidfd_open(pid)?;
-                Ok(Guardian { socket: ours, pidfd, pid, attached: false })
+                Ok(Guardian { socket: ours, pidfd, pid, attached: None })
             }
         }
     }
@@ -100,14 +101,26 @@ impl Guardian {
     /// error names what is left.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
         let report = self.ask(&Command::Attach(Box::new(plan.clone())))?;
-        self.attached = true;
+        self.attached = Some(plan.clone());
         Ok(report)
     }
 
     /// Takes everything back. The recorder has closed its perf events, and let a held program go.
     pub fn detach(&mut self) -> Result<DetachReport, InjectError> {
-        self.attached = false;
-        self.ask(&Command::Detach)
+        let plan = self.attached.take();
+        match (self.ask(&Command::Detach), plan) {
+            (Err(InjectError::Guardian { .. }), Some(plan)) if self.has_ended() => {
+                // Killed by somebody: the recorder does the work itself, once.
+                let data = Attached::new(plan.data.shm_id)
+                    .map_err(|error| InjectError::system("shmat", &error))?;
+                cure::cure(&plan, &data, cure::PATIENCE)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX).is_ok()
     }
 
     fn ask<T: DeserializeOwned>(&self, command: &Command) -> Result<T, InjectError> {
@@ -124,13 +137,12 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        if self.attached {
+        if self.attached.is_some() {
             // An error is the guardian's death, upon which nothing can be done here.
             let _ = self.detach();
         }
         let _ = shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
-        let ended = wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX);
-        if ended.is_ok() {
+        if self.has_ended() {
             let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
         }
     }
@@ -199,9 +211,17 @@ fn duplicate(fd: RawFd, floor: RawFd) -> io::Result<RawFd> {
     }
 }
 
+/// A target with the agent in it.
+struct Session {
+    plan: AttachPlan,
+    data: Attached,
+    /// Given back after the cure.
+    _claim: Claim,
+}
+
 struct Server {
     recorder: OwnedFd,
-    session: Option<(AttachPlan, Attached)>,
+    session: Option<Session>,
     held: Option<held::Held>,
 }
 
@@ -267,8 +287,8 @@ impl Server {
             None => None,
         };
         let prepared = self.prepare(&plan, held.is_some());
-        let data = match prepared {
-            Ok(data) => data,
+        let (data, claim) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 release(held);
                 return Err(error);
@@ -276,26 +296,31 @@ impl Server {
         };
         let outcome = attach::attach(&plan, &data, held);
         if outcome.is_ok() {
-            self.session = Some((plan, data));
+            self.session = Some(Session { plan, data, _claim: claim });
         }
         outcome
     }
 
-    fn prepare(&self, plan: &AttachPlan, held: bool) -> Result<Attached, InjectError> {
+    fn prepare(&self, plan: &AttachPlan, held: bool) -> Result<(Attached, Claim), InjectError> {
         let reason = if self.session.is_some() {
             "a target is attached already"
         } else if plan.hold_fd.is_some() && !held {
             "the plan holds a program that was not held at its start"
         } else {
             plan.check()?;
-            identity::check(plan.pid, plan.start_time)?;
-            return Attached::new(plan.data.shm_id).map_err(|e| InjectError::system("shmat", &e));
+            let claim = Claim::on(plan.pid, plan.start_time)?;
+            if let Some((left, data)) = residue::find(plan.pid, plan.start_time) {
+                // What cannot be removed is inert, and passes signals on as it was told to.
+                let _ = cure::cure(&left, &data, cure::PATIENCE);
+            }
+            let data = Attached::new(plan.data.shm_id);
+            return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
         };
         Err(InjectError::BadPlan { reason: reason.to_owned() })
     }
 
     fn detach(&mut self, patience: Duration) -> Result<DetachReport, InjectError> {
-        let Some((plan, data)) = self.session.take() else {
+        let Some(Session { plan, data, _claim }) = self.session.take() else {
             return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
         };
         cure::cure(&plan, &data, patience)

@@ -30,6 +30,7 @@
 mod arch;
 mod attach;
 mod chain;
+mod claim;
 mod cure;
 mod error;
 mod gadget;
@@ -41,6 +42,7 @@ pub mod image;
 mod plan;
 mod preflight;
 mod ptrace;
+mod residue;
 mod segment;
 mod stop;
 mod threads;

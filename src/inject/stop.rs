@@ -20,9 +20,12 @@ use super::arch::{self, Interrupted, Registers};
 use super::chain::{Call, Chain, Saved, Step};
 use super::error::InjectError;
 use super::ptrace::{Resume, Stop, Tracee};
+use crate::proc;
 
 /// Longest time for one step of a thread that we hold.
 const STEP_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at whether a thread still waits for a processor.
+const QUEUE_LOOK: Duration = Duration::from_millis(20);
 /// Attempts to stop a thread with no signal pending.
 const QUIET_TRIES: usize = 16;
 /// Longest wait for a pending signal to be reported.
@@ -88,6 +91,27 @@ impl Stopped {
     ) -> Result<Stopped, NotStopped> {
         let group = wait_interrupt(&tracee, deadline)?;
         Self::take(tracee, group, since, deadline)
+    }
+
+    /// As [`Self::collect`], but a thread that waits for a processor is waited for until `last`.
+    fn collect_queued(
+        tracee: Tracee,
+        since: Instant,
+        deadline: Instant,
+        last: Instant,
+    ) -> Result<Stopped, NotStopped> {
+        let mut until = deadline;
+        let group = loop {
+            match wait_interrupt(&tracee, until) {
+                Err(NotStopped::Timeout)
+                    if Instant::now() < last && proc::is_runnable(tracee.tid()) =>
+                {
+                    until = Instant::now() + QUEUE_LOOK;
+                }
+                outcome => break outcome?,
+            }
+        };
+        Self::take(tracee, group, since, deadline.max(Instant::now() + STEP_MAX))
     }
 
     /// Takes a thread over that was stopped before its program's first instruction.
@@ -440,10 +464,15 @@ fn wait_interrupt(tracee: &Tracee, deadline: Instant) -> Result<bool, NotStopped
     }
 }
 
-/// Seizes a thread, stops it and saves its state.
-pub(super) fn stop(tid: i32, limit: Duration) -> Result<Stopped, NotStopped> {
+/// Seizes a thread, stops it and saves its state. One that waits for a processor loses nothing by
+/// being waited for: it gets `queued_limit`.
+pub(super) fn stop(
+    tid: i32,
+    limit: Duration,
+    queued_limit: Duration,
+) -> Result<Stopped, NotStopped> {
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-    Stopped::collect(tracee, since, since + limit)
+    Stopped::collect_queued(tracee, since, since + limit, since + queued_limit)
 }

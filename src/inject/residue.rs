@@ -1,0 +1,58 @@
+//! What a guardian that was killed together with its recorder left in a target.
+//!
+//! It is inert, but the agent's handler is still installed and its segments are mapped. Everything
+//! the cure needs to know stands in the target's maps and in the data segment.
+
+use traceprof_abi::layout::{self, MAGIC};
+use traceprof_abi::sync::Ordering;
+
+use super::plan::{Access, AttachPlan, Segment};
+use super::segment::Attached;
+use crate::proc::{self, Mapping};
+
+/// The plan of an agent that was left in this process, and its data. The caller has the claim on
+/// the process, so nobody else is about to take the agent away.
+pub(super) fn find(pid: i32, start_time: u64) -> Option<(AttachPlan, Attached)> {
+    let mappings = proc::mappings(pid).ok()?;
+    let inner = proc::status(pid).ok()?.inner_tgid as u32;
+    mappings.iter().filter(|mapping| is_segment(mapping)).find_map(|code| {
+        let plan = plan(pid, start_time, code.start, &mappings)?;
+        let data = Attached::new(plan.data.shm_id).ok()?;
+        let control = data.control();
+        // Relaxed: written before the agent was mapped, by a recorder that is gone. A forked child
+        // has its parent's agent, and the parent may be being recorded.
+        let is_own = control.magic.load(Ordering::Relaxed) == MAGIC
+            && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION
+            && control.pid.load(Ordering::Relaxed) == inner;
+        let restorer = control.our_action[2].load(Ordering::Relaxed);
+        let signal = control.signal.load(Ordering::Relaxed) as i32;
+        // Killed before the agent was started, it never said where its restorer is.
+        let restorer_avma = if restorer == 0 { plan.code.avma } else { restorer };
+        let plan = AttachPlan { entry_avma: plan.code.avma, restorer_avma, signal, ..plan };
+        (is_own && (1..=64).contains(&signal) && plan.check().is_ok()).then_some((plan, data))
+    })
+}
+
+fn is_segment(mapping: &Mapping) -> bool {
+    mapping.shared && mapping.deleted && mapping.path.to_string_lossy().starts_with("/SYSV")
+}
+
+fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<AttachPlan> {
+    let segment = |distance: u64, access: Access| {
+        let at = |mapping: &&Mapping| mapping.start == base + distance && is_segment(mapping);
+        let mapping = mappings.iter().find(at)?;
+        let (avma, len) = (mapping.start, mapping.end - mapping.start);
+        Some(Segment { shm_id: i32::try_from(mapping.inode).ok()?, avma, len, access })
+    };
+    Some(AttachPlan {
+        pid,
+        start_time,
+        code: segment(0, Access::ReadExecute)?,
+        tables: segment(layout::TABLES_DISTANCE, Access::Read)?,
+        data: segment(layout::DATA_DISTANCE, Access::ReadWrite)?,
+        entry_avma: 0,
+        restorer_avma: 0,
+        signal: 0,
+        hold_fd: None,
+    })
+}
