@@ -143,8 +143,17 @@ impl<'a> Threads<'a> {
         // The slot stays unused until the segment goes: sixteen lost races in a row.
     }
 
-    /// Retires the slot of a thread that is gone. Only the recorder calls it.
-    pub fn retire(self, tid: u32, index: usize) {
+    /// Retires the slot that a thread which is gone had in this generation. Only the recorder calls
+    /// it. A slot that has been retired since, and may have another owner, is left alone: given
+    /// back twice, it would be handed to two threads.
+    pub fn retire(self, tid: u32, index: usize, generation: u32) {
+        let Some(slot) = self.slots.get(index) else { return };
+        // Relaxed on both: the generation is raised by this side only, and the thread id was stored
+        // before the slot's samples, or its index word, were seen.
+        let owner = (slot.tid.load(Ordering::Relaxed), slot.generation.load(Ordering::Relaxed));
+        if owner != (tid, generation) {
+            return;
+        }
         for place in self.probes(tid) {
             // Relaxed: only the recorder removes, and the thread that would look is gone.
             let word = place.load(Ordering::Relaxed);
@@ -152,7 +161,6 @@ impl<'a> Threads<'a> {
                 place.store(0, Ordering::Relaxed);
             }
         }
-        let Some(slot) = self.slots.get(index) else { return };
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
         for word in [&slot.tid, &slot.event, &slot.other_event, &slot.primed] {

@@ -178,7 +178,7 @@ fn a_retired_slot_goes_to_one_thread_and_comes_clean() {
     };
     let one = thread::spawn(claim(Arc::clone(&registry), 1));
     let other = thread::spawn(claim(Arc::clone(&registry), 2));
-    threads.retire(9, old);
+    threads.retire(9, old, 0);
     let (one, other) = (one.join().unwrap(), other.join().unwrap());
     assert!(one.is_some() || other.is_some(), "there was a slot for one at least");
     assert_ne!(one, other, "no slot is given twice");

@@ -8,10 +8,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{ControlBlock, TRACE_TABLES};
+use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::TraceTable;
+use traceprof_abi::storage::table::{Trace, TraceTable};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::batch::{Batch, CallTrace};
@@ -39,8 +39,10 @@ pub(super) struct Stats {
     pub(super) holes: u64,
     /// Rotations that waited in vain for a thread inside the old table.
     pub(super) quarantines: u64,
-    /// Samples whose trace was not in the table.
+    /// Samples whose trace was not in the table: they are kept without a stack.
     pub(super) orphans: u64,
+    /// Records that name no thread: the target wrote over them.
+    pub(super) unreadable: u64,
 }
 
 impl Collector {
@@ -63,12 +65,13 @@ impl Collector {
 
     /// One rotation. Traces for whose id `is_live` answers true are preserved with their id.
     /// `is_gone` says whether the thread with that id (as the target sees it) has ended.
+    /// True if no handler is running any more that started before this call.
     pub(super) fn rotate(
         &mut self,
         batch: &mut Batch,
         is_live: &dyn Fn(u64) -> bool,
         is_gone: &dyn Fn(u32) -> bool,
-    ) {
+    ) -> bool {
         let tables = tables(self.data);
         let hazards = self.data.hazards();
         let control: &ControlBlock = self.data.control();
@@ -81,7 +84,8 @@ impl Collector {
         }
         self.preserved.clear();
         let standby = tables[self.rotation.standby()];
-        self.preserved.extend(standby.traces().map(copy).filter(|trace| is_live(trace.id)));
+        let live = standby.traces().filter(|trace| is_live(trace.id));
+        self.preserved.extend(live.filter(|trace| trace.frames.len() <= DEPTH_MAX).map(copy));
         let old = self.rotation.active_word();
         let deadline = Instant::now() + PATIENCE;
         let outcome = self.rotation.rotate(&tables, &control.active, hazards, || {
@@ -94,33 +98,48 @@ impl Collector {
         match outcome {
             Collected::Ready(table) => self.collect(tables[table], batch),
             Collected::Quarantined(_) => self.stats.quarantines += 1,
-            Collected::Blocked => return self.stats.quarantines += 1,
+            Collected::Blocked => {
+                self.stats.quarantines += 1;
+                return false;
+            }
         }
         self.stats.rotations += 1;
         self.preserve(&tables, batch, is_live);
         // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
         control.window_epoch.fetch_add(1, Ordering::Relaxed);
+        (0..tables.len()).all(|table| !self.rotation.is_quarantined(table))
     }
 
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
     /// that a dead thread still holds, whose committed records are whole all the same.
     pub(super) fn finish(&mut self, batch: &mut Batch) {
-        self.rotate(batch, &|_| false, &|_| true);
-        self.rotate(batch, &|_| false, &|_| true);
-        let tables = tables(self.data);
-        for (index, table) in tables.iter().enumerate() {
-            if self.rotation.is_quarantined(index) {
-                self.collect(*table, batch);
+        let hazards = self.data.hazards();
+        for table in 0..TRACE_TABLES as u32 {
+            // Quarantined tables are released by it, so that neither rotation is blocked.
+            for (slot, owner) in hazards.holders(table) {
+                hazards.reclaim(slot, owner);
             }
         }
+        self.rotate(batch, &|_| false, &|_| true);
+        self.rotate(batch, &|_| false, &|_| true);
     }
 
     fn collect(&mut self, table: TraceTable<'_>, batch: &mut Batch) {
         let known = batch.traces.len();
-        batch.traces.extend(table.traces().map(copy));
+        // No handler writes a longer one; of those that the target scribbled none is taken.
+        let traces = table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX);
+        // Entries of an honest table do not overlap, so their words are no more than the arena's.
+        let mut room = table.arena.len();
+        let fits = |trace: &Trace<'_>| {
+            let left = room.checked_sub(trace.frames.len());
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        batch.traces.extend(traces.filter(fits).map(copy));
         let ids: HashSet<u64> = batch.traces[known..].iter().map(|trace| trace.id).collect();
         for sample in table.samples() {
             match sample {
+                Some(sample) if sample.slot as usize >= THREAD_SLOTS => self.stats.unreadable += 1,
                 Some(sample) => {
                     let dropped = traceprof_abi::storage::DROPPED_TRACE_ID;
                     if sample.trace_id != dropped && !ids.contains(&sample.trace_id) {
@@ -153,8 +172,117 @@ fn tables(data: DataSegment) -> Vec<TraceTable<'static>> {
     (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect()
 }
 
-fn copy(trace: traceprof_abi::storage::table::Trace<'_>) -> CallTrace {
+fn copy(trace: Trace<'_>) -> CallTrace {
     // Relaxed: no thread is inside the table.
     let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed)).collect();
     CallTrace { id: trace.id, flags: trace.flags, frames }
+}
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout;
+    use traceprof_abi::storage::hazard::Hazard;
+    use traceprof_abi::storage::log::Sample;
+
+    use super::*;
+    use crate::record::shm::Shared;
+
+    const RECORDS: u64 = 64;
+
+    /// A segment of which the tables have room for a few records.
+    fn segment() -> DataSegment {
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        for table in tables(data) {
+            table.header.arena_limit.store(RECORDS * 8, Ordering::Relaxed);
+            table.header.log_limit.store(RECORDS, Ordering::Relaxed);
+        }
+        data
+    }
+
+    /// What the handler of thread `tid` does, up to the release of its hazard.
+    fn sample(data: DataSegment, tid: u32) -> Hazard {
+        let hazard = data.hazards().protect(tid, &data.control().active).unwrap();
+        let table = data.table(hazard.table()).unwrap();
+        let trace_id = table.put(&[AtomicU64::new(u64::from(tid))], 0, 1).id();
+        assert!(table.append(&Sample { tid, trace_id, weight: 1, ..Sample::default() }));
+        hazard
+    }
+
+    fn rotate(collector: &mut Collector, batch: &mut Batch) -> bool {
+        collector.rotate(batch, &|_| false, &|_| false)
+    }
+
+    fn tids(batch: &Batch) -> Vec<u32> {
+        let mut tids: Vec<u32> = batch.samples.iter().map(|sample| sample.tid).collect();
+        tids.sort_unstable();
+        tids
+    }
+
+    #[test]
+    fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
+        let data = segment();
+        let (mut collector, mut batch) = (Collector::start(data), Batch::default());
+        data.hazards().release(sample(data, 1));
+        assert!(rotate(&mut collector, &mut batch));
+        let inside = sample(data, 2);
+        assert!(!rotate(&mut collector, &mut batch), "a handler is inside");
+        data.hazards().release(sample(data, 3));
+        assert!(!rotate(&mut collector, &mut batch), "it still is");
+        assert_eq!(tids(&batch), [1, 3]);
+        data.hazards().release(inside);
+        assert!(rotate(&mut collector, &mut batch));
+        assert_eq!(tids(&batch), [1, 2, 3]);
+        assert_eq!(batch.traces.len(), 3);
+        assert_eq!((collector.stats.quarantines, collector.stats.orphans), (1, 0));
+    }
+
+    #[test]
+    fn the_end_collects_what_dead_threads_hold_and_what_could_not_be_rotated() {
+        let data = segment();
+        let (mut collector, mut batch) = (Collector::start(data), Batch::default());
+        let threads = TRACE_TABLES as u32 + 2;
+        for tid in 1..=threads {
+            // Never released: the thread died, and nobody knows.
+            let _ = sample(data, tid);
+            assert!(!rotate(&mut collector, &mut batch));
+        }
+        assert!(batch.samples.is_empty());
+        collector.finish(&mut batch);
+        assert_eq!(tids(&batch), (1..=threads).collect::<Vec<_>>());
+        assert_eq!(collector.stats.orphans, 0);
+    }
+
+    #[test]
+    fn a_dead_thread_blocks_no_rotation() {
+        let data = segment();
+        let (mut collector, mut batch) = (Collector::start(data), Batch::default());
+        let _ = sample(data, 1);
+        assert!(collector.rotate(&mut batch, &|_| false, &|tid| tid == 1));
+        assert_eq!(tids(&batch), [1]);
+    }
+
+    #[test]
+    fn scribbled_tables_cost_no_more_than_honest_ones() {
+        let data = segment();
+        let (mut collector, mut batch) = (Collector::start(data), Batch::default());
+        data.hazards().release(sample(data, 1));
+        let table = data.table(0).unwrap();
+        for (slot, word) in table.slots.iter().enumerate().skip(1) {
+            // Every slot names an entry; its length is whatever stands there.
+            word.store(1 << 32 | (slot as u64 * 4 + 1), Ordering::Relaxed);
+        }
+        for (place, word) in table.arena.iter().enumerate().skip(5) {
+            word.store([3, DEPTH_MAX as u64, u64::MAX >> 1][place % 3], Ordering::Relaxed);
+        }
+        table.header.log_used.store(u64::MAX, Ordering::Relaxed);
+        let wrong = Sample { slot: THREAD_SLOTS as u32, ..Sample::default() };
+        table.log[1].commit(1, 1, &wrong);
+        rotate(&mut collector, &mut batch);
+        let words: usize = batch.traces.iter().map(|trace| trace.frames.len()).sum();
+        assert!(words <= table.arena.len(), "{words}");
+        assert!(batch.traces.iter().all(|trace| trace.frames.len() <= DEPTH_MAX));
+        assert_eq!(tids(&batch), [1]);
+        assert_eq!((collector.stats.unreadable, collector.stats.holes), (1, RECORDS - 2));
+    }
 }

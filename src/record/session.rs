@@ -235,7 +235,6 @@ impl<'a> Session<'a> {
         let is_caught = status.caught >> (signal - 1) & 1 == 1;
         if !is_caught && status.has_memory {
             self.events = None;
-            self.kernel = None;
             return true;
         }
         false
@@ -264,8 +263,10 @@ impl<'a> Session<'a> {
         }
         let mut batch = Batch { flush, threads: self.registry.news(), ..Batch::default() };
         let registry = &self.registry;
-        self.collector.rotate(&mut batch, &|_| false, &|inner| registry.is_gone(inner));
-        self.attached.modules.recycle();
+        let is_gone = |inner| registry.is_gone(inner);
+        if self.collector.rotate(&mut batch, &|_| false, &is_gone) {
+            self.attached.modules.recycle();
+        }
         self.grow();
         self.close_younger_events();
         self.finish_batch(&mut batch);
@@ -322,7 +323,12 @@ impl<'a> Session<'a> {
     /// Reads the mappings; false if the agent's are not among them.
     fn look_at_mappings(&mut self) -> bool {
         let Ok(mappings) = proc::mappings(self.pid) else { return true };
-        if !mappings.is_empty() && !self.attached.is_in(&mappings) {
+        if mappings.is_empty() {
+            // It is exiting: its memory is gone before it is. What was mapped last still names the
+            // samples that wait.
+            return true;
+        }
+        if !self.attached.is_in(&mappings) {
             return false;
         }
         match self.attached.refresh(&mappings) {

@@ -80,10 +80,21 @@ impl Registry {
 
     /// Whether the thread with this id (as the target sees it) is gone.
     pub(super) fn is_gone(&self, inner: u32) -> bool {
+        // Only a plain "not there" counts: a handler that was taken for dead because the recorder
+        // ran out of descriptors would have its table cleared under it.
+        let not_found = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
         if self.same_namespace {
-            return proc::task_stat(self.pid, inner as i32).is_err();
+            return proc::task_stat(self.pid, inner as i32).err().is_some_and(not_found);
         }
-        !self.alive.values().any(|thread| thread.inner == inner)
+        // Read anew: the thread may be younger than the last scan.
+        let tids = match proc::tasks(self.pid) {
+            Ok(tids) => tids,
+            Err(error) => return not_found(error),
+        };
+        tids.into_iter().all(|tid| match proc::task_status(self.pid, tid) {
+            Ok(status) => status.inner_pid as u32 != inner,
+            Err(error) => not_found(error),
+        })
     }
 
     /// Claims slots for threads that have an event of their own, before sampling starts.
@@ -125,9 +136,16 @@ impl Registry {
     /// Reads the thread list anew. New threads are found by the difference; with `names` the names
     /// of all are read again.
     pub(super) fn scan(&mut self, names: bool) {
-        let Ok(tids) = proc::tasks(self.pid) else {
-            self.alive.clear();
-            return;
+        let tids = match proc::tasks(self.pid) {
+            Ok(tids) => tids,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::NotFound {
+                    self.alive.clear();
+                }
+                // Any other failure is ours (no descriptor left) and says nothing of the threads:
+                // to take them for gone would retire slots that are in use.
+                return;
+            }
         };
         let tids: BTreeSet<i32> = tids.into_iter().collect();
         self.alive.retain(|tid, _| tids.contains(tid));
@@ -135,9 +153,11 @@ impl Registry {
             if names || !self.alive.contains_key(&tid) {
                 match self.look(tid) {
                     Ok(known) => self.note(tid, known),
-                    Err(_) => {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         self.alive.remove(&tid);
                     }
+                    // As above: what is known of it stays.
+                    Err(_) => {}
                 }
             }
         }
@@ -225,9 +245,11 @@ impl Registry {
     }
 
     fn meet(&mut self, key: Key, inner: u32, news: &mut Vec<ThreadNews>) {
-        let alive = self.alive.iter().find(|(tid, known)| {
-            known.inner == inner && (!self.same_namespace || **tid as u32 == inner)
-        });
+        let alive = if self.same_namespace {
+            self.alive.get_key_value(&(inner as i32))
+        } else {
+            self.alive.iter().find(|(_, known)| known.inner == inner)
+        };
         let (tid, name) = match alive {
             Some((tid, known)) => (*tid, known.name.clone()),
             None => (inner as i32, String::new()),
@@ -251,7 +273,7 @@ impl Registry {
         let time_ns = monotonic_now_ns();
         for key in std::mem::take(&mut self.leaving) {
             if let Some((_, inner, _)) = self.keys.remove(&key) {
-                self.data.threads().retire(inner, key.0 as usize);
+                self.data.threads().retire(inner, key.0 as usize, key.1);
                 news.push(ThreadNews::Gone { key, time_ns });
             }
         }
