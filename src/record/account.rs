@@ -90,6 +90,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) attach_stops_ns: Vec<u64>,
     /// How long the target was stopped at detach, if it was still there.
     pub(super) detach_stopped_ns: Option<u64>,
+    /// The target ended, or runs another program now.
+    pub(super) is_gone: bool,
 }
 
 impl Reckoning<'_> {
@@ -255,7 +257,8 @@ impl Reckoning<'_> {
         let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
         match &self.detach_stopped_ns {
             Some(ns) => format!("{attach} at attach, {} at detach", us(ns)),
-            None => format!("{attach} at attach; the target was gone at detach"),
+            None if self.is_gone => format!("{attach} at attach; the target was gone at detach"),
+            None => format!("{attach} at attach; the detach failed"),
         }
     }
 }

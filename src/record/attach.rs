@@ -60,6 +60,8 @@ pub(super) struct Attached {
     pub(super) stops_ns: Vec<u64>,
     /// How it is sampled.
     pub(super) setup: Setup,
+    /// The program is parked until it is released: all signals are blocked as long.
+    pub(super) is_parked: bool,
     base: u64,
     entries: image::Entries,
     data: Shared,
@@ -104,6 +106,7 @@ impl Attached {
             modules,
             stops_ns: Vec::new(),
             setup: before.setup,
+            is_parked: before.hold_fd.is_some(),
             base,
             entries,
             data,

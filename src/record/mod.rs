@@ -11,6 +11,7 @@ mod modules;
 mod names;
 mod options;
 mod perf;
+mod priority;
 mod program;
 mod report;
 mod ring;
@@ -63,6 +64,8 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let exit = exit_descriptor(opened.pid)?;
     let collector = Collector::start(attached.data());
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
+    // After the fork of a program and the start of the scribe, which must not inherit it.
+    priority::raise();
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
     let mut session = Session::start(parts, options.duration, observer)?;
     opened.go_on();

@@ -369,6 +369,8 @@ impl<'a> Session<'a> {
             kernel.disable();
             kernel.drain();
         }
+        // Again: sampling ends here, and on a busy machine the lines above take their time.
+        self.cpu.advance();
         self.events = None;
         let detached = self.attached.detach(end == End::Exited);
         let mut batch = Batch { flush: true, threads: self.registry.news(), ..Batch::default() };
@@ -431,6 +433,7 @@ impl Ended {
             kernel_lost: self.kernel_lost,
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,
+            is_gone: matches!(self.end, End::Exited | End::Executed),
         }
     }
 }
@@ -461,7 +464,9 @@ fn open_events(parts: &Parts) -> Result<(Registry, Events), RecordError> {
         let mut registry = Registry::new(parts.pid, data)?;
         let events = Events::open(parts.pid, parts.attached.setup)?;
         registry.scan(true);
-        registry.note_blocked(signal);
+        if !parts.attached.is_parked {
+            registry.note_blocked(signal);
+        }
         registry.prime(events.threads());
         Ok((registry, events))
     };
