@@ -28,8 +28,10 @@ impl Claim {
     /// Claims a process; refused while another guardian has it.
     pub(super) fn on(pid: i32, start_time: u64) -> Result<Claim, InjectError> {
         let path = format!("/proc/{pid}");
-        let mut directory =
-            File::open(path).map_err(|error| InjectError::system("opening /proc/PID", &error))?;
+        let mut directory = File::open(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => InjectError::Gone,
+            _ => InjectError::system("opening /proc/PID", &error),
+        })?;
         // The directory that was opened is that of the process that was meant.
         identity::check(pid, start_time)?;
         let deadline = Instant::now() + PATIENCE;
