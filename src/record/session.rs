@@ -193,7 +193,9 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
-            if let Some(kernel) = &mut self.kernel {
+            if !self.scribe.is_busy()
+                && let Some(kernel) = &mut self.kernel
+            {
                 kernel.drain();
             }
             if stop.is_due() {
@@ -205,7 +207,9 @@ impl<'a> Session<'a> {
             if watch.is_due() && self.signal_is_taken() {
                 return End::SignalTaken;
             }
-            if std::mem::take(&mut first) || rotation.is_due() || self.collector.is_wanted() {
+            if !self.scribe.is_busy() && (first || rotation.is_due() || self.collector.is_wanted())
+            {
+                first = false;
                 self.rotate();
             }
             if Instant::now() < settling {
@@ -387,7 +391,7 @@ impl<'a> Session<'a> {
             threads_seen: self.registry.count_ever(),
             blocked: self.registry.blocked(),
             elapsed_ns,
-            holes: self.collector.stats.holes,
+            storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
@@ -408,7 +412,7 @@ pub(super) struct Ended {
     blocked: Vec<(i32, String)>,
     elapsed_ns: u64,
     threads_seen: usize,
-    holes: u64,
+    storage: super::collect::Stats,
     kernel_lost: u64,
 }
 
@@ -427,7 +431,7 @@ impl Ended {
             blocked: self.blocked.clone(),
             elapsed_ns: self.elapsed_ns,
             threads_seen: self.threads_seen,
-            holes: self.holes,
+            storage: self.storage,
             kernel_lost: self.kernel_lost,
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,
