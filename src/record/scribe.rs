@@ -245,6 +245,8 @@ impl Work {
     fn write_new_thread(&mut self, key: Key, tid: i32, name: String) -> Result<(), TraceError> {
         let reused = self.threads.remove(&key);
         if let Some((old, _)) = reused {
+            // Its other keys are told of next.
+            self.threads.retain(|_, (other, _)| *other != old);
             self.end_thread(old, self.last_ns)?;
         } else if let Some(known) = self.threads.values().find(|(_, other)| *other == tid) {
             // A thread that was met before it claimed its slot.
