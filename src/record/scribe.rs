@@ -285,3 +285,68 @@ impl Work {
         self.writer.sample(thread, &sample, stack)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{self, WriterOptions};
+
+    fn seen(slot: u32, tid: i32) -> ThreadNews {
+        ThreadNews::Seen { key: (slot, 0), tid, name: "worker".to_string() }
+    }
+
+    fn sample(slot: u32, time: u64) -> Logged {
+        Logged { slot, time, weight: 1, ..Logged::default() }
+    }
+
+    /// Writes the batches; the totals, and the times of each thread's samples as they are read.
+    fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+        let scribe = Scribe::start(writer, 1).unwrap();
+        batches.into_iter().for_each(|batch| scribe.send(batch));
+        let totals = scribe.finish().unwrap().close(Metadata::new()).unwrap();
+        let times = |thread: &trace::ThreadTrace| {
+            let mut times = Vec::new();
+            thread.for_each_sample(&mut |sample, _| times.push(sample.time_ns));
+            times
+        };
+        (totals, trace::load(&path).unwrap().threads.iter().map(times).collect())
+    }
+
+    #[test]
+    fn a_thread_id_that_is_reused_is_another_thread_under_all_its_keys() {
+        let news = || vec![seen(1, 7), seen(20_000, 7)];
+        let (totals, threads) = written(vec![
+            Batch {
+                threads: news(),
+                samples: vec![sample(1, 5), sample(20_000, 6)],
+                ..Batch::default()
+            },
+            Batch {
+                threads: news(),
+                samples: vec![sample(1, 8), sample(20_000, 9)],
+                ..Batch::default()
+            },
+        ]);
+        assert_eq!(threads, [[5, 6], [8, 9]]);
+        assert_eq!((totals.samples, totals.threads), (4, 2));
+    }
+
+    #[test]
+    fn a_thread_ends_after_its_last_key_and_unknown_ones_are_counted() {
+        let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
+        let (totals, threads) = written(vec![
+            Batch {
+                threads: vec![seen(1, 7), seen(2, 7), seen(3, 8), seen(4, 9), gone(1)],
+                samples: vec![sample(1, 5), sample(4, 5), sample(99, 5)],
+                ..Batch::default()
+            },
+            Batch { threads: vec![gone(2)], samples: vec![sample(2, 6)], ..Batch::default() },
+            Batch { samples: vec![sample(2, 7)], ..Batch::default() },
+        ]);
+        assert_eq!(threads, [vec![5, 6], vec![], vec![5]]);
+        assert_eq!((totals.samples, totals.threads, totals.unattributed), (3, 2, 2));
+    }
+}
