@@ -7,6 +7,7 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
+use super::collect::Stats;
 use super::scribe::Totals;
 use crate::trace::{Metadata, Value};
 
@@ -56,7 +57,8 @@ pub(super) fn count(control: &ControlBlock, counter: Counter) -> u64 {
 /// Samples lost for whatever reason, while sampling was on.
 pub(super) fn lost(control: &ControlBlock) -> u64 {
     let during = LOSSES.iter().filter(|(counter, _)| *counter != Counter::Off);
-    during.map(|(counter, _)| count(control, *counter)).sum()
+    // The counters lie where the target may write anything.
+    during.map(|(counter, _)| count(control, *counter)).fold(0, u64::saturating_add)
 }
 
 /// All that the trailer tells.
@@ -82,8 +84,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
     pub(super) threads_seen: usize,
-    /// Log records that were never committed.
-    pub(super) holes: u64,
+    /// What the rotations met.
+    pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
     /// Stops of a thread at attach, in nanoseconds.
@@ -124,8 +126,10 @@ impl Reckoning<'_> {
         for (counter, name) in LOSSES {
             set(&format!("lost.{name}"), count(self.control, counter));
         }
-        set("lost.log holes", self.holes);
+        set("lost.log holes", self.storage.holes);
+        set("lost.log records unreadable", self.storage.unreadable);
         set("lost.kernel ring full", self.kernel_lost);
+        set("lost.thread unknown", self.totals.unattributed);
         for (counter, name) in [
             (Counter::DroppedTrace, "dropped_traces"),
             (Counter::DuplicateEvent, "duplicate_events"),
@@ -139,6 +143,9 @@ impl Reckoning<'_> {
         ] {
             set(name, count(self.control, counter));
         }
+        set("rotations", self.storage.rotations);
+        set("quarantined_tables", self.storage.quarantines);
+        set("samples_without_stack", self.storage.orphans);
         if let Some(ns) = self.detach_stopped_ns {
             set("detach_stopped_ns", ns);
         }
@@ -200,13 +207,21 @@ impl Reckoning<'_> {
         let mut parts: Vec<String> = LOSSES
             .iter()
             .map(|(counter, name)| (count(self.control, *counter), *name))
-            .chain([(self.holes, "log holes"), (self.kernel_lost, "kernel ring full")])
+            .chain([
+                (self.storage.holes, "log holes"),
+                (self.storage.unreadable, "log records unreadable"),
+                (self.kernel_lost, "kernel ring full"),
+                (self.totals.unattributed, "thread unknown"),
+            ])
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
         let dropped = count(self.control, Counter::DroppedTrace);
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
+        }
+        if self.storage.orphans > 0 {
+            parts.push(format!("{} kept without their stack (not found)", self.storage.orphans));
         }
         if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
     }
@@ -233,7 +248,11 @@ impl Reckoning<'_> {
         if let Some(system) = self.system_ns {
             explain(system, "in the kernel, which was not sampled");
         }
-        let lost = lost(self.control) + self.holes + self.kernel_lost;
+        let lost = lost(self.control)
+            .saturating_add(self.storage.holes)
+            .saturating_add(self.storage.unreadable)
+            .saturating_add(self.kernel_lost)
+            .saturating_add(self.totals.unattributed);
         explain(lost.saturating_mul(self.period_ns), "lost");
         if missing > self.period_ns {
             // An inherited event starts with a whole period, so a thread that ends within its first

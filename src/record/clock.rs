@@ -21,6 +21,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) struct Clock {
     mode: ClockMode,
+    start_ns: u64,
     before: Reading,
     after: Reading,
 }
@@ -34,7 +35,7 @@ impl Clock {
     /// Reads both clocks for the first time.
     pub(super) fn start(mode: ClockMode) -> Self {
         let now = read(mode);
-        Self { mode, before: now, after: now }
+        Self { mode, start_ns: now.monotonic_ns, before: now, after: now }
     }
 
     /// Reads both clocks again. Samples taken since the call before can be converted now.
@@ -43,9 +44,10 @@ impl Clock {
         self.after = read(self.mode);
     }
 
-    /// The CLOCK_MONOTONIC time of a sample.
+    /// The CLOCK_MONOTONIC time of a sample: never before the start nor after the last reading,
+    /// whatever stands in a record that the target can write.
     pub(super) fn monotonic_ns(&self, ticks: u64) -> u64 {
-        convert(self.before, self.after, ticks)
+        convert(self.before, self.after, ticks).clamp(self.start_ns, self.after.monotonic_ns)
     }
 }
 
@@ -121,6 +123,15 @@ mod tests {
         check(3_000, 51_000);
         check(3_200, 51_100);
         check(800, 49_900);
+    }
+
+    #[test]
+    fn a_sample_lies_within_the_recording() {
+        let reading = |ticks, monotonic_ns| Reading { ticks, monotonic_ns };
+        let (before, after) = (reading(1_000, 50_000), reading(3_000, 51_000));
+        let clock = Clock { mode: ClockMode::Tsc, start_ns: 49_950, before, after };
+        let times = [0, 910, 2_000, 3_001, u64::MAX].map(|ticks| clock.monotonic_ns(ticks));
+        assert_eq!(times, [49_950, 49_955, 50_500, 51_000, 51_000]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The thread that symbolizes and writes, so that the collector never waits for a debug file.
 //!
 //! # Invariants
-//! - The queue is bounded: when writing falls behind, collecting waits, tables fill, and what does
-//!   not fit is counted by the handlers.
+//! - The queue is bounded: when writing falls behind, collecting waits, tables and buffers fill,
+//!   and what does not fit is counted by the handlers and by the kernel. Only collecting waits:
+//!   the recorder goes on watching the target.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -35,6 +36,8 @@ pub(super) struct Totals {
     pub(super) reasons: [u64; EndReason::ALL.len()],
     /// Threads that have samples.
     pub(super) threads: u64,
+    /// Samples of a thread that was never told of: not written.
+    pub(super) unattributed: u64,
     /// Bytes of the data file and of the index file.
     pub(super) bytes: (u64, u64),
 }
@@ -48,6 +51,8 @@ pub(super) struct Scribe {
 
 #[derive(Default)]
 struct Shared {
+    /// Batches sent and not yet written.
+    waiting: AtomicUsize,
     bytes: AtomicU64,
     failed: AtomicBool,
 }
@@ -73,9 +78,17 @@ impl Scribe {
     /// Hands over a batch; waits while the queue is full.
     pub(super) fn send(&self, batch: Batch) {
         if let Some(queue) = &self.queue {
+            // Relaxed: only this thread adds, so what it reads is never too low.
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
             // A closed queue is a failed writer; `finish` tells why.
             let _ = queue.send(batch);
         }
+    }
+
+    /// The next batch would have to wait. Who has other duties leaves the samples where they are.
+    pub(super) fn is_busy(&self) -> bool {
+        // Relaxed: see `send`; a batch that is taken out meanwhile makes room.
+        self.shared.waiting.load(Ordering::Relaxed) >= QUEUE
     }
 
     /// Bytes written so far, both files.
@@ -128,6 +141,8 @@ struct Work {
     addresses: Arc<AddressMap>,
     /// The trace's id and the kernel's, by key.
     threads: HashMap<Key, (ThreadId, i32)>,
+    /// Of them, those that have samples.
+    sampled: HashSet<ThreadId>,
     totals: Totals,
     /// Time of the latest sample.
     last_ns: u64,
@@ -141,6 +156,7 @@ impl Work {
             names: Names::default(),
             addresses: Arc::default(),
             threads: HashMap::new(),
+            sampled: HashSet::new(),
             totals: Totals::default(),
             last_ns: 0,
         }
@@ -149,6 +165,8 @@ impl Work {
     fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Result<Finished, TraceError> {
         while let Ok(batch) = batches.recv() {
             self.write(batch)?;
+            // Relaxed: a count.
+            shared.waiting.fetch_sub(1, Ordering::Relaxed);
             let (data, index) = self.writer.bytes_written();
             // Relaxed: for the eye.
             shared.bytes.store(data + index, Ordering::Relaxed);
@@ -212,17 +230,24 @@ impl Work {
                 if let Some((id, _)) = self.threads.remove(&key)
                     && !self.threads.values().any(|(other, _)| *other == id)
                 {
-                    self.writer.thread_exit(id, time_ns)?;
+                    self.end_thread(id, time_ns)?;
                 }
             }
         }
         Ok(())
     }
 
+    fn end_thread(&mut self, id: ThreadId, time_ns: u64) -> Result<(), TraceError> {
+        self.sampled.remove(&id);
+        self.writer.thread_exit(id, time_ns)
+    }
+
     fn write_new_thread(&mut self, key: Key, tid: i32, name: String) -> Result<(), TraceError> {
         let reused = self.threads.remove(&key);
         if let Some((old, _)) = reused {
-            self.writer.thread_exit(old, self.last_ns)?;
+            // Its other keys are told of next.
+            self.threads.retain(|_, (other, _)| *other != old);
+            self.end_thread(old, self.last_ns)?;
         } else if let Some(known) = self.threads.values().find(|(_, other)| *other == tid) {
             // A thread that was met before it claimed its slot.
             self.threads.insert(key, *known);
@@ -235,6 +260,7 @@ impl Work {
 
     fn write_sample(&mut self, logged: &Logged, stack: &[LocationId]) -> Result<(), TraceError> {
         let Some((thread, _)) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+            self.totals.unattributed += 1;
             return Ok(());
         };
         self.last_ns = self.last_ns.max(logged.time);
@@ -243,7 +269,7 @@ impl Work {
         if let Some(count) = self.totals.reasons.get_mut(usize::from(logged.reason)) {
             *count += 1;
         }
-        self.totals.threads = self.totals.threads.max(u64::from(thread.0) + 1);
+        self.totals.threads += u64::from(self.sampled.insert(thread));
         let sample = Sample {
             time_ns: logged.time,
             trace_id: logged.trace_id,
@@ -257,5 +283,70 @@ impl Work {
             tags: [0; 10],
         };
         self.writer.sample(thread, &sample, stack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{self, WriterOptions};
+
+    fn seen(slot: u32, tid: i32) -> ThreadNews {
+        ThreadNews::Seen { key: (slot, 0), tid, name: "worker".to_string() }
+    }
+
+    fn sample(slot: u32, time: u64) -> Logged {
+        Logged { slot, time, weight: 1, ..Logged::default() }
+    }
+
+    /// Writes the batches; the totals, and the times of each thread's samples as they are read.
+    fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+        let scribe = Scribe::start(writer, 1).unwrap();
+        batches.into_iter().for_each(|batch| scribe.send(batch));
+        let totals = scribe.finish().unwrap().close(Metadata::new()).unwrap();
+        let times = |thread: &trace::ThreadTrace| {
+            let mut times = Vec::new();
+            thread.for_each_sample(&mut |sample, _| times.push(sample.time_ns));
+            times
+        };
+        (totals, trace::load(&path).unwrap().threads.iter().map(times).collect())
+    }
+
+    #[test]
+    fn a_thread_id_that_is_reused_is_another_thread_under_all_its_keys() {
+        let news = || vec![seen(1, 7), seen(20_000, 7)];
+        let (totals, threads) = written(vec![
+            Batch {
+                threads: news(),
+                samples: vec![sample(1, 5), sample(20_000, 6)],
+                ..Batch::default()
+            },
+            Batch {
+                threads: news(),
+                samples: vec![sample(1, 8), sample(20_000, 9)],
+                ..Batch::default()
+            },
+        ]);
+        assert_eq!(threads, [[5, 6], [8, 9]]);
+        assert_eq!((totals.samples, totals.threads), (4, 2));
+    }
+
+    #[test]
+    fn a_thread_ends_after_its_last_key_and_unknown_ones_are_counted() {
+        let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
+        let (totals, threads) = written(vec![
+            Batch {
+                threads: vec![seen(1, 7), seen(2, 7), seen(3, 8), seen(4, 9), gone(1)],
+                samples: vec![sample(1, 5), sample(4, 5), sample(99, 5)],
+                ..Batch::default()
+            },
+            Batch { threads: vec![gone(2)], samples: vec![sample(2, 6)], ..Batch::default() },
+            Batch { samples: vec![sample(2, 7)], ..Batch::default() },
+        ]);
+        assert_eq!(threads, [vec![5, 6], vec![], vec![5]]);
+        assert_eq!((totals.samples, totals.threads, totals.unattributed), (3, 2, 2));
     }
 }

@@ -6,18 +6,20 @@
 //! - Whatever fails after the attach, the target is cured: on every path out of here, and by the
 //!   guardian if this process dies.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use traceprof_abi::layout::{AgentState, Counter};
+use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
 use super::account::{self, CpuClock, Reckoning};
 use super::attach::Attached;
-use super::batch::Batch;
+use super::batch::{Batch, CallTrace};
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::kernel::KernelEvents;
@@ -104,6 +106,14 @@ pub(super) struct Session<'a> {
     flush: Every,
     system_start_ns: u64,
     flushed_unknown: u64,
+    held: Held,
+}
+
+/// Hits in the kernel that belong to the next batch.
+#[derive(Default)]
+struct Held {
+    traces: Vec<CallTrace>,
+    samples: Vec<Sample>,
 }
 
 /// What the session is made of.
@@ -162,6 +172,7 @@ impl<'a> Session<'a> {
             flush: Every::new(FLUSH),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
+            held: Held::default(),
         })
     }
 
@@ -185,7 +196,7 @@ impl<'a> Session<'a> {
         let mut rotation = Every::new(ROTATION);
         let mut watch = Every::new(SIGNAL_WATCH);
         let mut tick = Every::new(TICK);
-        let mut first = self.send_addresses();
+        self.send_addresses();
         // A program that has just been started maps its libraries now.
         let settling = Instant::now() + Duration::from_secs(1);
         loop {
@@ -193,7 +204,9 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
-            if let Some(kernel) = &mut self.kernel {
+            if !self.scribe.is_busy()
+                && let Some(kernel) = &mut self.kernel
+            {
                 kernel.drain();
             }
             if stop.is_due() {
@@ -205,7 +218,7 @@ impl<'a> Session<'a> {
             if watch.is_due() && self.signal_is_taken() {
                 return End::SignalTaken;
             }
-            if std::mem::take(&mut first) || rotation.is_due() || self.collector.is_wanted() {
+            if !self.scribe.is_busy() && (rotation.is_due() || self.collector.is_wanted()) {
                 self.rotate();
             }
             if Instant::now() < settling {
@@ -264,20 +277,21 @@ impl<'a> Session<'a> {
         let mut batch = Batch { flush, threads: self.registry.news(), ..Batch::default() };
         let registry = &self.registry;
         let is_gone = |inner| registry.is_gone(inner);
+        let until_ns = monotonic_now_ns();
         if self.collector.rotate(&mut batch, &|_| false, &is_gone) {
             self.attached.modules.recycle();
         }
         self.grow();
         self.close_younger_events();
-        self.finish_batch(&mut batch);
+        self.finish_batch(&mut batch, until_ns);
         self.registry.retire(&mut batch.threads);
         if batch.flush || !batch.samples.is_empty() || !batch.threads.is_empty() {
             self.scribe.send(batch);
         }
     }
 
-    /// Times, and threads that only their samples tell of.
-    fn finish_batch(&mut self, batch: &mut Batch) {
+    /// Times, threads that only their samples tell of, and the kernel's hits up to `until_ns`.
+    fn finish_batch(&mut self, batch: &mut Batch, until_ns: u64) {
         self.clock.advance();
         let no_module = EndReason::NoModule as u16;
         for sample in &mut batch.samples {
@@ -289,16 +303,30 @@ impl<'a> Session<'a> {
             self.refresh.hasten();
         }
         self.registry.meet_samples(&batch.samples, &mut batch.threads);
-        if let Some(kernel) = &mut self.kernel {
-            let instance = self.collector.take_instance();
-            let (registry, news) = (&mut self.registry, &mut batch.threads);
-            let key = |tid: u32| registry.key_of(tid as i32, news);
-            let (traces, samples) = kernel.take(instance, key);
-            batch.traces.extend(traces);
-            batch.samples.extend(samples);
-        }
+        self.take_kernel(batch, until_ns);
         batch.samples.sort_by_key(|sample| (sample.slot, sample.generation, sample.time));
         batch.addresses = Some(Arc::clone(&self.addresses));
+    }
+
+    /// Hits of threads that the last scan missed are all in the buffers by now. Those after
+    /// `until_ns` are held back: the handlers' samples of that time come with the next batch, and
+    /// a thread's times must not go back.
+    fn take_kernel(&mut self, batch: &mut Batch, until_ns: u64) {
+        let Some(kernel) = &mut self.kernel else { return };
+        kernel.drain();
+        let instance = self.collector.take_instance();
+        let (registry, news) = (&mut self.registry, &mut batch.threads);
+        let (traces, samples) = kernel.take(instance, |tid| registry.key_of(tid as i32, news));
+        let held = std::mem::take(&mut self.held);
+        batch.traces.extend(held.traces);
+        batch.samples.extend(held.samples);
+        let (due, later): (Vec<_>, Vec<_>) =
+            samples.into_iter().partition(|sample| sample.time <= until_ns);
+        let needed: HashSet<u64> = later.iter().map(|sample| sample.trace_id).collect();
+        let kept = traces.iter().filter(|trace| needed.contains(&trace.id)).cloned().collect();
+        self.held = Held { traces: kept, samples: later };
+        batch.traces.extend(traces);
+        batch.samples.extend(due);
     }
 
     /// Keeps thread slots populated ahead of their use.
@@ -346,10 +374,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn send_addresses(&self) -> bool {
+    fn send_addresses(&self) {
         let addresses = Some(Arc::clone(&self.addresses));
         self.scribe.send(Batch { addresses, ..Batch::default() });
-        false
     }
 
     /// Turns sampling off, cures the target, collects what is left.
@@ -375,7 +402,7 @@ impl<'a> Session<'a> {
         let detached = self.attached.detach(end == End::Exited);
         let mut batch = Batch { flush: true, threads: self.registry.news(), ..Batch::default() };
         self.collector.finish(&mut batch);
-        self.finish_batch(&mut batch);
+        self.finish_batch(&mut batch, u64::MAX);
         self.scribe.send(batch);
         let finished = self.scribe.finish().map_err(super::output_error)?;
         Ok(Ended {
@@ -389,7 +416,7 @@ impl<'a> Session<'a> {
             threads_seen: self.registry.count_ever(),
             blocked: self.registry.blocked(),
             elapsed_ns,
-            holes: self.collector.stats.holes,
+            storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
@@ -410,7 +437,7 @@ pub(super) struct Ended {
     blocked: Vec<(i32, String)>,
     elapsed_ns: u64,
     threads_seen: usize,
-    holes: u64,
+    storage: super::collect::Stats,
     kernel_lost: u64,
 }
 
@@ -429,7 +456,7 @@ impl Ended {
             blocked: self.blocked.clone(),
             elapsed_ns: self.elapsed_ns,
             threads_seen: self.threads_seen,
-            holes: self.holes,
+            storage: self.storage,
             kernel_lost: self.kernel_lost,
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,

@@ -37,6 +37,8 @@ pub(super) struct Registry {
     data: DataSegment,
     same_namespace: bool,
     alive: BTreeMap<i32, Known>,
+    /// The last scan saw all threads.
+    is_scanned: bool,
     /// Threads with a slot, by key: thread id as the recorder sees it, and the name last told.
     keys: BTreeMap<Key, (i32, u32, String)>,
     /// Keys that the last scan missed; they are retired after the next rotation.
@@ -59,6 +61,7 @@ impl Registry {
             data,
             same_namespace,
             alive: BTreeMap::new(),
+            is_scanned: false,
             keys: BTreeMap::new(),
             leaving: Vec::new(),
             blocked: BTreeMap::new(),
@@ -139,14 +142,16 @@ impl Registry {
         let tids = match proc::tasks(self.pid) {
             Ok(tids) => tids,
             Err(error) => {
-                if error.kind() == io::ErrorKind::NotFound {
-                    self.alive.clear();
-                }
                 // Any other failure is ours (no descriptor left) and says nothing of the threads:
                 // to take them for gone would retire slots that are in use.
+                self.is_scanned = error.kind() == io::ErrorKind::NotFound;
+                if self.is_scanned {
+                    self.alive.clear();
+                }
                 return;
             }
         };
+        self.is_scanned = true;
         let tids: BTreeSet<i32> = tids.into_iter().collect();
         self.alive.retain(|tid, _| tids.contains(tid));
         for tid in tids {
@@ -156,8 +161,7 @@ impl Registry {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         self.alive.remove(&tid);
                     }
-                    // As above: what is known of it stays.
-                    Err(_) => {}
+                    Err(_) => self.is_scanned = false,
                 }
             }
         }
@@ -207,6 +211,7 @@ impl Registry {
 
     /// News of the threads that have slots, before a rotation.
     pub(super) fn news(&mut self) -> Vec<ThreadNews> {
+        self.leaving = self.missed();
         let mut news = Vec::new();
         let threads = self.data.threads();
         // Relaxed: counts; a slot that is claimed later comes with its samples.
@@ -223,15 +228,20 @@ impl Registry {
         {
             news.push(ThreadNews::Seen { key: *key, tid: *tid, name: name.clone() });
         }
-        self.leaving = self
-            .keys
-            .iter()
-            .filter(|(_, (tid, inner, _))| {
-                self.alive.get(tid).is_none_or(|known| known.inner != *inner)
-            })
-            .map(|(key, _)| *key)
-            .collect();
         news
+    }
+
+    /// Keys whose threads the last scan missed. Only those met before that scan count: a thread
+    /// that has claimed its slot since is younger than the scan, not gone.
+    fn missed(&self) -> Vec<Key> {
+        if !self.is_scanned {
+            return Vec::new();
+        }
+        let is_missed = |(tid, inner): (&i32, &u32)| {
+            self.alive.get(tid).is_none_or(|known| known.inner != *inner)
+        };
+        let missed = self.keys.iter().filter(|(_, (tid, inner, _))| is_missed((tid, inner)));
+        missed.map(|(key, _)| *key).collect()
     }
 
     /// Samples may come from threads that claimed their slot after [`Self::news`].
@@ -288,5 +298,63 @@ impl Registry {
             (slot.event.load(Ordering::Relaxed), slot.other_event.load(Ordering::Relaxed))
         });
         pairs.filter(|(one, other)| *one != 0 && *other != 0).map(|(a, b)| a.max(b) - 1).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout;
+
+    use super::*;
+    use crate::record::shm::Shared;
+
+    fn registry() -> Registry {
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        data.control().slots_limit.store(8, Ordering::Relaxed);
+        Registry::new(std::process::id() as i32, data).unwrap()
+    }
+
+    #[test]
+    fn only_a_thread_that_is_not_there_is_gone() {
+        for same_namespace in [true, false] {
+            let mut registry = registry();
+            registry.same_namespace &= same_namespace;
+            // Not scanned: a thread that is younger than the last scan is not gone.
+            let own = proc::status(registry.pid).unwrap().inner_pid as u32;
+            assert!(!registry.is_gone(own));
+            assert!(registry.is_gone(u32::MAX >> 1));
+        }
+    }
+
+    #[test]
+    fn a_slot_is_retired_one_rotation_after_its_thread_was_missed() {
+        let mut registry = registry();
+        registry.scan(true);
+        let own = *registry.alive.keys().next().unwrap();
+        let threads = registry.data.threads();
+        let inner = registry.alive[&own].inner;
+        let (mine, dead) = (threads.claim(inner).unwrap(), threads.claim(1 << 30).unwrap());
+        let mut news = registry.news();
+        assert_eq!(news.len(), 2, "{news:?}");
+        news.clear();
+        registry.retire(&mut news);
+        assert!(news.is_empty(), "claimed after the scan, for all that is known: {news:?}");
+        registry.scan(false);
+        registry.news();
+        registry.retire(&mut news);
+        let key = (dead as u32, 0);
+        assert!(
+            matches!(news[..], [ThreadNews::Gone { key: gone, .. }] if gone == key),
+            "{news:?}"
+        );
+        assert_eq!((threads.find(inner), threads.find(1 << 30)), (Some(mine), None));
+        // A late sample of the dead thread meets a slot that has another owner, born after the scan.
+        assert_eq!(threads.claim(inner + 1), Some(dead));
+        let late = Sample { slot: key.0, tid: 1 << 30, ..Sample::default() };
+        registry.meet_samples(&[late], &mut news);
+        registry.news();
+        registry.retire(&mut news);
+        assert_eq!(threads.find(inner + 1), Some(dead));
     }
 }

@@ -5,6 +5,7 @@
 //!   many there are; beyond that every block is ended.
 //! - Times of a thread never go back: an earlier one is raised to the last and counted.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -118,7 +119,9 @@ pub struct TraceWriter {
     options: WriterOptions,
     output: Output,
     tables: Tables,
-    threads: Vec<ThreadState>,
+    /// Threads that have not ended, by id: what ended costs no memory.
+    threads: BTreeMap<u32, ThreadState>,
+    threads_ever: u32,
     metadata: u32,
     mapped: u32,
     truncated: Option<LocationId>,
@@ -167,7 +170,8 @@ impl TraceWriter {
             output: Output::new(data, index, salt, options.compress)?,
             options,
             tables: Tables::default(),
-            threads: Vec::new(),
+            threads: BTreeMap::new(),
+            threads_ever: 0,
             metadata: 0,
             mapped: 0,
             truncated: None,
@@ -214,10 +218,10 @@ impl TraceWriter {
 
     /// The id of a new thread: threads are never equal, since the kernel reuses thread ids.
     pub fn thread(&mut self, t: &Thread) -> Result<ThreadId, TraceError> {
-        let id = next_id(self.threads.len())?;
+        let id = next_id(self.threads_ever as usize)?;
         let name = self.tables.string(&t.name)?;
         self.tables.block.push(&Neutral::Thread { id, tid: t.tid, pid: t.pid, name });
-        self.threads.push(ThreadState {
+        let state = ThreadState {
             pid: t.pid,
             tid: t.tid,
             last_ns: 0,
@@ -226,7 +230,9 @@ impl TraceWriter {
             intervals: Box::default(),
             main: Stream::new(id),
             side: None,
-        });
+        };
+        self.threads.insert(id, state);
+        self.threads_ever += 1;
         self.write_full_frame()?;
         Ok(ThreadId(id))
     }
@@ -281,7 +287,7 @@ impl TraceWriter {
         let unrooted = if truncated { Some(self.truncated_location()?) } else { None };
         let sites = self.tables.sites();
         // Looked up above.
-        let Some(state) = self.threads.get_mut(thread.0 as usize) else { return Ok(()) };
+        let Some(state) = self.threads.get_mut(&thread.0) else { return Ok(()) };
         let waiting_bytes = state.pending();
         if !stack.is_empty() {
             note_interval(state, &sample, period_ns);
@@ -319,14 +325,18 @@ impl TraceWriter {
         })
     }
 
-    /// Notes that a thread ended; ends its open calls.
+    /// Notes that a thread ended; ends its open calls. Nothing of it may follow: its id is unknown
+    /// from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         let period_ns = self.period_ns;
         self.change(thread, |state| {
             state.close(period_ns, false);
             state.main.begin(period_ns);
             state.main.point(Point::ThreadExit { time_ns });
-        })
+        })?;
+        let Some(mut state) = self.threads.remove(&thread.0) else { return Ok(()) };
+        let ended: Vec<_> = state.streams().filter_map(Stream::end_block).collect();
+        ended.into_iter().try_for_each(|block| self.add(block))
     }
 
     /// Writes all that waits: after this others can read everything so far.
@@ -353,20 +363,20 @@ impl TraceWriter {
     /// Ends the open calls, marked as unfinished, and both files.
     pub fn finish(mut self) -> Result<Written, TraceError> {
         let period_ns = self.period_ns;
-        for state in &mut self.threads {
+        for state in self.threads.values_mut() {
             let before = state.pending();
             state.close(period_ns, true);
             self.pending += state.pending() - before;
         }
         self.flush()?;
-        self.output.finish(self.samples, self.threads.len() as u32)?;
+        self.output.finish(self.samples, self.threads_ever)?;
         let (data_bytes, index_bytes) = self.output.bytes();
         Ok(Written { data_bytes, index_bytes })
     }
 
     fn state(&mut self, thread: ThreadId) -> Result<&mut ThreadState, TraceError> {
         let unknown = TraceError::UnknownId { kind: "thread", id: thread.0 };
-        self.threads.get_mut(thread.0 as usize).ok_or(unknown)
+        self.threads.get_mut(&thread.0).ok_or(unknown)
     }
 
     fn change(
@@ -414,17 +424,10 @@ impl TraceWriter {
     }
 
     fn end_blocks(&mut self) -> Result<(), TraceError> {
-        for place in 0..self.threads.len() {
-            if self.threads[place].pending() == 0 {
-                continue;
-            }
-            let ended: Vec<_> =
-                self.threads[place].streams().filter_map(Stream::end_block).collect();
-            for block in ended {
-                self.add(block)?;
-            }
-        }
-        Ok(())
+        let waiting = self.threads.values_mut().filter(|state| state.pending() > 0);
+        let ended: Vec<_> =
+            waiting.flat_map(|state| state.streams().filter_map(Stream::end_block)).collect();
+        ended.into_iter().try_for_each(|block| self.add(block))
     }
 
     fn add(&mut self, block: super::stream::Block) -> Result<(), TraceError> {

@@ -79,8 +79,15 @@ fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
     let mut expected: Expected = vec![Vec::new(); THREADS];
     let mut stacks = vec![Vec::new(); THREADS];
     let mut now = 1u64 << 40;
+    let mut ended = [false; THREADS];
     for step in steps {
         match step {
+            Step::Sample { thread, .. } | Step::Gap { thread, .. } | Step::Exit { thread }
+                if ended[*thread] =>
+            {
+                let refused = writer.thread_exit(threads[*thread], now);
+                assert!(matches!(refused, Err(TraceError::UnknownId { kind: "thread", .. })));
+            }
             Step::Sample { thread, keep, rest, sample } => {
                 now += sample.time_ns;
                 let sample = Sample { time_ns: now, ..sample.clone() };
@@ -95,7 +102,10 @@ fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
             Step::Gap { thread, length_ns } => {
                 writer.gap(threads[*thread], now, now + length_ns).unwrap();
             }
-            Step::Exit { thread } => writer.thread_exit(threads[*thread], now).unwrap(),
+            Step::Exit { thread } => {
+                ended[*thread] = true;
+                writer.thread_exit(threads[*thread], now).unwrap();
+            }
             Step::Flush => writer.flush().unwrap(),
         }
     }
