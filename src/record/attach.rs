@@ -5,6 +5,7 @@
 //! - Dropped without [`Attached::detach`], it cures the target all the same.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -197,6 +198,11 @@ impl Attached {
     /// The data segment.
     pub(super) fn data(&self) -> DataSegment {
         self.data.as_data()
+    }
+
+    /// The agent's addresses in the target.
+    pub(super) fn span(&self) -> Range<u64> {
+        self.base..self.base + layout::SPAN
     }
 
     /// The tables segment, as the handlers see it.

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use traceprof_abi::layout::DEPTH_MAX;
@@ -49,6 +50,7 @@ pub(super) struct KernelEvents {
     /// The event whose hits count, by thread and core.
     accepted: HashMap<(u32, u32), u64>,
     hits: Vec<Hit>,
+    own: Range<u64>,
     instance: u32,
     /// Hits that found a buffer full.
     pub(super) lost: u64,
@@ -102,6 +104,7 @@ impl KernelEvents {
             traces: HashMap::new(),
             accepted: HashMap::new(),
             hits: Vec::new(),
+            own: 0..0,
             instance: 0,
             lost: 0,
         };
@@ -176,6 +179,11 @@ impl KernelEvents {
     }
 
     fn hit(&mut self, interrupted: &Interrupted<'_>, snapshot: &Snapshot<'_>) {
+        // The handler's own system calls: the signalling family, whose timer has just been forwarded,
+        // has counted their time already.
+        if self.own.contains(&interrupted.registers.pc) {
+            return;
+        }
         // A thread that was found after it had inherited an event has two on each core, and so have
         // the threads that it starts: one of them counts.
         let place = (interrupted.tid, interrupted.cpu);
@@ -235,9 +243,10 @@ impl KernelEvents {
         (traces, samples)
     }
 
-    /// The first instance id; before any hit.
-    pub(super) fn start(&mut self, instance: u32) {
+    /// The first instance id, before any hit, and the agent's own addresses in the target.
+    pub(super) fn start(&mut self, instance: u32, own: Range<u64>) {
         self.instance = instance;
+        self.own = own;
     }
 }
 

@@ -186,7 +186,10 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
     let reason = match (ended.end, target) {
         (End::Asked | End::Output, _) | (End::Exited, Target::Command(_)) => None,
         (End::Exited, Target::Pid(_)) => Some("the target exited"),
-        (End::Executed, _) => Some("the target executed another program"),
+        (End::Executed, _) => Some(
+            "the target executed another program; record that one by its pid, or start it without \
+             its wrapper",
+        ),
         (End::SignalTaken, _) => Some(
             "the application took SIGTRAP for itself; sampling was stopped before it could be hit",
         ),

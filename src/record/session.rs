@@ -472,7 +472,7 @@ fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelE
     }
     match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
         Ok(mut kernel) => {
-            kernel.start(parts.collector.take_instance());
+            kernel.start(parts.collector.take_instance(), parts.attached.span());
             Some(kernel)
         }
         Err(error) => {
