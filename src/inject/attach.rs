@@ -47,7 +47,7 @@ pub(super) fn attach(
 ) -> Result<AttachReport, InjectError> {
     match maps_and_starts(plan, data, held) {
         Ok(report) => Ok(report),
-        Err(error) if error.is_gone() => Err(error),
+        Err(InjectError::Executed) => Err(InjectError::Executed),
         // Whatever failed, it failed because the target ended.
         Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
         Err(error) => match cure::cure(plan, data, cure::PATIENCE) {
@@ -97,9 +97,28 @@ fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
     }
 }
 
+/// As [`with_a_listed_thread`], with a new list when all of a list's threads have ended meanwhile:
+/// in a process of threads that live for a millisecond that is an ordinary case.
+fn with_a_thread(
+    plan: &AttachPlan,
+    mappings: &[Mapping],
+    work: &(impl Fn(Stopped) -> Result<Used, InjectError> + Sync),
+) -> Result<Used, InjectError> {
+    const LISTS_MAX: usize = 20;
+    let mut outcome = with_a_listed_thread(plan, mappings, work);
+    for _ in 1..LISTS_MAX {
+        match outcome {
+            Err(InjectError::Gone) => identity::check(plan.pid, plan.start_time)?,
+            outcome => return outcome,
+        }
+        outcome = with_a_listed_thread(plan, mappings, work);
+    }
+    outcome
+}
+
 /// Stops the best thread that lets itself be stopped and hands it to `work`. Each attempt runs in
 /// a thread of its own, whose end lets go of a tracee that would not stop: nothing else does.
-fn with_a_thread(
+fn with_a_listed_thread(
     plan: &AttachPlan,
     mappings: &[Mapping],
     work: &(impl Fn(Stopped) -> Result<Used, InjectError> + Sync),
@@ -113,7 +132,8 @@ fn with_a_thread(
         });
         match outcome {
             Ok(Ok(used)) => return Ok(used),
-            // Nothing was mapped: the thread went away before it was set going.
+            // The thread went away before it was set going; another one does as well.
+            Ok(Err(InjectError::Gone)) => last = InjectError::Gone,
             Ok(Err(error)) => return Err(error),
             Err(NotStopped::Timeout) => {
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);

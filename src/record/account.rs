@@ -235,7 +235,16 @@ impl Reckoning<'_> {
             seconds(self.sampled_ns()),
             percent(self.sampled_ns(), self.cpu_ns),
         );
-        let Some(mut missing) = self.cpu_ns.checked_sub(self.sampled_ns()) else { return text };
+        let Some(mut missing) = self.cpu_ns.checked_sub(self.sampled_ns()) else {
+            if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {
+                // The signalling events' timers never expire while their own signal is delivered, so
+                // they count that time as user time; the kernel's events see it as well.
+                text.push_str(
+                    "; what is above is the cost of the signals, seen by both event families",
+                );
+            }
+            return text;
+        };
         let mut known = Vec::new();
         let mut explain = |ns: u64, what: &str| {
             let part = ns.min(missing);

@@ -33,6 +33,13 @@ use crate::proc;
 
 /// How long the loop sleeps at most.
 const NAP: Duration = Duration::from_millis(10);
+/// The same in the first moments: a program that has just been started maps its libraries in its
+/// first milliseconds, and samples in them find no table until they are seen.
+const START_NAP: Duration = Duration::from_millis(1);
+/// The first moments.
+const STARTING: Duration = Duration::from_millis(50);
+/// As long as this the mappings are read in every turn of the loop.
+const SETTLING: Duration = Duration::from_secs(1);
 /// Between two rotations, unless a table fills up before.
 const ROTATION: Duration = Duration::from_millis(100);
 /// Between two looks at whether the application took our signal away.
@@ -198,9 +205,10 @@ impl<'a> Session<'a> {
         let mut tick = Every::new(TICK);
         self.send_addresses();
         // A program that has just been started maps its libraries now.
-        let settling = Instant::now() + Duration::from_secs(1);
+        let settling = Instant::now() + SETTLING;
+        let starting = Instant::now() + STARTING;
         loop {
-            if self.nap() {
+            if self.nap(if Instant::now() < starting { START_NAP } else { NAP }) {
                 return End::Exited;
             }
             self.cpu.advance();
@@ -234,9 +242,9 @@ impl<'a> Session<'a> {
     }
 
     /// Sleeps a little; true when the target is gone.
-    fn nap(&self) -> bool {
+    fn nap(&self, length: Duration) -> bool {
         let mut wait = [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(NAP).unwrap_or(PollTimeout::ZERO);
+        let timeout = PollTimeout::try_from(length).unwrap_or(PollTimeout::ZERO);
         // An interruption is a signal that asks for the end; the loop sees it.
         poll(&mut wait, timeout).is_ok_and(|ready| ready > 0)
     }
