@@ -294,3 +294,68 @@ impl Reckoning<'_> {
 fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout;
+
+    use super::*;
+    use crate::record::shm::Shared;
+
+    const MS: u64 = 1_000_000;
+
+    fn check(change: impl FnOnce(&mut Reckoning<'_>), expected: &str) {
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let totals = Totals { samples: 90, weight: 90, ..Totals::default() };
+        let mut reckoning = Reckoning {
+            control: data.control(),
+            totals: &totals,
+            period_ns: MS,
+            kernel: false,
+            cpu_ns: 100 * MS,
+            system_ns: None,
+            blocked_ns: 0,
+            blocked: Vec::new(),
+            elapsed_ns: 200 * MS,
+            storage: Stats::default(),
+            threads_seen: 1,
+            kernel_lost: 0,
+            attach_stops_ns: Vec::new(),
+            detach_stopped_ns: None,
+        };
+        change(&mut reckoning);
+        let text = reckoning.cpu();
+        let rest = text.split_once("; the rest: ").map_or("", |(_, rest)| rest);
+        assert_eq!(rest, expected, "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_explained_once() {
+        let short = "in threads or remainders shorter than the period of 1.0 ms (a higher --freq \
+                     sees them)";
+        check(|_| {}, &format!("0.010 s {short}"));
+        check(
+            |it| it.blocked_ns = 4 * MS,
+            &format!("0.004 s in threads that block the signal, 0.006 s {short}"),
+        );
+        check(|it| it.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
+        check(|it| it.storage.holes = 10, "0.010 s lost");
+        check(|it| it.kernel_lost = 10, "0.010 s lost");
+        check(|it| it.cpu_ns = 80 * MS, "");
+        check(|it| it.system_ns = Some(9 * MS), "0.009 s in the kernel, which was not sampled");
+    }
+
+    #[test]
+    fn scribbled_counters_are_only_wrong() {
+        let scribble = |reckoning: &mut Reckoning<'_>| {
+            for counter in &reckoning.control.counters {
+                counter.store(u64::MAX, Ordering::Relaxed);
+            }
+            assert_eq!(lost(reckoning.control), u64::MAX);
+            assert!(!reckoning.lines().is_empty());
+            assert!(!reckoning.metadata().is_empty());
+        };
+        check(scribble, "0.010 s lost");
+    }
+}

@@ -305,3 +305,57 @@ fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
     }
     ranges
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, end: u64, path: &str) -> Mapping {
+        Mapping {
+            start,
+            end,
+            read: true,
+            write: true,
+            exec: false,
+            shared: false,
+            file_offset: 0,
+            device: (0, 0),
+            inode: 0,
+            path: path.into(),
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn the_main_stack_may_grow_down_to_its_neighbour() {
+        let (top, own) = (0x7fff_0000_0000, 0x100..0x200);
+        let stack = mapping(top - 0x2000, top, "[stack]");
+        let far = mapping(0x1000, 0x2000, "");
+        let near = mapping(0x1000, top - 0x10_0000, "");
+        let agents = mapping(0x100, 0x200, "");
+        let guard = Mapping { read: false, ..mapping(0x3000, 0x4000, "") };
+        let of = |mappings: &[&Mapping]| {
+            let mappings: Vec<Mapping> = mappings.iter().copied().cloned().collect();
+            writable(&mappings, &own)
+        };
+        assert_eq!(
+            of(&[&agents, &far, &guard, &stack]),
+            [(0x1000, 0x2000), (top - (8 << 20), top)]
+        );
+        let near_end = top - 0x10_0000;
+        assert_eq!(of(&[&near, &stack]), [(0x1000, near_end), (near_end, top)]);
+    }
+
+    #[test]
+    fn the_bias_is_that_of_the_segment_a_mapping_begins_in() {
+        // As linkers lay files out: each segment a page further from its offset than the last.
+        let loads = Loads(vec![(0..0x1800, 0), (0x1000..0x3000, 0x1000), (0x3000..0x3400, 0x2000)]);
+        let at = |start, file_offset| {
+            loads.bias(&Mapping { file_offset, ..mapping(start, start + 0x1000, "lib") })
+        };
+        let base = 0x5000_0000_0000;
+        assert_eq!(at(base, 0), base);
+        assert_eq!(at(base + 0x2000, 0x1000), base, "of two segments in one page the later counts");
+        assert_eq!(at(base + 0x5000, 0x3000), base);
+    }
+}

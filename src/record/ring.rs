@@ -106,3 +106,55 @@ impl Drop for Ring {
         unsafe { libc::munmap(self.base.as_ptr().cast(), PAGE + self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer of one page without a kernel behind it.
+    fn ring(head: u64, tail: u64, bytes: impl Fn(u64) -> u8) -> Ring {
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let ring = Ring { base: NonNull::new(base.cast()).unwrap(), len: PAGE };
+        for at in tail..head {
+            // SAFETY: within the second page.
+            let place = unsafe { ring.base.as_ptr().add(PAGE + at as usize % PAGE) };
+            // SAFETY: mapped, and nobody else has it.
+            unsafe { place.write(bytes(at - tail)) };
+        }
+        ring.word(DATA_TAIL).store(tail, Ordering::Relaxed);
+        ring.word(DATA_HEAD).store(head, Ordering::Relaxed);
+        ring
+    }
+
+    fn drained(ring: &mut Ring) -> Vec<Vec<u8>> {
+        let mut records = Vec::new();
+        ring.drain(|record| records.push(record.to_vec()));
+        records
+    }
+
+    #[test]
+    fn records_around_the_end_are_whole() {
+        let tail = 3 * PAGE as u64 - 20;
+        // Two records of 24 bytes; the first one lies across the end.
+        let byte = |at: u64| if at % 24 == 6 { 24 } else { (at % 24 > 7) as u8 * at as u8 };
+        let mut ring = ring(tail + 48, tail, byte);
+        let expected: Vec<Vec<u8>> =
+            (0..2).map(|record| (record * 24..record * 24 + 24).map(byte).collect()).collect();
+        assert_eq!(drained(&mut ring), expected);
+        assert_eq!(ring.word(DATA_TAIL).load(Ordering::Relaxed), tail + 48);
+        assert!(drained(&mut ring).is_empty());
+    }
+
+    #[test]
+    fn garbage_is_skipped() {
+        for size in [0, 7, 255] {
+            let mut ring = ring(40, 0, |at| if at == 6 { size } else { 0 });
+            assert!(drained(&mut ring).is_empty());
+            assert_eq!(ring.word(DATA_TAIL).load(Ordering::Relaxed), 40);
+        }
+    }
+}

@@ -357,4 +357,16 @@ mod tests {
         registry.retire(&mut news);
         assert_eq!(threads.find(inner + 1), Some(dead));
     }
+
+    #[test]
+    fn the_younger_of_two_events_is_closed() {
+        let registry = registry();
+        let threads = registry.data.threads();
+        for (tid, event, other) in [(1, 8, 3), (2, 4, 9), (3, 6, 0)] {
+            let slot = &threads.slots[threads.claim(tid).unwrap()];
+            slot.event.store(event, Ordering::Relaxed);
+            slot.other_event.store(other, Ordering::Relaxed);
+        }
+        assert_eq!(registry.younger_events(), BTreeSet::from([7, 8]));
+    }
 }
