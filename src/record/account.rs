@@ -323,6 +323,7 @@ mod tests {
             kernel_lost: 0,
             attach_stops_ns: Vec::new(),
             detach_stopped_ns: None,
+            is_gone: false,
         };
         change(&mut reckoning);
         let text = reckoning.cpu();

@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use traceprof_abi::layout::{self, ClockMode, MAGIC};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::table;
@@ -63,6 +65,7 @@ pub(super) struct Attached {
     pub(super) setup: Setup,
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
+    pid: i32,
     base: u64,
     entries: image::Entries,
     data: Shared,
@@ -108,6 +111,7 @@ impl Attached {
             stops_ns: Vec::new(),
             setup: before.setup,
             is_parked: before.hold_fd.is_some(),
+            pid: before.pid,
             base,
             entries,
             data,
@@ -253,7 +257,11 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.detach(false);
+        if self.is_parked {
+            // A program of ours that has not run its first instruction: there is nothing to cure.
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
+        self.detach(self.is_parked);
         for segment in [&self.data, &self.tables, &self.code] {
             segment.release();
         }

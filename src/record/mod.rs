@@ -5,6 +5,7 @@ mod attach;
 mod batch;
 mod clock;
 mod collect;
+mod ended;
 mod file;
 mod kernel;
 mod modules;
@@ -69,6 +70,7 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
     let mut session = Session::start(parts, options.duration, observer)?;
     opened.go_on();
+    session.note_release();
     stop.start(options.duration);
     session.announce(opened.command_pid());
     let end = session.run(&stop);

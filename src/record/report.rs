@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 
 use super::account::Reckoning;
+use super::ended::Ended;
 use super::perf::Setup;
-use super::session::{End, Ended};
+use super::session::End;
 use super::spawn::Started;
 use super::{Options, Target, clock};
 use crate::inject::{InjectError, Refusal};

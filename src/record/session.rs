@@ -17,15 +17,16 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
-use super::account::{self, CpuClock, Reckoning};
+use super::account::{self, CpuClock};
 use super::attach::Attached;
 use super::batch::{Batch, CallTrace};
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
+use super::ended::Ended;
 use super::kernel::KernelEvents;
 use super::modules::AddressMap;
 use super::perf::Events;
-use super::scribe::{Finished, Scribe};
+use super::scribe::Scribe;
 use super::stop::Stop;
 use super::threads::Registry;
 use super::{Event, Observer, Progress, RecordError};
@@ -196,6 +197,11 @@ impl<'a> Session<'a> {
             self.observer.event(Event::Notice(text));
         }
         self.tell_notices();
+    }
+
+    /// A program that was parked has been let go.
+    pub(super) fn note_release(&mut self) {
+        self.attached.is_parked = false;
     }
 
     /// Samples until the end.
@@ -427,49 +433,6 @@ impl<'a> Session<'a> {
             storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
-    }
-}
-
-/// A recording whose target is cured and whose samples are written.
-pub(super) struct Ended {
-    /// Why it ended.
-    pub(super) end: End,
-    /// The writer before its last words.
-    pub(super) finished: Finished,
-    /// How long the target was stopped for the cure, and what stays behind.
-    pub(super) detached: super::attach::Detached,
-    attached: Attached,
-    cpu_ns: u64,
-    system_ns: Option<u64>,
-    blocked_ns: u64,
-    blocked: Vec<(i32, String)>,
-    elapsed_ns: u64,
-    threads_seen: usize,
-    storage: super::collect::Stats,
-    kernel_lost: u64,
-}
-
-impl Ended {
-    /// The reckoning.
-    pub(super) fn reckoning(&self) -> Reckoning<'_> {
-        let setup = self.attached.setup;
-        Reckoning {
-            control: self.attached.data().control(),
-            totals: self.finished.totals(),
-            period_ns: setup.period_ns,
-            kernel: setup.kernel,
-            cpu_ns: self.cpu_ns,
-            system_ns: self.system_ns.filter(|_| !setup.kernel),
-            blocked_ns: self.blocked_ns,
-            blocked: self.blocked.clone(),
-            elapsed_ns: self.elapsed_ns,
-            threads_seen: self.threads_seen,
-            storage: self.storage,
-            kernel_lost: self.kernel_lost,
-            attach_stops_ns: self.attached.stops_ns.clone(),
-            detach_stopped_ns: self.detached.stopped_ns,
-            is_gone: matches!(self.end, End::Exited | End::Executed),
-        }
     }
 }
 

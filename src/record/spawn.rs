@@ -29,6 +29,8 @@ pub(super) struct Held {
 /// A child whose program is mapped.
 pub(super) struct Started {
     child: Child,
+    /// The program is parked before its first instruction until it is released.
+    parked: bool,
     /// Keeps the parked program waiting; a byte or its end lets it go on.
     release: Option<File>,
 }
@@ -117,7 +119,7 @@ impl Held {
         let spawned = self.spawning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let child = spawned.map_err(ExecError::Spawn)?;
         waited.map_err(ExecError::Wait)?;
-        Ok(Started { child, release: Some(self.release) })
+        Ok(Started { child, parked: self.parked.is_some(), release: Some(self.release) })
     }
 }
 
@@ -134,6 +136,18 @@ impl Started {
     pub(super) fn wait(&mut self) -> io::Result<ExitStatus> {
         self.release();
         self.child.wait()
+    }
+}
+
+impl Drop for Started {
+    /// A program that was never let go has not run its first instruction: it ends with the
+    /// recording that could not be had, instead of running unrecorded behind the user's back.
+    fn drop(&mut self) {
+        if self.release.is_some() && self.parked {
+            // It may have ended by itself; nobody else waits for it.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -1,0 +1,59 @@
+//! A recording that is over, before its last words are written.
+
+use super::account::Reckoning;
+use super::attach::{Attached, Detached};
+use super::collect::Stats;
+use super::scribe::Finished;
+use super::session::End;
+
+/// A recording whose target is cured and whose samples are written.
+pub(super) struct Ended {
+    /// Why it ended.
+    pub(super) end: End,
+    /// The writer before its last words.
+    pub(super) finished: Finished,
+    /// How long the target was stopped for the cure, and what stays behind.
+    pub(super) detached: Detached,
+    /// The agent, for its counters and its stops.
+    pub(super) attached: Attached,
+    /// CPU time that the target used while it was sampled.
+    pub(super) cpu_ns: u64,
+    /// Of it, time in the kernel, if the target was still there to be asked.
+    pub(super) system_ns: Option<u64>,
+    /// Of it, time of threads that block the signal.
+    pub(super) blocked_ns: u64,
+    /// Such threads: id and name.
+    pub(super) blocked: Vec<(i32, String)>,
+    /// Wall-clock time of the recording in nanoseconds.
+    pub(super) elapsed_ns: u64,
+    /// Threads that were there at some time.
+    pub(super) threads_seen: usize,
+    /// What rotations met.
+    pub(super) storage: Stats,
+    /// Kernel hits that found the ring buffer full.
+    pub(super) kernel_lost: u64,
+}
+
+impl Ended {
+    /// The reckoning.
+    pub(super) fn reckoning(&self) -> Reckoning<'_> {
+        let setup = self.attached.setup;
+        Reckoning {
+            control: self.attached.data().control(),
+            totals: self.finished.totals(),
+            period_ns: setup.period_ns,
+            kernel: setup.kernel,
+            cpu_ns: self.cpu_ns,
+            system_ns: self.system_ns.filter(|_| !setup.kernel),
+            blocked_ns: self.blocked_ns,
+            blocked: self.blocked.clone(),
+            elapsed_ns: self.elapsed_ns,
+            threads_seen: self.threads_seen,
+            storage: self.storage,
+            kernel_lost: self.kernel_lost,
+            attach_stops_ns: self.attached.stops_ns.clone(),
+            detach_stopped_ns: self.detached.stopped_ns,
+            is_gone: matches!(self.end, End::Exited | End::Executed),
+        }
+    }
+}
