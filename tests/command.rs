@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Outcome, Recorder, Trace, child_named, needs_recording, program, together, traceprof,
+    Outcome, Recorder, Trace, child_named, needs_recording, program, skip, together, traceprof,
     wait_until,
 };
 
@@ -120,4 +120,45 @@ fn ctrl_c_ends_the_recording_of_a_command_with_data() {
     recorder.send(nix::sys::signal::Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     assert!(outcome.trace.folded().count_of("first_phase") > 50);
+}
+
+/// Go's runtime installs a handler of its own for SIGTRAP when it starts.
+#[test]
+fn go_program_is_sampled_and_lives() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let program = trace.dir().join("busy");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/busy.go");
+    let mut go = std::process::Command::new("go");
+    go.args(["build", "-o"]).arg(&program).arg(source);
+    // The compiler wants a place for its cache even where there is no home.
+    go.env("GOCACHE", trace.dir().join("cache")).env("GO111MODULE", "off");
+    if !go.status().is_ok_and(|status| status.success()) {
+        skip!("no go compiler");
+    }
+    let mut command = traceprof(&["record", "--freq", "499"]);
+    command.arg("--output").arg(trace.path()).arg("--").arg(&program);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
+    assert!(outcome.text().contains("46"), "exit code in:\n{}", outcome.text());
+    let folded = outcome.trace.folded();
+    let (computing, total) = (folded.count_containing("main.fib"), folded.total());
+    assert!(computing > total / 2 && computing > 100, "{computing} of {total}");
+}
+
+/// A program that hands over to another one by exec, as wrappers do.
+#[test]
+fn program_that_executes_another_is_no_crash_at_any_moment() {
+    needs_recording!();
+    let _machine = together();
+    for round in 0..10 {
+        let trace = Trace::new();
+        let mut command = traceprof(&["record", "--freq", "9999", "--output"]);
+        let script =
+            format!("i=0; while [ $i -lt {} ]; do i=$((i+1)); done; exec true", round * 997);
+        command.arg(trace.path()).args(["--", "/bin/sh", "-c", &script]);
+        let output = command.output().expect("traceprof");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("exited with code 0"), "round {round}:\n{text}");
+    }
 }
