@@ -176,3 +176,54 @@ fn now(control: &ControlBlock) -> u64 {
         sys::monotonic_ns()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::{Layout, alloc_zeroed};
+
+    use traceprof_abi::layout;
+
+    use super::*;
+
+    /// A data segment of zeros that stays for the test's process.
+    fn segment() -> DataSegment {
+        let shape = Layout::from_size_align(layout::DATA_LEN as usize, 4096).unwrap();
+        // SAFETY: the size is not zero. The system hands out zeroed pages as they are touched.
+        let base = unsafe { alloc_zeroed(shape) };
+        assert!(!base.is_null());
+        // SAFETY: aligned, of the segment's length, never freed, reached through this alone.
+        unsafe { DataSegment::new(base) }
+    }
+
+    #[test]
+    fn a_thread_counts_one_of_two_events() {
+        let data = segment();
+        let slot = &data.threads().slots[3];
+        assert!(accept_event(data, slot, 70));
+        assert!(accept_event(data, slot, 70));
+        assert!(!accept_event(data, slot, 9), "the second event of a thread");
+        assert_eq!(slot.other_event.load(Ordering::Relaxed), 10);
+        assert!(accept_event(data, slot, 70));
+        // The recorder closes the younger one, whichever it is that counts.
+        data.events_retired()[1].store(1 << (70 - 64), Ordering::Relaxed);
+        assert!(accept_event(data, slot, 9));
+        assert!(!accept_event(data, slot, 71));
+    }
+
+    #[test]
+    fn an_event_beyond_the_bitmap_is_not_retired() {
+        assert!(!is_retired(segment(), u32::MAX));
+    }
+
+    #[test]
+    fn newborn_threads_weigh_half_a_period_more_on_average() {
+        let data = segment();
+        let slot = &data.threads().slots[0];
+        let sum = |fresh: bool| -> u32 {
+            let thread = Thread { tid: 1, index: 0, slot, fresh };
+            (0..10_000u64).map(|time| weigh(&thread, time.wrapping_mul(40_503))).sum()
+        };
+        assert_eq!(sum(false), 10_000);
+        assert!((14_500..15_500).contains(&sum(true)), "{}", sum(true));
+    }
+}

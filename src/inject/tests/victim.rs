@@ -82,13 +82,31 @@ impl Victim {
         self.expect_end(code);
     }
 
+    /// What its threads are doing, for a message.
+    fn state(&self) -> String {
+        let read = |tid: i32, name: &str| {
+            std::fs::read_to_string(format!("/proc/{}/task/{tid}/{name}", self.pid))
+                .unwrap_or_default()
+        };
+        let lines = proc::tasks(self.pid).unwrap_or_default().into_iter().map(|tid| {
+            let status = read(tid, "status");
+            let wanted = ["State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
+            let kept = status.lines().filter(|line| wanted.iter().any(|key| line.starts_with(key)));
+            let kept = kept.collect::<Vec<_>>().join(" ");
+            format!("{tid}: {kept} syscall {}", read(tid, "syscall"))
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
     /// Waits for its end and checks its verdict.
     pub(super) fn expect_end(&mut self, code: i32) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let status = loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => break status,
-                None if Instant::now() > deadline => panic!("{}: does not end", self.name),
+                None if Instant::now() > deadline => {
+                    panic!("{}: does not end: {}", self.name, self.state());
+                }
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
         };
