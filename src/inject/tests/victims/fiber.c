@@ -15,7 +15,7 @@ static ucontext_t home, fiber;
 static char alternate[65536];
 static void stop(int s) { (void)s; done = 1; }
 static void tick(int s) { (void)s; }
-static void spin(void) { while (!done) __asm__ volatile("pause"); }
+static void spin(void) { write(1, "ready\n", 6); while (!done) __asm__ volatile("pause"); }
 int main(void) {
     stack_t alt = {.ss_sp = alternate, .ss_size = sizeof alternate};
     sigaltstack(&alt, NULL);
@@ -35,7 +35,6 @@ int main(void) {
     struct itimerval every = {{0, 150}, {0, 150}};
     setitimer(ITIMER_REAL, &every, NULL);
 #endif
-    write(1, "ready\n", 6);
     swapcontext(&home, &fiber);
     stack_t now;
     sigaltstack(NULL, &now);
