@@ -194,20 +194,29 @@ fn application_that_owns_sigtrap_keeps_every_trap() {
     assert_eq!(target.fact("own_handler"), 1);
 }
 
-/// A thread that is stopped with a trap of its own pending must get it after the cure.
+/// A thread that is stopped with a trap of its own pending must get it after the cure. This target
+/// does nothing but raise traps, so it is hardly ever outside of our handler: the agent may have to
+/// stay behind, inert, but then the report says so, and no trap is lost all the same.
 #[test]
 fn trap_that_is_pending_at_a_stop_is_not_lost() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("sigtrap_user", &["dense"]);
     let pid = target.pid().to_string();
-    for _ in 0..10 {
+    let mut is_clean = false;
+    for _ in 0..4 {
         let outcome = Recorder::start(&["--pid", &pid, "--duration", "0.1"]).finish();
-        assert!(matches!(outcome.code(), Some(0 | 4)), "{}", outcome.text());
+        let text = outcome.text();
+        is_clean = match outcome.code() {
+            Some(0 | 4) => !text.contains("left behind"),
+            // An earlier recording's agent is still there: not recorded on top of it.
+            Some(1) => !text.contains("left in the target"),
+            other => panic!("{other:?}: {text}"),
+        };
     }
     target.goes_on_and_ends_by_itself();
     assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
-    assert_eq!(target.fact("own_handler"), 1);
+    assert_eq!(target.fact("own_handler"), u64::from(is_clean), "what the report says");
 }
 
 #[test]

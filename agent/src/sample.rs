@@ -1,4 +1,7 @@
 //! The handler's inner part: take one sample.
+//!
+//! # Safety
+//! Only the tests are unsafe: they make a data segment of memory of their own.
 
 use traceprof_abi::layout::{ClockMode, ControlBlock, Counter, DEPTH_MAX};
 use traceprof_abi::segment::DataSegment;

@@ -310,8 +310,10 @@ impl Server {
             plan.check()?;
             let claim = Claim::on(plan.pid, plan.start_time)?;
             if let Some((left, data)) = residue::find(plan.pid, plan.start_time) {
-                // What cannot be removed is inert, and passes signals on as it was told to.
-                let _ = cure::cure(&left, &data, cure::PATIENCE);
+                // On top of one that is still installed, ours would save its action as the
+                // application's and put that back in the end. What a finished cure leaves behind
+                // (an agent that the application chains to) is not installed any more.
+                cure::cure(&left, &data, cure::PATIENCE)?;
             }
             let data = Attached::new(plan.data.shm_id);
             return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
