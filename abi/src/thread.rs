@@ -29,8 +29,6 @@ pub struct ThreadSlot {
     pub next_free: AtomicU32,
     /// 1 when the recorder primed the slot at attach.
     pub primed: AtomicU32,
-    /// Time of the last sample, in the unit of the clock mode.
-    pub last_time: AtomicU64,
     /// Stack addresses [lo, hi) that were found readable in `window_epoch`.
     pub window_lo: AtomicU64,
     /// See `window_lo`.
@@ -42,7 +40,7 @@ pub struct ThreadSlot {
     /// Sum of their weights.
     pub weight: AtomicU64,
     /// For growth.
-    pub reserved: [AtomicU64; 19],
+    pub reserved: [AtomicU64; 20],
 }
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<ThreadSlot>() == 256);
@@ -166,14 +164,9 @@ impl<'a> Threads<'a> {
         for word in [&slot.tid, &slot.event, &slot.other_event, &slot.primed] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [
-            &slot.last_time,
-            &slot.window_lo,
-            &slot.window_hi,
-            &slot.window_epoch,
-            &slot.samples,
-            &slot.weight,
-        ] {
+        for word in
+            [&slot.window_lo, &slot.window_hi, &slot.window_epoch, &slot.samples, &slot.weight]
+        {
             word.store(0, Ordering::Relaxed);
         }
         self.push(index);

@@ -110,8 +110,6 @@ fn store(
     let time = now(control);
     let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
     let weight = weigh(thread, time);
-    // Relaxed: the slot is this thread's own.
-    thread.slot.last_time.store(time, Ordering::Relaxed);
     let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
         return control.count(Counter::Broken);
     };

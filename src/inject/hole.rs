@@ -34,26 +34,10 @@ fn widest(gaps: impl Iterator<Item = (u64, u64)>, len: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsString;
-
-    fn mapping(start: u64, end: u64, path: &str) -> Mapping {
-        Mapping {
-            start,
-            end,
-            read: true,
-            write: true,
-            exec: false,
-            shared: false,
-            file_offset: 0,
-            device: (0, 0),
-            inode: 0,
-            path: OsString::from(path),
-            deleted: false,
-        }
-    }
 
     fn check(layout: &[(u64, u64, &str)], len: u64) -> Option<u64> {
-        let mappings: Vec<_> = layout.iter().map(|(s, e, p)| mapping(*s, *e, p)).collect();
+        let mappings: Vec<_> =
+            layout.iter().map(|(s, e, p)| Mapping::writable(*s, *e, p)).collect();
         let found = find_hole(&mappings, len);
         if let Some(start) = found {
             assert_eq!(start % ALIGN, 0);

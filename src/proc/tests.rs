@@ -72,3 +72,22 @@ fn missing_process_is_not_found() {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }
+
+impl Mapping {
+    /// A readable, writable mapping without a file, for tests of those who look at mappings.
+    pub(crate) fn writable(start: u64, end: u64, path: &str) -> Self {
+        Self {
+            start,
+            end,
+            read: true,
+            write: true,
+            exec: false,
+            shared: false,
+            file_offset: 0,
+            device: (0, 0),
+            inode: 0,
+            path: path.into(),
+            deleted: false,
+        }
+    }
+}

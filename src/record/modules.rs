@@ -310,30 +310,14 @@ fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn mapping(start: u64, end: u64, path: &str) -> Mapping {
-        Mapping {
-            start,
-            end,
-            read: true,
-            write: true,
-            exec: false,
-            shared: false,
-            file_offset: 0,
-            device: (0, 0),
-            inode: 0,
-            path: path.into(),
-            deleted: false,
-        }
-    }
-
     #[test]
     fn the_main_stack_may_grow_down_to_its_neighbour() {
         let (top, own) = (0x7fff_0000_0000, 0x100..0x200);
-        let stack = mapping(top - 0x2000, top, "[stack]");
-        let far = mapping(0x1000, 0x2000, "");
-        let near = mapping(0x1000, top - 0x10_0000, "");
-        let agents = mapping(0x100, 0x200, "");
-        let guard = Mapping { read: false, ..mapping(0x3000, 0x4000, "") };
+        let stack = Mapping::writable(top - 0x2000, top, "[stack]");
+        let far = Mapping::writable(0x1000, 0x2000, "");
+        let near = Mapping::writable(0x1000, top - 0x10_0000, "");
+        let agents = Mapping::writable(0x100, 0x200, "");
+        let guard = Mapping { read: false, ..Mapping::writable(0x3000, 0x4000, "") };
         let of = |mappings: &[&Mapping]| {
             let mappings: Vec<Mapping> = mappings.iter().copied().cloned().collect();
             writable(&mappings, &own)
@@ -351,7 +335,7 @@ mod tests {
         // As linkers lay files out: each segment a page further from its offset than the last.
         let loads = Loads(vec![(0..0x1800, 0), (0x1000..0x3000, 0x1000), (0x3000..0x3400, 0x2000)]);
         let at = |start, file_offset| {
-            loads.bias(&Mapping { file_offset, ..mapping(start, start + 0x1000, "lib") })
+            loads.bias(&Mapping { file_offset, ..Mapping::writable(start, start + 0x1000, "lib") })
         };
         let base = 0x5000_0000_0000;
         assert_eq!(at(base, 0), base);
