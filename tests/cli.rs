@@ -81,7 +81,7 @@ impl Place {
         }
         let mut time_ns = 1_000_000_000;
         for (tid, name) in [(7, "demo"), (8, "work\u{1b}er")] {
-            let thread = Thread { pid: 7, tid, name: name.to_owned() };
+            let thread = Thread { pid: 7, tid, name: name.to_owned(), ..Thread::default() };
             let thread = writer.thread(&thread).unwrap();
             for leaf in &locations[1..] {
                 time_ns += 1_000_000;

@@ -81,7 +81,7 @@ impl Maker {
             self.time_ns += 1_000_000;
             grower.add(&sample(self.time_ns, *weight, *end_reason), &stack);
         }
-        let thread = Thread { pid: 100, tid, name: name.to_owned() };
+        let thread = Thread { pid: 100, tid, name: name.to_owned(), ..Thread::default() };
         self.profile.threads.push(grower.finish(thread));
         self
     }
@@ -235,7 +235,7 @@ fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
     let mut grower = ThreadGrower::default();
     grower.add(&sample(5, 1, ROOT), &[main, inlined]);
     grower.add(&sample(6, 1, ROOT), &[main, called]);
-    let thread = Thread { pid: 1, tid: 1, name: "x".to_owned() };
+    let thread = Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() };
     maker.profile.threads = vec![grower.finish(thread)];
     assert_eq!(folded(&maker.profile, false), "main;get 2\n");
     let text = print(&maker.profile, true, 0.0, None);
@@ -248,7 +248,8 @@ fn a_location_that_is_not_defined_is_unknown_not_a_panic() {
     let mut profile = Maker::new().profile;
     let mut grower = ThreadGrower::default();
     grower.add(&sample(5, 1, 999), &[LocationId(77)]);
-    profile.threads = vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned() })];
+    profile.threads =
+        vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
     let location =
         Location { method: MethodId(9), svma: 16, file: None, line: 0, inline_parent: None };
     profile.locations.push(location);
@@ -263,7 +264,8 @@ fn a_stack_of_many_thousand_frames_is_a_straight_column() {
         (0..20_000).map(|level| maker.location(if level % 2 == 0 { "f" } else { "g" })).collect();
     let mut grower = ThreadGrower::default();
     grower.add(&sample(5, 1, 5), &frames);
-    maker.profile.threads = vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned() })];
+    maker.profile.threads =
+        vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
     let text = print(&maker.profile, false, 0.0, None);
     assert_eq!(text.lines().filter(|line| line.ends_with("  f")).count(), 10_000);
     assert_eq!(

@@ -15,6 +15,7 @@ use traceprof_abi::storage::log::Sample as Logged;
 use traceprof_abi::unwind::EndReason;
 
 use super::batch::{Batch, ThreadNews};
+use super::clock::monotonic_now_ns;
 use super::modules::AddressMap;
 use super::names::Names;
 use super::threads::Key;
@@ -253,7 +254,9 @@ impl Work {
             self.threads.insert(key, *known);
             return Ok(());
         }
-        let id = self.writer.thread(&Thread { pid: self.pid, tid: tid as u32, name })?;
+        let (pid, first_seen_ns) = (self.pid, monotonic_now_ns());
+        let thread = Thread { pid, tid: tid as u32, name, first_seen_ns, ended_ns: None };
+        let id = self.writer.thread(&thread)?;
         self.threads.insert(key, (id, tid));
         Ok(())
     }

@@ -7,6 +7,10 @@
 use super::bytes::{Cursor, Parsed, put_varint};
 use super::{LocationId, MAX_DEPTH, NO_THREAD};
 
+/// Bytes of a BLOCK_START.
+pub(super) const BLOCK_START_BYTES: usize = 5;
+const PARTED: &str = "a block of thread-neutral objects goes on in another frame";
+
 /// An open call, beyond its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenCall {
@@ -49,12 +53,32 @@ impl Checkpoint {
     }
 }
 
-/// A block as the directory of its frame describes it.
+/// Which ends of a block a frame holds: a block may go on over consecutive frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// The part begins with BLOCK_START.
+    pub(super) first: bool,
+    /// The part ends with BLOCK_END.
+    pub(super) last: bool,
+}
+
+impl Ends {
+    /// Those of a block that lies in one frame.
+    pub(super) const BOTH: Self = Self { first: true, last: true };
+
+    fn word(self) -> u64 {
+        u64::from(self.first) | u64::from(self.last) << 1
+    }
+}
+
+/// A block, or the part of one that lies in this frame, as the frame's directory describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockEntry {
     /// Thread id, with [`super::SIDE`] for a side stream, or [`NO_THREAD`].
     pub(super) stream: u32,
-    /// Bytes from BLOCK_START to BLOCK_END inclusive.
+    /// Which ends of the block it has.
+    pub(super) ends: Ends,
+    /// Bytes, BLOCK_START and BLOCK_END included.
     pub(super) bytes: u32,
     /// The interval that sample times are relative to.
     pub(super) tick_ns: u64,
@@ -72,7 +96,20 @@ impl BlockEntry {
     /// The entry of a block of thread-neutral objects.
     pub(super) fn neutral(bytes: u32) -> Self {
         let begin = Checkpoint::default();
-        Self { stream: NO_THREAD, bytes, tick_ns: 0, first_ns: 0, last_ns: 0, samples: 0, begin }
+        let ends = Ends::BOTH;
+        let stream = NO_THREAD;
+        Self { stream, ends, bytes, tick_ns: 0, first_ns: 0, last_ns: 0, samples: 0, begin }
+    }
+
+    /// Bytes of BLOCK_START, if it has one.
+    pub(super) fn head_bytes(&self) -> usize {
+        if self.ends.first { BLOCK_START_BYTES } else { 0 }
+    }
+
+    /// Bytes of the stream in it.
+    pub(super) fn data_bytes(&self) -> u64 {
+        let ends = self.head_bytes() + usize::from(self.ends.last);
+        u64::from(self.bytes).saturating_sub(ends as u64)
     }
 
     /// More than its encoded size, within reason.
@@ -82,6 +119,7 @@ impl BlockEntry {
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.stream.into());
+        put_varint(out, self.ends.word());
         put_varint(out, self.bytes.into());
         if self.stream == NO_THREAD {
             return;
@@ -107,9 +145,14 @@ impl BlockEntry {
 
     pub(super) fn decode(cursor: &mut Cursor<'_>) -> Parsed<Self> {
         let stream = cursor.varint32()?;
+        let ends = match cursor.varint()? {
+            word @ 0..4 => Ends { first: word & 1 != 0, last: word & 2 != 0 },
+            _ => return cursor.fail("a block has ends that do not exist"),
+        };
         let bytes = cursor.varint32()?;
         if stream == NO_THREAD {
-            return Ok(Self::neutral(bytes));
+            let whole = ends == Ends::BOTH;
+            return if whole { Ok(Self::neutral(bytes)) } else { cursor.fail(PARTED) };
         }
         let tick_ns = cursor.varint()?;
         let mut begin = Checkpoint { last_ns: cursor.varint()?, ..Checkpoint::default() };
@@ -134,7 +177,7 @@ impl BlockEntry {
         if outer.start > begin.logical || outer.samples_before > begin.samples {
             return cursor.fail("an open call begins after its block");
         }
-        Ok(Self { stream, bytes, tick_ns, first_ns, last_ns, samples, begin })
+        Ok(Self { stream, ends, bytes, tick_ns, first_ns, last_ns, samples, begin })
     }
 }
 

@@ -84,7 +84,7 @@ fn of_frame(frame: &Frame) -> Vec<Result<Object, TraceError>> {
         ("sequence", header.sequence.into()),
         ("offset", header.offset.into()),
         ("bytes", header.total_bytes().into()),
-        ("payload_bytes", header.payload_bytes.into()),
+        ("payload_bytes", (header.payload_bytes() as u64).into()),
         ("blocks", header.blocks.into()),
         ("samples", header.samples.into()),
         ("first_ns", header.first_ns.into()),
@@ -150,9 +150,21 @@ fn neutral(object: &Neutral) -> Fields {
             ("line", (*line).into()),
             ("inline_parent", optional(*inline_parent)),
         ],
-        Neutral::Thread { tid, pid, name, .. } => {
-            vec![("tid", (*tid).into()), ("pid", (*pid).into()), ("name", (*name).into())]
+        Neutral::StackNode { parent, location, .. } => {
+            vec![("parent", optional(*parent)), ("location", (*location).into())]
         }
+        Neutral::CallTrace { trace_id, node, end_reason, .. } => vec![
+            ("trace_id", (*trace_id).into()),
+            ("node", optional(*node)),
+            ("end_reason", u64::from(*end_reason).into()),
+        ],
+        Neutral::Thread { tid, pid, name, first_seen, ended, .. } => vec![
+            ("tid", (*tid).into()),
+            ("pid", (*pid).into()),
+            ("name", (*name).into()),
+            ("first_seen_ns", (*first_seen).into()),
+            ("ended_ns", if *ended == u64::MAX { FieldValue::Signed(-1) } else { (*ended).into() }),
+        ],
         Neutral::Mapping { pid, start, end, file_offset, module, seen, .. } => vec![
             ("pid", (*pid).into()),
             ("start", (*start).into()),
@@ -201,6 +213,11 @@ fn trace_point(point: &Point) -> Fields {
         Point::ThreadStart { time_ns } | Point::ThreadExit { time_ns } => {
             vec![("time_ns", (*time_ns).into())]
         }
+        Point::State { time, state, syscall } => vec![
+            ("time", FieldValue::Signed(*time)),
+            ("state", u64::from(*state).into()),
+            ("syscall", syscall.map_or(FieldValue::Signed(-1), FieldValue::from)),
+        ],
     }
 }
 

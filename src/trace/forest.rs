@@ -18,7 +18,8 @@ pub(super) struct Forest {
     main: Lane,
     side: Lane,
     nodes: Vec<NodeRecord>,
-    roots: Vec<u32>,
+    /// Of both streams; true for the side stream.
+    roots: Vec<(u32, bool)>,
     samples: Vec<SampleRecord>,
     paths: Vec<(u32, LocationId)>,
     path_ids: HashMap<(u32, LocationId), u32>,
@@ -91,6 +92,10 @@ impl Forest {
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
             Point::ThreadExit { time_ns } => self.leaf(stream, Content::ThreadExit { time_ns }),
+            Point::State { time, state, syscall } => {
+                let time_ns = self.lane(stream).state.last_ns.wrapping_add(time as u64);
+                self.leaf(stream, Content::State { time_ns, state, syscall })
+            }
         }
     }
 
@@ -111,16 +116,19 @@ impl Forest {
             let _ = self.footer(stream, open, true);
         }
         let order = self.merge();
-        let first_ns = |root: &u32| match &self.nodes[*root as usize].content {
+        let first_ns = |root: u32| match &self.nodes[root as usize].content {
             Content::Call(call) => call.first_ns,
             Content::Sample(place) => self.samples[*place as usize].sample.time_ns,
             Content::Gap { from_ns, .. } => *from_ns,
-            Content::ThreadStart { time_ns } | Content::ThreadExit { time_ns } => *time_ns,
+            Content::ThreadStart { time_ns }
+            | Content::ThreadExit { time_ns }
+            | Content::State { time_ns, .. } => *time_ns,
         };
         let mut roots = std::mem::take(&mut self.roots);
         if !self.side.samples.is_empty() {
-            roots.sort_by_key(first_ns);
+            roots.sort_by_key(|(root, of_side)| (first_ns(*root), *of_side));
         }
+        let roots = roots.into_iter().map(|(root, _)| root).collect();
         let Self { nodes, samples, paths, .. } = self;
         ThreadTrace { id, thread, nodes, roots, samples, order, paths }
     }
@@ -246,7 +254,7 @@ impl Forest {
         let node = node.ok_or("a thread has more nodes than can be loaded at once")?;
         self.nodes.push(NodeRecord { content, next: NO_NODE });
         let Some(parent) = self.lane(stream).nodes.last().copied() else {
-            self.roots.push(node);
+            self.roots.push((node, stream & SIDE != 0));
             return Ok(node);
         };
         let mut elder = NO_NODE;

@@ -1,22 +1,28 @@
 //! Frames: the unit of writing, of checksums and of compression.
 //!
-//! A frame is a header, a directory of its blocks, a payload and a trailer. The header says which
-//! file it belongs to (salt) and where in it (its own offset), so that old bytes of another file or
-//! of another place never pass for a frame.
+//! A frame is a header, three sections and a trailer. The sections are the directory of its blocks,
+//! the block of thread-neutral objects, and the blocks of threads; each is compressed and has its
+//! checksum for itself, so that a reader takes what it needs. The header says which file it belongs
+//! to (salt) and where in it (its own offset), so that old bytes of another file or of another place
+//! never pass for a frame.
 //!
 //! # Invariants
 //! - The checksums cover every byte of a frame but the trailer, which repeats what the header says.
 
-use super::bytes::{Cursor, Malformed, Parsed, put_u32, put_u32s, put_u64, put_u64s};
+use super::bytes::{Cursor, Malformed, Parsed, put_u32, put_u32s, put_u64s};
 use super::checkpoint::BlockEntry;
-use super::{FRAME_MAGIC, MAX_FRAME_BYTES};
+use super::{FRAME_MAGIC, MAX_FRAME_BYTES, NO_THREAD};
 
 /// Bytes of a frame's header.
-pub(super) const HEADER_BYTES: usize = 88;
-/// Bytes of a frame's trailer: its length and its body's checksum once more.
+pub(super) const HEADER_BYTES: usize = 104;
+/// Bytes of a frame's trailer: its length and its header's checksum once more.
 pub(super) const TRAILER_BYTES: usize = 8;
 /// Largest stored section: zstd adds less than 1/128 to what cannot be compressed.
 const MAX_STORED_BYTES: u32 = (MAX_FRAME_BYTES + MAX_FRAME_BYTES / 128 + 1024) as u32;
+/// How many times larger than stored a section may be,
+const MAX_RATIO: u64 = 1024;
+/// unless it is smaller than this: equal samples compress without end.
+const RATIO_FREE_BYTES: u32 = 4 << 20;
 /// Set in the flags of the frame that ends a complete file.
 pub(super) const LAST: u8 = 1;
 
@@ -30,6 +36,28 @@ pub(super) enum Codec {
     Zstd = 1,
 }
 
+/// A part of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The blocks' entries.
+    Directory = 0,
+    /// The block of thread-neutral objects.
+    Neutral = 1,
+    /// The blocks of threads.
+    Points = 2,
+}
+
+/// Sizes and checksum of a section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Section {
+    /// Bytes in the file.
+    pub(super) stored: u32,
+    /// Bytes when decoded.
+    pub(super) bytes: u32,
+    /// CRC-32 of the stored bytes.
+    pub(super) crc: u32,
+}
+
 /// The header of a frame, without magic and checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrameHeader {
@@ -39,15 +67,12 @@ pub(super) struct FrameHeader {
     pub(super) sequence: u32,
     pub(super) codec: Codec,
     pub(super) flags: u8,
-    pub(super) directory_stored: u32,
-    pub(super) directory_bytes: u32,
-    pub(super) payload_stored: u32,
-    pub(super) payload_bytes: u32,
+    /// In the order of [`Part`], as in the file.
+    pub(super) sections: [Section; 3],
     pub(super) blocks: u32,
     pub(super) samples: u32,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
-    pub(super) body_crc: u32,
 }
 
 impl FrameHeader {
@@ -56,21 +81,20 @@ impl FrameHeader {
         put_u64s(&mut out, [FRAME_MAGIC, self.salt, self.offset, self.previous]);
         put_u32(&mut out, self.sequence);
         out.extend_from_slice(&[self.codec as u8, self.flags, 0, 0]);
-        let words = [
-            self.directory_stored,
-            self.directory_bytes,
-            self.payload_stored,
-            self.payload_bytes,
-            self.blocks,
-            self.samples,
-        ];
-        put_u32s(&mut out, words);
-        put_u64(&mut out, self.first_ns);
-        put_u64(&mut out, self.last_ns);
-        put_u32(&mut out, self.body_crc);
+        for Section { stored, bytes, crc } in self.sections {
+            put_u32s(&mut out, [stored, bytes, crc]);
+        }
+        put_u32s(&mut out, [self.blocks, self.samples]);
+        put_u64s(&mut out, [self.first_ns, self.last_ns]);
         let crc = crc32fast::hash(&out);
         put_u32(&mut out, crc);
         out
+    }
+
+    /// Its checksum.
+    pub(super) fn crc(&self) -> u32 {
+        let encoded = self.encode();
+        Cursor::new(&encoded[HEADER_BYTES - 4..]).u32().unwrap_or_default()
     }
 
     /// Reads a header and checks all that it says about itself.
@@ -94,6 +118,11 @@ impl FrameHeader {
         };
         let flags = cursor.u8()?;
         cursor.u16()?;
+        let mut sections = [Section::default(); 3];
+        for section in &mut sections {
+            *section = Section { stored: cursor.u32()?, bytes: cursor.u32()?, crc: cursor.u32()? };
+            section.check()?;
+        }
         let header = Self {
             salt,
             offset,
@@ -101,24 +130,31 @@ impl FrameHeader {
             sequence,
             codec,
             flags,
-            directory_stored: cursor.u32()?,
-            directory_bytes: cursor.u32()?,
-            payload_stored: cursor.u32()?,
-            payload_bytes: cursor.u32()?,
+            sections,
             blocks: cursor.u32()?,
             samples: cursor.u32()?,
             first_ns: cursor.u64()?,
             last_ns: cursor.u64()?,
-            body_crc: cursor.u32()?,
         };
-        let too_large = header.directory_stored.max(header.payload_stored) > MAX_STORED_BYTES
-            || header.directory_bytes.max(header.payload_bytes) > MAX_FRAME_BYTES as u32;
-        if too_large { bad("a frame is too large") } else { Ok(header) }
+        let payload = u64::from(header.section(Part::Neutral).bytes)
+            + u64::from(header.section(Part::Points).bytes);
+        if payload > MAX_FRAME_BYTES as u64 { bad("a frame is too large") } else { Ok(header) }
     }
 
-    /// Bytes of both stored sections.
+    /// A section's sizes.
+    pub(super) fn section(&self, part: Part) -> Section {
+        self.sections[part as usize]
+    }
+
+    /// Where a section lies in the file: its offset.
+    pub(super) fn section_offset(&self, part: Part) -> u64 {
+        let before = self.sections[..part as usize].iter().map(|it| u64::from(it.stored));
+        self.offset + HEADER_BYTES as u64 + before.sum::<u64>()
+    }
+
+    /// Bytes of all stored sections.
     pub(super) fn body_bytes(&self) -> u64 {
-        u64::from(self.directory_stored) + u64::from(self.payload_stored)
+        self.sections.iter().map(|section| u64::from(section.stored)).sum()
     }
 
     /// Bytes of the whole frame.
@@ -126,51 +162,46 @@ impl FrameHeader {
         self.body_bytes() + (HEADER_BYTES + TRAILER_BYTES) as u64
     }
 
+    /// Bytes of the decoded payload: the neutral block and the blocks of threads behind it.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.section(Part::Neutral).bytes as usize + self.section(Part::Points).bytes as usize
+    }
+
     /// The position of a byte of the decoded payload: its offset in the file if nothing is
     /// compressed, else the frame's offset shifted by 24 bits plus the offset in the payload.
     pub(super) fn position(&self, at: usize) -> u64 {
         let at = at as u64;
         match self.codec {
-            Codec::Plain => {
-                self.offset + (HEADER_BYTES as u64) + u64::from(self.directory_stored) + at
-            }
+            Codec::Plain => self.section_offset(Part::Neutral) + at,
             Codec::Zstd => (self.offset << 24).saturating_add(at),
         }
     }
-}
 
-/// A frame that was read, verified and decoded.
-#[derive(Debug, Clone)]
-pub(super) struct Frame {
-    pub(super) header: FrameHeader,
-    pub(super) directory: Vec<u8>,
-    pub(super) payload: Vec<u8>,
-}
-
-impl Frame {
-    /// Checks and decodes the body (both sections) that belongs to `header`.
-    pub(super) fn decode(header: FrameHeader, body: &[u8]) -> Parsed<Self> {
-        let bad = |what| Err(Malformed { at: 0, what });
-        if crc32fast::hash(body) != header.body_crc {
-            return bad("the checksum of a frame is wrong");
+    /// Checks and decodes a section.
+    pub(super) fn expand(&self, part: Part, stored: &[u8]) -> Parsed<Vec<u8>> {
+        let section = self.section(part);
+        if stored.len() != section.stored as usize || crc32fast::hash(stored) != section.crc {
+            return Err(Malformed { at: 0, what: "the checksum of a frame is wrong" });
         }
-        let (directory, payload) = body.split_at(header.directory_stored as usize);
-        Ok(Self {
-            header,
-            directory: expand(header.codec, directory, header.directory_bytes)?,
-            payload: expand(header.codec, payload, header.payload_bytes)?,
-        })
+        expand(self.codec, stored, section.bytes)
     }
 
-    /// The blocks with their offsets in the payload. They lie back to back.
-    pub(super) fn blocks(&self) -> Parsed<Vec<(usize, BlockEntry)>> {
-        let mut cursor = Cursor::new(&self.directory);
+    /// The blocks of a directory with their offsets in the payload. They lie back to back.
+    pub(super) fn blocks(&self, directory: &[u8]) -> Parsed<Vec<(usize, BlockEntry)>> {
+        let mut cursor = Cursor::new(directory);
         let mut blocks = Vec::new();
         let mut at = 0;
-        for _ in 0..self.header.blocks {
+        for place in 0..self.blocks {
             let entry = BlockEntry::decode(&mut cursor)?;
+            let neutral = self.section(Part::Neutral).bytes;
+            if (entry.stream == NO_THREAD) != (place == 0 && neutral > 0) {
+                return cursor.fail("a block of thread-neutral objects lies at the wrong place");
+            }
+            if entry.stream == NO_THREAD && entry.bytes != neutral {
+                return cursor.fail("a block has another size than its section");
+            }
             let end = at + entry.bytes as usize;
-            if end > self.payload.len() {
+            if end > self.payload_bytes() {
                 return cursor.fail("a block reaches beyond its frame");
             }
             blocks.push((at, entry));
@@ -183,11 +214,58 @@ impl Frame {
     }
 }
 
+impl Section {
+    fn check(self) -> Parsed<()> {
+        let Self { stored, bytes, .. } = self;
+        if stored > MAX_STORED_BYTES || bytes > MAX_FRAME_BYTES as u32 {
+            return Err(Malformed { at: 0, what: "a frame is too large" });
+        }
+        let is_bomb = u64::from(bytes) > u64::from(stored) * MAX_RATIO && bytes > RATIO_FREE_BYTES;
+        if is_bomb {
+            return Err(Malformed { at: 0, what: "a frame is compressed beyond reason" });
+        }
+        Ok(())
+    }
+}
+
+/// A frame that was read, verified and decoded.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    pub(super) header: FrameHeader,
+    pub(super) directory: Vec<u8>,
+    /// The neutral block and the blocks of threads behind it.
+    pub(super) payload: Vec<u8>,
+}
+
+impl Frame {
+    /// Checks and decodes the body (all sections) that belongs to `header`.
+    pub(super) fn decode(header: FrameHeader, body: &[u8]) -> Parsed<Self> {
+        let short = Malformed { at: 0, what: "the body of a frame has another length" };
+        let mut rest = body;
+        let mut next = |part| {
+            let stored = header.section(part).stored as usize;
+            let (section, behind) = rest.split_at_checked(stored).ok_or(short)?;
+            rest = behind;
+            header.expand(part, section)
+        };
+        let directory = next(Part::Directory)?;
+        let mut payload = next(Part::Neutral)?;
+        payload.extend_from_slice(&next(Part::Points)?);
+        Ok(Self { header, directory, payload })
+    }
+
+    /// The blocks with their offsets in the payload. They lie back to back.
+    pub(super) fn blocks(&self) -> Parsed<Vec<(usize, BlockEntry)>> {
+        self.header.blocks(&self.directory)
+    }
+}
+
 /// A stored section as it was.
 fn expand(codec: Codec, stored: &[u8], bytes: u32) -> Parsed<Vec<u8>> {
     let bytes = bytes as usize;
     let bad = |what| Err(Malformed { at: 0, what });
     match codec {
+        _ if stored.is_empty() && bytes == 0 => Ok(Vec::new()),
         Codec::Plain if stored.len() == bytes => Ok(stored.to_vec()),
         Codec::Plain => bad("a plain section has two lengths"),
         Codec::Zstd => {
@@ -214,15 +292,11 @@ mod tests {
             sequence: 0,
             codec: Codec::Zstd,
             flags: LAST,
-            directory_stored: 2,
-            directory_bytes: 3,
-            payload_stored: 4,
-            payload_bytes: 5,
-            blocks: 6,
-            samples: 7,
-            first_ns: 8,
-            last_ns: 9,
-            body_crc: 10,
+            sections: [1, 4, 7].map(|n| Section { stored: n, bytes: n + 1, crc: n + 2 }),
+            blocks: 10,
+            samples: 11,
+            first_ns: 12,
+            last_ns: 13,
         }
     }
 
@@ -245,17 +319,15 @@ mod tests {
             blocks in 0u32..20,
         ) {
             let split = split.min(bytes.len());
+            let (directory, points) = bytes.split_at(split);
+            let section = |stored: &[u8]| Section {
+                stored: stored.len() as u32,
+                bytes: stored.len() as u32,
+                crc: crc32fast::hash(stored),
+            };
             for codec in [Codec::Plain, Codec::Zstd] {
-                let header = FrameHeader {
-                    codec,
-                    directory_stored: split as u32,
-                    directory_bytes: split as u32,
-                    payload_stored: (bytes.len() - split) as u32,
-                    payload_bytes: (bytes.len() - split) as u32,
-                    blocks,
-                    body_crc: crc32fast::hash(&bytes),
-                    ..header()
-                };
+                let sections = [section(directory), Section::default(), section(points)];
+                let header = FrameHeader { codec, sections, blocks, ..header() };
                 if let Ok(frame) = Frame::decode(header, &bytes) {
                     let _ = frame.blocks();
                 }

@@ -133,7 +133,7 @@ impl<R: Read> Frames<R> {
         if trailer.len() != TRAILER_BYTES {
             return Ok(Err(CUT));
         }
-        if trailer != super::output::trailer(&header) {
+        if trailer != super::output::trailer(&header, &bytes) {
             return Ok(Err("the trailer of a frame is wrong"));
         }
         Ok(Frame::decode(header, &body).map_err(|malformed| malformed.what))

@@ -43,7 +43,11 @@ kinds! {
     Method = 3 "METHOD",
     /// A place in a function.
     Location = 4 "CODE_LOCATION",
-    /// A thread; again with another name when it is renamed.
+    /// A frame of call traces: its caller's frame and its location.
+    StackNode = 5 "STACK_NODE",
+    /// A call trace with its 64-bit id.
+    CallTrace = 6 "CALL_TRACE",
+    /// A thread; again when it is renamed or ends.
     Thread = 7 "THREAD",
     /// A range of addresses that a module was mapped at.
     Mapping = 8 "MAPPING",
@@ -67,16 +71,32 @@ kinds! {
     ThreadStart = 22 "TRACEPOINT_THREAD_START",
     /// The thread ended.
     ThreadExit = 23 "TRACEPOINT_THREAD_EXIT",
+    /// The thread began to run or to wait.
+    State = 24 "TRACEPOINT_STATE",
     /// Begin of a block.
-    BlockStart = 24 "BLOCK_START",
+    BlockStart = 32 "BLOCK_START",
     /// End of a block.
-    BlockEnd = 25 "BLOCK_END",
+    BlockEnd = 33 "BLOCK_END",
     /// End of a complete file.
-    Eof = 26 "EOF",
+    Eof = 34 "EOF",
     /// Index only: which trace the index belongs to.
-    Identity = 27 "IDENTITY",
+    Identity = 40 "IDENTITY",
     /// Index only: begin of the cells of one frame.
-    Group = 28 "GROUP",
+    Group = 41 "GROUP",
+    /// Index only: a frame of the data file.
+    Frame = 42 "FRAME",
+    /// Index only: where a block goes on in a later frame.
+    BlockPart = 43 "BLOCK_PART",
+    /// Index only: time, place and samples of the block before.
+    BlockSpan = 44 "BLOCK_SPAN",
+    /// Index only: how much lies in the call before.
+    CallSummary = 45 "CALL_SUMMARY",
+    /// Index only: where the cells of a kind lie.
+    Table = 46 "TABLE",
+    /// Index only: the checksum of a page of the index.
+    Page = 47 "PAGE",
+    /// Index only: the checksum of the pages' checksums.
+    Seal = 48 "SEAL",
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use super::frames::Frames;
 use super::object::Record;
 use super::resolve::Neutrals;
 use super::{
-    Location, MappedModule, Metadata, Method, Module, NO_THREAD, SIDE, ThreadId, ThreadTrace,
-    TraceError,
+    CallTraces, Location, MappedModule, Metadata, Method, Module, NO_THREAD, SIDE, ThreadId,
+    ThreadTrace, TraceError,
 };
 
 /// A trace in memory. Ids are indices of its vectors.
@@ -29,6 +29,8 @@ pub struct LoadedTrace {
     pub locations: Vec<Location>,
     /// In the order in which they were written.
     pub mapped: Vec<MappedModule>,
+    /// Call traces that were written as objects.
+    pub call_traces: CallTraces,
     /// By [`ThreadId`].
     pub threads: Vec<ThreadTrace>,
     /// The recording was finished; otherwise it is still running or was killed.
@@ -114,7 +116,8 @@ impl Loading {
 
     fn block(&mut self, entry: &BlockEntry, bytes: &[u8]) -> Result<(), Malformed> {
         let mut cursor = Cursor::new(bytes);
-        if Record::decode(&mut cursor)? != (Record::BlockStart { stream: entry.stream }) {
+        let begin = Record::BlockStart { stream: entry.stream };
+        if entry.ends.first && Record::decode(&mut cursor)? != begin {
             return cursor.fail("a block does not begin as its directory says");
         }
         let neutral_only = entry.stream == NO_THREAD;
@@ -126,12 +129,12 @@ impl Loading {
         if let Some(forest) = &mut forest {
             forest.begin(entry).map_err(|what| at(0, what))?;
         }
-        loop {
+        let Some(data_end) = bytes.len().checked_sub(usize::from(entry.ends.last)) else {
+            return cursor.fail("a block has no room for its end");
+        };
+        while cursor.at() < data_end {
             let start = cursor.at();
             let record = Record::decode(&mut cursor)?;
-            if record == Record::BlockEnd {
-                break;
-            }
             if let Some(forest) = &mut forest {
                 let bytes = cursor.at() - start;
                 forest.advance(entry.stream, bytes).map_err(|what| at(start, what))?;
@@ -144,8 +147,8 @@ impl Loading {
             };
             taken.map_err(|what| at(start, what))?;
         }
-        if !cursor.is_at_end() {
-            return cursor.fail("a block ends before its directory says");
+        if entry.ends.last && Record::decode(&mut cursor)? != Record::BlockEnd {
+            return cursor.fail("a block does not end where its directory says");
         }
         match forest {
             Some(forest) => forest.end(entry).map_err(|what| at(0, what)),
@@ -174,6 +177,7 @@ impl Loading {
             modules: self.neutrals.modules().map_err(corrupt)?,
             methods: self.neutrals.methods().map_err(corrupt)?,
             mapped: self.neutrals.mapped().map_err(corrupt)?,
+            call_traces: self.neutrals.call_traces().map_err(corrupt)?,
             metadata: self.neutrals.metadata(),
             locations,
             threads,

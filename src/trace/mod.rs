@@ -13,7 +13,7 @@
 //! let main = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
 //! let place = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
 //! let place = writer.location(&place)?;
-//! let thread = writer.thread(&Thread { pid: 7, tid: 7, name: "demo".into() })?;
+//! let thread = writer.thread(&Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() })?;
 //! writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[place])?;
 //! writer.finish()?;
 //!
@@ -38,6 +38,7 @@
 //! know targets, symbols or terminals; escape names (that is for whoever prints them).
 
 mod bytes;
+mod call_traces;
 mod checkpoint;
 mod dump;
 mod error;
@@ -52,9 +53,11 @@ mod load;
 mod metadata;
 mod model;
 mod object;
+mod options;
 mod output;
 mod resolve;
 mod sample;
+mod state;
 mod stream;
 mod tables;
 #[cfg(test)]
@@ -62,14 +65,16 @@ mod tests;
 mod thread;
 mod writer;
 
+pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
 pub use index::{IndexCell, dump_index};
 pub use kind::Kind;
 pub use load::{LoadedTrace, load};
 pub use model::*;
+pub use options::{Compression, WriteMode, WriterOptions};
 pub use thread::{Call, Node, ThreadTrace};
-pub use writer::{Compression, TraceWriter, WriterOptions, Written};
+pub use writer::{TraceWriter, Written};
 
 /// First eight bytes of a data file.
 const DATA_MAGIC: u64 = u64::from_be_bytes(*b"\x89TPDATA\n");

@@ -63,7 +63,7 @@ pub struct Location {
 }
 
 /// A thread of a target.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Thread {
     /// Process id as the recorder sees it.
     pub pid: u32,
@@ -71,6 +71,21 @@ pub struct Thread {
     pub tid: u32,
     /// Name (comm) when last seen.
     pub name: String,
+    /// When it was first seen, CLOCK_MONOTONIC nanoseconds; 0 if unknown.
+    pub first_seen_ns: u64,
+    /// When it was seen to have ended, if it was.
+    pub ended_ns: Option<u64>,
+}
+
+/// A call trace that can be looked up by its id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CallTrace {
+    /// The storage's 64-bit id.
+    pub trace_id: u64,
+    /// Its stack, root first, inlined calls expanded.
+    pub stack: Vec<LocationId>,
+    /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
+    pub end_reason: u16,
 }
 
 /// A range of a target's addresses that a module was mapped at.

@@ -18,7 +18,9 @@ pub(super) enum Neutral {
     Module { id: u32, path: u32, build_id: Vec<u8> },
     Method { id: u32, module: u32, start_svma: u64, name: u32 },
     Location { id: u32, method: u32, svma: u64, file: u32, line: u32, inline_parent: u32 },
-    Thread { id: u32, tid: u32, pid: u32, name: u32 },
+    StackNode { id: u32, parent: u32, location: u32 },
+    CallTrace { id: u32, trace_id: u64, node: u32, end_reason: u16 },
+    Thread { id: u32, tid: u32, pid: u32, name: u32, first_seen: u64, ended: u64 },
     Mapping { id: u32, pid: u32, start: u64, end: u64, file_offset: u64, module: u32, seen: u64 },
     Metadata { id: u32, key: String, value: Value },
 }
@@ -26,14 +28,37 @@ pub(super) enum Neutral {
 /// A trace point as it is encoded: relative to the state of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Point {
-    Call { location: u32 },
-    Footer { run: u32, unfinished: bool },
-    Site { location: u32 },
-    OuterSite { up: u32, location: u32 },
+    Call {
+        location: u32,
+    },
+    Footer {
+        run: u32,
+        unfinished: bool,
+    },
+    Site {
+        location: u32,
+    },
+    OuterSite {
+        up: u32,
+        location: u32,
+    },
     Sample(SampleFields),
-    Gap { before: i64, length: u64 },
-    ThreadStart { time_ns: u64 },
-    ThreadExit { time_ns: u64 },
+    Gap {
+        before: i64,
+        length: u64,
+    },
+    ThreadStart {
+        time_ns: u64,
+    },
+    ThreadExit {
+        time_ns: u64,
+    },
+    /// `time` is relative to the last sample of the stream.
+    State {
+        time: i64,
+        state: u8,
+        syscall: Option<u32>,
+    },
 }
 
 /// The fields of a sample; `None` is "as before" or "zero", see the format's specification.
@@ -73,6 +98,8 @@ impl Neutral {
             Self::Module { .. } => Kind::Module,
             Self::Method { .. } => Kind::Method,
             Self::Location { .. } => Kind::Location,
+            Self::StackNode { .. } => Kind::StackNode,
+            Self::CallTrace { .. } => Kind::CallTrace,
             Self::Thread { .. } => Kind::Thread,
             Self::Mapping { .. } => Kind::Mapping,
             Self::Metadata { .. } => Kind::Metadata,
@@ -85,6 +112,8 @@ impl Neutral {
             | Self::Module { id, .. }
             | Self::Method { id, .. }
             | Self::Location { id, .. }
+            | Self::StackNode { id, .. }
+            | Self::CallTrace { id, .. }
             | Self::Thread { id, .. }
             | Self::Mapping { id, .. }
             | Self::Metadata { id, .. } => *id,
@@ -118,8 +147,15 @@ impl Neutral {
                 put_u64(out, *svma);
                 put_u32s(out, [*file, *line, *inline_parent]);
             }
-            Self::Thread { tid, pid, name, .. } => {
+            Self::StackNode { parent, location, .. } => put_u32s(out, [*parent, *location]),
+            Self::CallTrace { trace_id, node, end_reason, .. } => {
+                put_u64(out, *trace_id);
+                put_u32(out, *node);
+                put_u16(out, *end_reason);
+            }
+            Self::Thread { tid, pid, name, first_seen, ended, .. } => {
                 put_u32s(out, [*tid, *pid, *name]);
+                put_u64s(out, [*first_seen, *ended]);
             }
             Self::Mapping { pid, start, end, file_offset, module, seen, .. } => {
                 put_u32(out, *pid);
@@ -167,9 +203,23 @@ impl Neutral {
                 line: cursor.u32()?,
                 inline_parent: cursor.u32()?,
             },
-            Kind::Thread => {
-                Self::Thread { id, tid: cursor.u32()?, pid: cursor.u32()?, name: cursor.u32()? }
+            Kind::StackNode => {
+                Self::StackNode { id, parent: cursor.u32()?, location: cursor.u32()? }
             }
+            Kind::CallTrace => Self::CallTrace {
+                id,
+                trace_id: cursor.u64()?,
+                node: cursor.u32()?,
+                end_reason: cursor.u16()?,
+            },
+            Kind::Thread => Self::Thread {
+                id,
+                tid: cursor.u32()?,
+                pid: cursor.u32()?,
+                name: cursor.u32()?,
+                first_seen: cursor.u64()?,
+                ended: cursor.u64()?,
+            },
             Kind::Mapping => Self::Mapping {
                 id,
                 pid: cursor.u32()?,
@@ -203,6 +253,7 @@ impl Point {
             Self::Gap { .. } => Kind::Gap,
             Self::ThreadStart { .. } => Kind::ThreadStart,
             Self::ThreadExit { .. } => Kind::ThreadExit,
+            Self::State { .. } => Kind::State,
         }
     }
 
@@ -227,6 +278,11 @@ impl Point {
             Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => {
                 put_varint(out, *time_ns);
             }
+            Self::State { time, state, syscall } => {
+                put_signed(out, *time);
+                put_varint(out, (*state).into());
+                put_varint(out, syscall.map_or(0, |number| u64::from(number) + 1));
+            }
         }
     }
 
@@ -248,6 +304,17 @@ impl Point {
             Kind::Gap => Self::Gap { before: cursor.signed()?, length: cursor.varint()? },
             Kind::ThreadStart => Self::ThreadStart { time_ns: cursor.varint()? },
             Kind::ThreadExit => Self::ThreadExit { time_ns: cursor.varint()? },
+            Kind::State => Self::State {
+                time: cursor.signed()?,
+                state: narrow(cursor)?,
+                syscall: match cursor.varint()? {
+                    0 => None,
+                    number => match u32::try_from(number - 1) {
+                        Ok(number) => Some(number),
+                        Err(_) => return cursor.fail("a system call's number is out of range"),
+                    },
+                },
+            },
             _ => return Ok(None),
         }))
     }
@@ -267,7 +334,9 @@ mod bit {
     pub(super) const ROOT_SPAN: u64 = 1 << 9;
     pub(super) const TAGS: u64 = 1 << 10;
     pub(super) const MAIN_BEFORE: u64 = 1 << 11;
-    pub(super) const ALL: u64 = (1 << 12) - 1;
+    /// Fields of later versions, each of them one varint, behind those that are known.
+    pub(super) const LATER: u32 = 12;
+    pub(super) const ALL: u64 = (1 << 32) - 1;
 }
 
 impl SampleFields {
@@ -313,7 +382,7 @@ impl SampleFields {
     fn decode(cursor: &mut Cursor<'_>) -> Parsed<Self> {
         let present = cursor.varint()?;
         if present & !bit::ALL != 0 {
-            return cursor.fail("a sample announces fields that this version does not know");
+            return cursor.fail("a sample announces fields that cannot be");
         }
         let mut fields = Self { time: cursor.signed()?, ..Self::default() };
         let has = |bit| present & bit != 0;
@@ -329,6 +398,9 @@ impl SampleFields {
         fields.root_span = has(bit::ROOT_SPAN).then(|| cursor.varint()).transpose()?;
         fields.tags = has(bit::TAGS).then(|| decode_tags(cursor)).transpose()?;
         fields.main_before = has(bit::MAIN_BEFORE).then(|| cursor.varint()).transpose()?;
+        for _ in 0..(present >> bit::LATER).count_ones() {
+            cursor.varint()?;
+        }
         Ok(fields)
     }
 }

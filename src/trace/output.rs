@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::bytes::{put_u32, put_u64};
 use super::checkpoint::BlockEntry;
-use super::frame::{Codec, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
+use super::frame::{Codec, FrameHeader, HEADER_BYTES, LAST, Section, TRAILER_BYTES};
 use super::index::{self, Cell};
 use super::kind::Kind;
 use super::stream::Block;
@@ -83,18 +83,18 @@ pub(super) fn create(path: &Path, force: bool) -> Result<Target, TraceError> {
     Ok(Target::new(Box::new(file), path.to_owned()))
 }
 
-/// Where a frame ends: its length and its body's checksum once more.
-pub(super) fn trailer(header: &FrameHeader) -> Vec<u8> {
+/// Where a frame ends: its length and its header's checksum once more.
+pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(TRAILER_BYTES);
     put_u32(&mut out, header.total_bytes() as u32);
-    put_u32(&mut out, header.body_crc);
+    out.extend_from_slice(&encoded[HEADER_BYTES - 4..]);
     out
 }
 
 /// The blocks of the frame that is being put together.
 #[derive(Debug, Default)]
 struct Pending {
-    payload: Vec<u8>,
+    points: Vec<u8>,
     directory_bytes: usize,
     entries: Vec<BlockEntry>,
     cells: Vec<Cell>,
@@ -105,8 +105,8 @@ struct Pending {
 pub(super) struct Output {
     data: Target,
     index: Target,
-    salt: u64,
-    compression: Compression,
+    identity: Identity,
+    packer: Packer,
     pending: Pending,
     sequence: u32,
     previous: u64,
@@ -118,7 +118,7 @@ impl Output {
     pub(super) fn new(
         mut data: Target,
         mut index: Target,
-        salt: u64,
+        identity: Identity,
         compression: Compression,
     ) -> Result<Self, TraceError> {
         data.write(&file_header(DATA_MAGIC))?;
@@ -126,8 +126,8 @@ impl Output {
         Ok(Self {
             data,
             index,
-            salt,
-            compression,
+            identity,
+            packer: Packer(compression),
             pending: Pending::default(),
             sequence: 0,
             previous: 0,
@@ -142,21 +142,30 @@ impl Output {
 
     /// Bytes of the frame that is being put together.
     pub(super) fn pending(&self) -> usize {
-        self.pending.payload.len() + self.pending.directory_bytes
+        self.pending.points.len() + self.pending.directory_bytes
     }
 
     /// Adds a block to the frame that is being put together.
     pub(super) fn add(&mut self, block: Block) {
         let Block { mut entry, content, cells } = block;
-        let payload = &mut self.pending.payload;
-        let before = payload.len();
-        payload.push(Kind::BlockStart as u8);
-        put_u32(payload, entry.stream);
-        payload.extend_from_slice(&content);
-        payload.push(Kind::BlockEnd as u8);
-        entry.bytes = (payload.len() - before) as u32;
+        let points = &mut self.pending.points;
+        let before = points.len();
+        if entry.ends.first {
+            points.push(Kind::BlockStart as u8);
+            put_u32(points, entry.stream);
+        }
+        points.extend_from_slice(&content);
+        if entry.ends.last {
+            points.push(Kind::BlockEnd as u8);
+        }
+        entry.bytes = (points.len() - before) as u32;
         self.pending.directory_bytes += entry.size_hint();
         self.pending.entries.push(entry);
+        self.pending.cells.extend(cells);
+    }
+
+    /// Adds cells to the index group of that frame.
+    pub(super) fn add_cells(&mut self, cells: Vec<Cell>) {
         self.pending.cells.extend(cells);
     }
 
@@ -197,40 +206,40 @@ impl Output {
     }
 
     fn try_write(&mut self, neutral: NeutralBlock, eof: Option<Vec<u8>>) -> Result<(), TraceError> {
-        let Pending { payload: blocks, mut entries, cells, .. } = std::mem::take(&mut self.pending);
-        let mut payload = Vec::new();
+        let Pending { mut points, mut entries, cells, .. } = std::mem::take(&mut self.pending);
+        let mut neutral_bytes = Vec::new();
         let mut neutral_cells = Vec::new();
         if !neutral.is_empty() {
-            payload.push(Kind::BlockStart as u8);
-            put_u32(&mut payload, NO_THREAD);
-            neutral_cells = neutral.cells(payload.len());
-            payload.extend_from_slice(neutral.bytes());
-            payload.push(Kind::BlockEnd as u8);
-            entries.insert(0, BlockEntry::neutral(payload.len() as u32));
+            neutral_bytes.push(Kind::BlockStart as u8);
+            put_u32(&mut neutral_bytes, NO_THREAD);
+            neutral_cells = neutral.cells(neutral_bytes.len());
+            neutral_bytes.extend_from_slice(neutral.bytes());
+            neutral_bytes.push(Kind::BlockEnd as u8);
+            entries.insert(0, BlockEntry::neutral(neutral_bytes.len() as u32));
         }
-        payload.extend_from_slice(&blocks);
         let flags = if eof.is_some() { LAST } else { 0 };
-        payload.extend_from_slice(eof.as_deref().unwrap_or_default());
-        if payload.len() > MAX_FRAME_BYTES {
+        points.extend_from_slice(eof.as_deref().unwrap_or_default());
+        if neutral_bytes.len() + points.len() > MAX_FRAME_BYTES {
             let limit = MAX_FRAME_BYTES as u64;
             return Err(TraceError::LimitExceeded { what: "the size of a frame", limit });
         }
-        let header = self.write_data(&entries, &payload, flags)?;
-        let mut group = Vec::with_capacity(neutral_cells.len() + entries.len() + cells.len());
+        let header = self.write_data(&entries, [&neutral_bytes, &points], flags)?;
+        let mut group =
+            Vec::with_capacity(1 + neutral_cells.len() + 2 * entries.len() + cells.len());
+        group.push(index::frame(&header));
         for (kind, id, at) in neutral_cells {
             group.push(Cell { kind, id, start: header.position(at), end: index::UNUSED });
         }
         let mut at = 0;
         for entry in &entries {
-            let (start, end) = (header.position(at), at + entry.bytes as usize - 1);
-            let (kind, id) = (Kind::BlockStart, entry.stream);
-            group.push(Cell { kind, id, start, end: header.position(end) });
-            at = end + 1;
+            group.extend(index::block(&header, at, entry));
+            at += entry.bytes as usize;
         }
         group.extend(cells);
         let mut bytes = Vec::new();
         if header.sequence == 0 {
-            index::identity(self.salt, header.body_crc).encode(&mut bytes);
+            let identity = index::identity(self.identity, &header);
+            identity.iter().for_each(|cell| cell.encode(&mut bytes));
         }
         bytes.extend_from_slice(&index::group(header.offset, &group));
         self.index.write(&bytes)
@@ -239,54 +248,81 @@ impl Output {
     fn write_data(
         &mut self,
         entries: &[BlockEntry],
-        payload: &[u8],
+        payload: [&[u8]; 2],
         flags: u8,
     ) -> Result<FrameHeader, TraceError> {
         let mut directory = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut directory));
         let samples: u64 = entries.iter().map(|entry| entry.samples).sum();
-        let (codec, stored_directory, stored_payload) = match self.compression {
-            Compression::None => (Codec::Plain, directory.clone(), payload.to_vec()),
-            Compression::Zstd(level) => {
-                let pack = |bytes: &[u8]| {
-                    zstd::bulk::compress(bytes, level)
-                        .map_err(|source| TraceError::write(&self.data.path, source))
-                };
-                (Codec::Zstd, pack(&directory)?, pack(payload)?)
-            }
-        };
-        let mut crc = crc32fast::Hasher::new();
-        crc.update(&stored_directory);
-        crc.update(&stored_payload);
+        let mut sections = [Section::default(); 3];
+        let mut body = Vec::new();
+        for (section, bytes) in sections.iter_mut().zip([&directory, payload[0], payload[1]]) {
+            let stored = self
+                .packer
+                .pack(bytes)
+                .map_err(|source| TraceError::write(&self.data.path, source))?;
+            *section = Section {
+                stored: stored.len() as u32,
+                bytes: bytes.len() as u32,
+                crc: crc32fast::hash(&stored),
+            };
+            body.extend_from_slice(&stored);
+        }
         let of_threads = || entries.iter().filter(|entry| entry.stream != NO_THREAD);
         let header = FrameHeader {
-            salt: self.salt,
+            salt: self.identity.salt,
             offset: self.data.bytes,
             previous: self.previous,
             sequence: self.sequence,
-            codec,
+            codec: self.packer.codec(),
             flags,
-            directory_stored: stored_directory.len() as u32,
-            directory_bytes: directory.len() as u32,
-            payload_stored: stored_payload.len() as u32,
-            payload_bytes: payload.len() as u32,
+            sections,
             blocks: entries.len() as u32,
             samples: samples as u32,
             first_ns: of_threads().map(|entry| entry.first_ns).min().unwrap_or(0),
             last_ns: of_threads().map(|entry| entry.last_ns).max().unwrap_or(0),
-            body_crc: crc.finalize(),
         };
         if header.offset >> 39 != 0 {
             return Err(TraceError::LimitExceeded { what: "the data file", limit: 1 << 39 });
         }
         let mut bytes = header.encode();
         debug_assert_eq!(bytes.len(), HEADER_BYTES);
-        bytes.extend_from_slice(&stored_directory);
-        bytes.extend_from_slice(&stored_payload);
-        bytes.extend_from_slice(&trailer(&header));
+        let trailer = trailer(&header, &bytes);
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(&trailer);
         self.data.write(&bytes)?;
         self.sequence = self.sequence.saturating_add(1);
         self.previous = header.offset;
         Ok(header)
+    }
+}
+
+/// What distinguishes a trace from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// In every frame.
+    pub(super) salt: u64,
+    /// In the metadata of the first frame.
+    pub(super) uuid: u128,
+}
+
+/// Compresses sections.
+#[derive(Debug, Clone, Copy)]
+struct Packer(Compression);
+
+impl Packer {
+    fn codec(self) -> Codec {
+        match self.0 {
+            Compression::None => Codec::Plain,
+            Compression::Zstd(_) => Codec::Zstd,
+        }
+    }
+
+    fn pack(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        match self.0 {
+            _ if bytes.is_empty() => Ok(Vec::new()),
+            Compression::None => Ok(bytes.to_vec()),
+            Compression::Zstd(level) => zstd::bulk::compress(bytes, level),
+        }
     }
 }

@@ -7,7 +7,8 @@
 
 use super::object::Neutral;
 use super::{
-    Location, LocationId, MappedModule, Metadata, Method, MethodId, Module, ModuleId, NONE, Thread,
+    CallTraces, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
+    ModuleId, NONE, Thread,
 };
 
 /// What was read so far.
@@ -17,6 +18,9 @@ pub(super) struct Neutrals {
     modules: Vec<Neutral>,
     methods: Vec<Neutral>,
     locations: Vec<Neutral>,
+    nodes: Vec<(u32, u32)>,
+    depths: Vec<u32>,
+    traces: Vec<(u64, u32, u16)>,
     threads: Vec<Neutral>,
     mappings: Vec<Neutral>,
     metadata_count: u32,
@@ -41,6 +45,10 @@ impl Neutrals {
                 }
                 insert(&mut self.locations, id, object)
             }
+            Neutral::StackNode { id, parent, location } => self.add_node(id, (parent, location)),
+            Neutral::CallTrace { id, trace_id, node, end_reason } => {
+                insert(&mut self.traces, id, (trace_id, node, end_reason))
+            }
             Neutral::Thread { id, tid, pid, .. } => match self.threads.get_mut(id as usize) {
                 Some(Neutral::Thread { tid: old_tid, pid: old_pid, .. })
                     if (*old_tid, *old_pid) != (tid, pid) =>
@@ -63,6 +71,20 @@ impl Neutrals {
                 Ok(())
             }
         }
+    }
+
+    fn add_node(&mut self, id: u32, node: (u32, u32)) -> Checked<()> {
+        let depth = match node.0 {
+            NONE => 0,
+            parent if parent < id => self.depths.get(parent as usize).map_or(0, |depth| depth + 1),
+            _ => return Err("a stack node lies under a later one"),
+        };
+        if depth as usize >= MAX_DEPTH {
+            return Err("a call trace is too deep");
+        }
+        insert(&mut self.nodes, id, node)?;
+        self.depths.resize(self.nodes.len().max(self.depths.len()), depth);
+        Ok(())
     }
 
     pub(super) fn metadata(&mut self) -> Metadata {
@@ -107,11 +129,24 @@ impl Neutrals {
         self.locations.iter().map(resolve).collect()
     }
 
+    pub(super) fn call_traces(&self) -> Checked<CallTraces> {
+        let node = |(parent, location): &(u32, u32)| {
+            let location = reference(*location, self.locations.len())?.ok_or(UNRESOLVED)?;
+            Ok((*parent, LocationId(location)))
+        };
+        let nodes = self.nodes.iter().map(node).collect::<Checked<_>>()?;
+        CallTraces::new(nodes, self.traces.iter().copied()).ok_or(UNRESOLVED)
+    }
+
     pub(super) fn threads(&self) -> Checked<Vec<Thread>> {
         let resolve = |object: &Neutral| match object {
-            Neutral::Thread { tid, pid, name, .. } => {
-                Ok(Thread { pid: *pid, tid: *tid, name: self.string(*name)? })
-            }
+            Neutral::Thread { tid, pid, name, first_seen, ended, .. } => Ok(Thread {
+                pid: *pid,
+                tid: *tid,
+                name: self.string(*name)?,
+                first_seen_ns: *first_seen,
+                ended_ns: (*ended != u64::MAX).then_some(*ended),
+            }),
             _ => Err(UNRESOLVED),
         };
         self.threads.iter().map(resolve).collect()
@@ -184,7 +219,7 @@ mod tests {
     }
 
     fn thread(tid: u32, name: u32) -> Neutral {
-        Neutral::Thread { id: 0, tid, pid: 1, name }
+        Neutral::Thread { id: 0, tid, pid: 1, name, first_seen: 0, ended: u64::MAX }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! - `state` is what a reader has after the bytes of `block`.
 //! - A block ends between two objects, never in one.
 
-use super::checkpoint::{BlockEntry, Checkpoint};
-use super::index::Cell;
+use super::checkpoint::{BlockEntry, Checkpoint, Ends};
+use super::index::{Cell, UNUSED};
 use super::infer::{self, Site};
 use super::kind::Kind;
 use super::object::{Point, SampleFields};
@@ -39,17 +39,20 @@ pub(super) struct Stream {
     first_ns: u64,
     block: Vec<u8>,
     cells: Vec<Cell>,
+    /// Children so far: roots, then of each open call.
+    children: Vec<u32>,
 }
 
 /// A block that is complete but for its BLOCK_START and BLOCK_END.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Its directory entry, `bytes` not yet set.
+    /// Its directory entry, as one that lies in one frame; `bytes` not yet set.
     pub(super) entry: BlockEntry,
     /// Its objects.
     pub(super) content: Vec<u8>,
     /// Cells of calls that ended in this block and began before the one before it. Those of shorter
-    /// ones would make up most of an index; a reader finds their ends in this block or the next.
+    /// ones would make up most of an index; a reader finds their ends in this block or the next. Each
+    /// is followed by its summary.
     pub(super) cells: Vec<Cell>,
 }
 
@@ -65,6 +68,7 @@ impl Stream {
             first_ns: 0,
             block: Vec::new(),
             cells: Vec::new(),
+            children: vec![0],
         }
     }
 
@@ -98,8 +102,20 @@ impl Stream {
         }
     }
 
-    /// Writes an object that does not change the stack.
-    pub(super) fn point(&mut self, point: Point) {
+    /// Writes a child of the innermost call that has no children itself.
+    pub(super) fn leaf(&mut self, point: Point) {
+        self.count_child();
+        self.point(point);
+    }
+
+    fn count_child(&mut self) {
+        if let Some(children) = self.children.last_mut() {
+            *children = children.saturating_add(1);
+        }
+    }
+
+    /// Writes an object.
+    fn point(&mut self, point: Point) {
         let before = self.block.len();
         point.encode(&mut self.block);
         self.state.logical += (self.block.len() - before) as u64;
@@ -108,7 +124,13 @@ impl Stream {
     /// Writes a gap.
     pub(super) fn gap(&mut self, from_ns: u64, to_ns: u64) {
         let before = from_ns.wrapping_sub(self.state.last_ns) as i64;
-        self.point(Point::Gap { before, length: to_ns - from_ns });
+        self.leaf(Point::Gap { before, length: to_ns - from_ns });
+    }
+
+    /// Writes a change of the thread's run state.
+    pub(super) fn state(&mut self, time_ns: u64, (state, syscall): (u8, Option<u32>)) {
+        let time = time_ns.wrapping_sub(self.state.last_ns) as i64;
+        self.leaf(Point::State { time, state, syscall });
     }
 
     /// Moves the stack to that of a sample: closes, moves and opens calls.
@@ -134,7 +156,8 @@ impl Stream {
 
     /// Opens a call inside the innermost one.
     pub(super) fn open_call(&mut self, location: LocationId) {
-        self.point(Point::Call { location: location.0 });
+        self.leaf(Point::Call { location: location.0 });
+        self.children.push(0);
         self.state.push(location, self.state.logical);
     }
 
@@ -144,26 +167,40 @@ impl Stream {
         if run == 0 {
             return;
         }
-        for call in self.state.calls[depth..].iter().rev() {
+        let extents = self.state.calls[depth..].iter().zip(&self.children[depth + 1..]);
+        for (call, children) in extents.rev() {
             // Content begins after the header, so a call of a block begins later than the block.
             if self.earlier.is_some_and(|earlier| call.start <= earlier) {
-                self.cells.push(Cell {
-                    kind: Kind::Call,
-                    id: self.word,
-                    start: call.start,
-                    end: self.state.logical,
-                });
+                let samples = self.state.samples - call.samples_before;
+                let (id, start, end) = (self.word, call.start, self.state.logical);
+                self.cells.push(Cell { kind: Kind::Call, id, start, end });
+                self.cells.push(summary(*children, samples));
             }
         }
         self.point(Point::Footer { run: run as u32, unfinished });
         self.state.truncate(depth);
+        self.children.truncate(depth + 1);
+    }
+
+    /// Notes the extent of the whole stream. Nothing may follow.
+    pub(super) fn complete(&mut self) {
+        let (id, end) = (self.word, self.state.logical);
+        if end > 0 {
+            self.cells.push(Cell { kind: Kind::Call, id, start: 0, end });
+            self.cells.push(summary(self.children[0], self.state.samples));
+        }
+    }
+
+    /// Cells of a stream that is complete while nothing of it waits.
+    pub(super) fn take_cells(&mut self) -> Vec<Cell> {
+        std::mem::take(&mut self.cells)
     }
 
     /// Writes a sample whose stack the stream has been moved to.
     pub(super) fn sample(&mut self, sample: &Sample, outer: usize, main_before: Option<u64>) {
         let fields = self.context.encode(sample, &self.state, self.tick_ns, outer);
         let delta = main_before.map(|count| count - self.state.main_before).filter(|n| *n != 0);
-        self.point(Point::Sample(SampleFields { main_before: delta, ..fields }));
+        self.leaf(Point::Sample(SampleFields { main_before: delta, ..fields }));
         if self.state.samples == self.begin.samples {
             self.first_ns = sample.time_ns;
         }
@@ -182,6 +219,7 @@ impl Stream {
         self.block.reserve(content.len().min(IDLE_BYTES));
         let entry = BlockEntry {
             stream: self.word,
+            ends: Ends::BOTH,
             bytes: 0,
             tick_ns: self.tick_ns,
             first_ns: self.first_ns,
@@ -191,4 +229,9 @@ impl Stream {
         };
         Some(Block { entry, content, cells: std::mem::take(&mut self.cells) })
     }
+}
+
+/// The cell behind that of a call or of a whole stream: how many children and samples it has.
+fn summary(children: u32, samples: u64) -> Cell {
+    Cell { kind: Kind::CallSummary, id: children, start: samples, end: UNUSED }
 }

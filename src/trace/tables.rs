@@ -1,12 +1,15 @@
 //! Interning: thread-neutral objects by content, and the block that new ones are written to.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::infer::Site;
 use super::kind::Kind;
 use super::object::{Neutral, optional};
-use super::{Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, TraceError};
+use super::{
+    CallTrace, Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE,
+    TraceError,
+};
 
 /// New thread-neutral objects that are not in a frame yet.
 #[derive(Debug, Default)]
@@ -18,6 +21,17 @@ pub(super) struct NeutralBlock {
 impl NeutralBlock {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// Takes whole objects out, from the first on, of `bytes` bytes or a little more.
+    pub(super) fn split_to(&mut self, bytes: usize) -> NeutralBlock {
+        let count = self.cells.partition_point(|(_, _, at)| *at < bytes);
+        let end = self.cells.get(count).map_or(self.bytes.len(), |(_, _, at)| *at);
+        let mut rest = self.cells.split_off(count);
+        rest.iter_mut().for_each(|(_, _, at)| *at -= end);
+        let cells = std::mem::replace(&mut self.cells, rest);
+        let rest = self.bytes.split_off(end);
+        NeutralBlock { bytes: std::mem::replace(&mut self.bytes, rest), cells }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -43,6 +57,11 @@ pub(super) struct Tables {
     methods: HashMap<(u32, u64, u32), u32>,
     locations: HashMap<LocationKey, u32>,
     sites: Vec<Site>,
+    nodes: HashMap<(u32, LocationId), u32>,
+    /// Ids of the call traces of the latest epoch: those of earlier ones do not come again.
+    traces: HashSet<u64>,
+    epoch: u64,
+    traces_ever: u32,
     pub(super) block: NeutralBlock,
 }
 
@@ -54,6 +73,9 @@ struct LocationKey {
     line: u32,
     inline_parent: u32,
 }
+
+/// Longest build id: what its length field can say.
+const MAX_BUILD_ID_BYTES: usize = u16::MAX as usize;
 
 /// The next id of a table with `len` objects.
 pub(super) fn next_id(len: usize) -> Result<u32, TraceError> {
@@ -82,17 +104,15 @@ impl Tables {
     }
 
     pub(super) fn module(&mut self, module: &Module) -> Result<ModuleId, TraceError> {
-        let limit = u64::from(u16::MAX);
-        if module.build_id.len() as u64 > limit {
-            return Err(TraceError::LimitExceeded { what: "the length of a build id", limit });
-        }
         let path = self.string(&module.path)?;
-        let key = (path, module.build_id.clone());
+        // A real one has 8 to 64 bytes; of one that a hostile file claims, so much is kept.
+        let build_id = &module.build_id[..module.build_id.len().min(MAX_BUILD_ID_BYTES)];
+        let key = (path, build_id.to_vec());
         if let Some(id) = self.modules.get(&key) {
             return Ok(ModuleId(*id));
         }
         let id = next_id(self.modules.len())?;
-        self.block.push(&Neutral::Module { id, path, build_id: module.build_id.clone() });
+        self.block.push(&Neutral::Module { id, path, build_id: build_id.to_vec() });
         self.modules.insert(key, id);
         Ok(ModuleId(id))
     }
@@ -136,6 +156,38 @@ impl Tables {
         self.sites.push(Site { method: location.method, inlined, file, line });
         self.locations.insert(key, id);
         Ok(LocationId(id))
+    }
+
+    /// Writes a call trace and its nodes, unless its id was written in this epoch.
+    pub(super) fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
+        self.known_stack(&trace.stack)?;
+        let epoch = trace.trace_id >> 32;
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.traces.clear();
+        }
+        if !self.traces.insert(trace.trace_id) {
+            return Ok(());
+        }
+        let mut node = NONE;
+        for location in &trace.stack {
+            let key = (node, *location);
+            node = match self.nodes.get(&key) {
+                Some(known) => *known,
+                None => {
+                    let id = next_id(self.nodes.len())?;
+                    let location = location.0;
+                    self.block.push(&Neutral::StackNode { id, parent: node, location });
+                    self.nodes.insert(key, id);
+                    id
+                }
+            };
+        }
+        let id = next_id(self.traces_ever as usize)?;
+        self.traces_ever += 1;
+        let CallTrace { trace_id, end_reason, .. } = *trace;
+        self.block.push(&Neutral::CallTrace { id, trace_id, node, end_reason });
+        Ok(())
     }
 
     pub(super) fn known_module(&self, module: ModuleId) -> Result<(), TraceError> {

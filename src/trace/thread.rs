@@ -42,6 +42,7 @@ pub(super) enum Content {
     Gap { from_ns: u64, to_ns: u64 },
     ThreadStart { time_ns: u64 },
     ThreadExit { time_ns: u64 },
+    State { time_ns: u64, state: u8, syscall: Option<u32> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +81,15 @@ pub enum Node<'a> {
         /// When it was seen to have ended.
         time_ns: u64,
     },
+    /// The thread began to run or to wait.
+    State {
+        /// When.
+        time_ns: u64,
+        /// Run state from then on; 0 is running.
+        state: u8,
+        /// System call that it waits in, if known.
+        syscall: Option<u32>,
+    },
 }
 
 impl Node<'_> {
@@ -89,7 +99,9 @@ impl Node<'_> {
             Self::Call(call) => call.first_ns(),
             Self::Sample(sample) => sample.time_ns,
             Self::Gap { from_ns, .. } => *from_ns,
-            Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => *time_ns,
+            Self::ThreadStart { time_ns }
+            | Self::ThreadExit { time_ns }
+            | Self::State { time_ns, .. } => *time_ns,
         }
     }
 }
@@ -199,6 +211,9 @@ impl ThreadTrace {
             Content::Gap { from_ns, to_ns } => Node::Gap { from_ns: *from_ns, to_ns: *to_ns },
             Content::ThreadStart { time_ns } => Node::ThreadStart { time_ns: *time_ns },
             Content::ThreadExit { time_ns } => Node::ThreadExit { time_ns: *time_ns },
+            Content::State { time_ns, state, syscall } => {
+                Node::State { time_ns: *time_ns, state: *state, syscall: *syscall }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The streaming writer: samples in, two files out.
+//! The writer: samples in, two files out.
 //!
 //! # Invariants
 //! - Of all threads together no more than [`WriterOptions::buffer_bytes`] wait to be written, however
@@ -9,59 +9,17 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::gap::Intervals;
+use super::checkpoint::Ends;
 use super::metadata;
-use super::object::{Neutral, Point};
-use super::output::{self, Output};
-use super::stream::{Placed, Stream};
+use super::object::Neutral;
+use super::output::{self, Identity, Output};
+use super::state::{Common, ThreadState};
+use super::stream::{Block, Stream};
 use super::tables::{Tables, next_id};
 use super::{
-    Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module, ModuleId, SIDE,
-    Sample, TRUNCATED, Thread, ThreadId, TraceError, Value, infer,
+    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module, ModuleId,
+    Sample, TRUNCATED, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
 };
-
-/// Largest `frame_bytes`: two blocks and the objects that they need stay below a frame's limit.
-const MAX_FRAME_TARGET: usize = 4 << 20;
-
-/// How frames are compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Not at all: an offset in the index is an offset in the file.
-    None,
-    /// With zstd at this level.
-    Zstd(i32),
-}
-
-/// How a trace is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriterOptions {
-    /// Replace files that exist.
-    pub force: bool,
-    /// How frames are compressed; zstd at level 3 by default.
-    pub compress: Compression,
-    /// Bytes of a decoded frame to aim at; 256 KiB by default, at most 4 MiB.
-    pub frame_bytes: usize,
-    /// Bytes that may wait in the blocks of all threads together; 16 MiB by default.
-    pub buffer_bytes: usize,
-    /// Write the storage's call-trace id with every sample; without, it is read as 0.
-    pub trace_ids: bool,
-    /// Distinguishes this trace's frames from others'. Random by default; given, equal input makes
-    /// equal bytes.
-    pub salt: Option<u64>,
-}
-
-impl Default for WriterOptions {
-    fn default() -> Self {
-        Self {
-            force: false,
-            compress: Compression::Zstd(3),
-            frame_bytes: 256 << 10,
-            buffer_bytes: 16 << 20,
-            trace_ids: true,
-            salt: None,
-        }
-    }
-}
 
 /// What was written in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,47 +28,6 @@ pub struct Written {
     pub data_bytes: u64,
     /// Bytes of the index file.
     pub index_bytes: u64,
-}
-
-/// A thread that is being written.
-#[derive(Debug)]
-struct ThreadState {
-    pid: u32,
-    tid: u32,
-    /// Time of the last sample.
-    last_ns: u64,
-    /// Since when nothing is known of the stack, if there was a sample.
-    known_ns: Option<u64>,
-    /// The last sample says that the thread was not running, which explains a pause.
-    waiting: bool,
-    intervals: Box<Intervals>,
-    main: Stream,
-    side: Option<Box<Stream>>,
-}
-
-impl ThreadState {
-    fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
-        std::iter::once(&mut self.main).chain(self.side.as_deref_mut())
-    }
-
-    fn pending(&self) -> usize {
-        self.main.pending() + self.side.as_ref().map_or(0, |side| side.pending())
-    }
-
-    /// Closes every open call.
-    fn close(&mut self, tick_ns: u64, unfinished: bool) {
-        for stream in self.streams().filter(|stream| !stream.open().is_empty()) {
-            stream.begin(tick_ns);
-            stream.close(0, unfinished);
-        }
-    }
-
-    fn write_gap(&mut self, tick_ns: u64, from_ns: u64, to_ns: u64) {
-        self.close(tick_ns, false);
-        self.main.begin(tick_ns);
-        self.main.gap(from_ns, to_ns);
-        self.known_ns = Some(self.known_ns.unwrap_or(0).max(to_ns));
-    }
 }
 
 /// Writes a trace.
@@ -129,6 +46,8 @@ pub struct TraceWriter {
     pending: usize,
     samples: u64,
     clamped: u64,
+    /// Parts of blocks by stream, if all is written at the end.
+    collected: BTreeMap<u32, Vec<Block>>,
 }
 
 impl TraceWriter {
@@ -159,16 +78,15 @@ impl TraceWriter {
     pub(super) fn with_targets(
         data: output::Target,
         index: output::Target,
-        mut options: WriterOptions,
+        options: WriterOptions,
     ) -> Result<TraceWriter, TraceError> {
-        options.frame_bytes = options.frame_bytes.clamp(1, MAX_FRAME_TARGET);
-        let salt = match options.salt {
-            Some(salt) => salt,
-            None => random_salt()?,
+        let identity = match options.salt {
+            Some(salt) => Identity { salt, uuid: u128::from(salt) },
+            None => random_identity()?,
         };
-        Ok(TraceWriter {
-            output: Output::new(data, index, salt, options.compress)?,
-            options,
+        let mut writer = TraceWriter {
+            output: Output::new(data, index, identity, options.compress)?,
+            options: options.within_limits(),
             tables: Tables::default(),
             threads: BTreeMap::new(),
             threads_ever: 0,
@@ -179,7 +97,11 @@ impl TraceWriter {
             pending: 0,
             samples: 0,
             clamped: 0,
-        })
+            collected: BTreeMap::new(),
+        };
+        let uuid = format!("{:032x}", identity.uuid);
+        writer.set_metadata("trace_uuid", Value::Text(uuid))?;
+        Ok(writer)
     }
 
     /// Sets a value; the last one set for a key counts. `period_ns` is the sampling period that
@@ -216,21 +138,13 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// The id of a new thread: threads are never equal, since the kernel reuses thread ids.
+    /// The id of a new thread: threads are never equal, since the kernel reuses thread ids. When it
+    /// ended is told by [`Self::thread_exit`].
     pub fn thread(&mut self, t: &Thread) -> Result<ThreadId, TraceError> {
         let id = next_id(self.threads_ever as usize)?;
         let name = self.tables.string(&t.name)?;
-        self.tables.block.push(&Neutral::Thread { id, tid: t.tid, pid: t.pid, name });
-        let state = ThreadState {
-            pid: t.pid,
-            tid: t.tid,
-            last_ns: 0,
-            known_ns: None,
-            waiting: false,
-            intervals: Box::default(),
-            main: Stream::new(id),
-            side: None,
-        };
+        let state = ThreadState::new(id, t, name);
+        self.tables.block.push(&state.object(None));
         self.threads.insert(id, state);
         self.threads_ever += 1;
         self.write_full_frame()?;
@@ -239,9 +153,12 @@ impl TraceWriter {
 
     /// Gives a thread another name.
     pub fn rename_thread(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
-        let ThreadState { pid, tid, .. } = *self.state(id)?;
+        self.state(id)?;
         let name = self.tables.string(name)?;
-        self.tables.block.push(&Neutral::Thread { id: id.0, tid, pid, name });
+        let state = self.state(id)?;
+        state.rename(name);
+        let object = state.object(None);
+        self.tables.block.push(&object);
         self.write_full_frame()
     }
 
@@ -273,7 +190,6 @@ impl TraceWriter {
             let limit = MAX_DEPTH as u64 - 1;
             return Err(TraceError::LimitExceeded { what: "the depth of a stack", limit });
         }
-        let period_ns = self.period_ns;
         let before_ns = self.state(thread)?.last_ns;
         let mut sample = sample.clone();
         if sample.time_ns < before_ns {
@@ -283,64 +199,73 @@ impl TraceWriter {
         if !self.options.trace_ids {
             sample.trace_id = 0;
         }
+        if self.options.call_traces && sample.trace_id > 1 {
+            let Sample { trace_id, end_reason, .. } = sample;
+            self.tables.call_trace(&CallTrace { trace_id, stack: stack.to_vec(), end_reason })?;
+        }
         let truncated = sample.end_reason != 0 || stack.is_empty();
         let unrooted = if truncated { Some(self.truncated_location()?) } else { None };
-        let sites = self.tables.sites();
+        let common = Common { sites: self.tables.sites(), period_ns: self.period_ns };
         // Looked up above.
         let Some(state) = self.threads.get_mut(&thread.0) else { return Ok(()) };
-        let waiting_bytes = state.pending();
-        if !stack.is_empty() {
-            note_interval(state, &sample, period_ns);
-        }
-        state.last_ns = sample.time_ns;
-        if sample.flags & traceprof_abi::storage::log::flags::FIRST != 0
-            && state.main.samples() == 0
-        {
-            state.main.begin(period_ns);
-            state.main.point(Point::ThreadStart { time_ns: sample.time_ns });
-        }
-        let anchored = match unrooted {
-            None => Some(0),
-            Some(_) => infer::anchor(state.main.open(), stack, sites),
-        };
-        match (anchored, unrooted) {
-            (None, Some(root)) => write_unrooted(state, &sample, (stack, root), (sites, period_ns)),
-            (outer, _) => {
-                let outer = outer.unwrap_or(0);
-                state.main.begin(period_ns);
-                state.main.move_to(Placed { stack, outer, proven: true }, sites);
-                state.main.sample(&sample, outer, None);
-            }
-        }
-        self.pending += state.pending() - waiting_bytes;
+        let before = state.pending();
+        state.sample(&sample, stack, unrooted, common);
+        self.pending += state.pending() - before;
         self.samples += 1;
         self.end_full_blocks(thread)
+    }
+
+    /// Writes a call trace as an object of its own. [`WriterOptions::call_traces`] does this for
+    /// every sample.
+    pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
+        self.tables.call_trace(trace)?;
+        self.write_full_frame()
     }
 
     /// Notes that nothing is known of a thread between two times; ends its open calls.
     pub fn gap(&mut self, thread: ThreadId, from_ns: u64, to_ns: u64) -> Result<(), TraceError> {
         let period_ns = self.period_ns;
-        self.change(thread, |state| {
-            state.write_gap(period_ns, from_ns, to_ns.max(from_ns));
-        })
+        self.change(thread, |state| state.gap(period_ns, from_ns, to_ns.max(from_ns)))
+    }
+
+    /// Notes that a thread began to run (`state` 0) or to wait, in the system call `syscall` if that
+    /// is known. A pause after the latter is no gap.
+    pub fn state_change(
+        &mut self,
+        thread: ThreadId,
+        time_ns: u64,
+        state: u8,
+        syscall: Option<u32>,
+    ) -> Result<(), TraceError> {
+        let period_ns = self.period_ns;
+        self.change(thread, |thread| thread.change(period_ns, time_ns, (state, syscall)))
     }
 
     /// Notes that a thread ended; ends its open calls. Nothing of it may follow: its id is unknown
     /// from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         let period_ns = self.period_ns;
-        self.change(thread, |state| {
-            state.close(period_ns, false);
-            state.main.begin(period_ns);
-            state.main.point(Point::ThreadExit { time_ns });
-        })?;
+        let state = self.state(thread)?;
+        let before = state.pending();
+        state.exit(period_ns, time_ns);
+        let after = state.pending();
+        self.pending += after - before;
         let Some(mut state) = self.threads.remove(&thread.0) else { return Ok(()) };
-        let ended: Vec<_> = state.streams().filter_map(Stream::end_block).collect();
+        self.tables.block.push(&state.object(Some(time_ns)));
+        let ended: Vec<_> = state.end_blocks().collect();
         ended.into_iter().try_for_each(|block| self.add(block))
     }
 
-    /// Writes all that waits: after this others can read everything so far.
+    /// Writes all that waits: after this others can read everything so far. With
+    /// [`WriteMode::Collect`] it does nothing.
     pub fn flush(&mut self) -> Result<(), TraceError> {
+        if self.options.mode == WriteMode::Collect {
+            return Ok(());
+        }
+        self.write_all()
+    }
+
+    fn write_all(&mut self) -> Result<(), TraceError> {
         self.end_blocks()?;
         self.output.write_frame(std::mem::take(&mut self.tables.block))
     }
@@ -362,16 +287,49 @@ impl TraceWriter {
 
     /// Ends the open calls, marked as unfinished, and both files.
     pub fn finish(mut self) -> Result<Written, TraceError> {
-        let period_ns = self.period_ns;
         for state in self.threads.values_mut() {
             let before = state.pending();
-            state.close(period_ns, true);
+            state.finish(self.period_ns);
             self.pending += state.pending() - before;
         }
-        self.flush()?;
+        self.end_blocks()?;
+        // What a stream has to say when nothing of it waits.
+        let states = self.threads.values_mut();
+        let cells = states.flat_map(|state| state.streams().flat_map(Stream::take_cells));
+        let cells: Vec<_> = cells.collect();
+        self.write_collected()?;
+        self.output.add_cells(cells);
+        self.write_all()?;
         self.output.finish(self.samples, self.threads_ever)?;
         let (data_bytes, index_bytes) = self.output.bytes();
         Ok(Written { data_bytes, index_bytes })
+    }
+
+    /// Writes what was collected: the objects first, then one thread after the other.
+    fn write_collected(&mut self) -> Result<(), TraceError> {
+        if self.options.mode != WriteMode::Collect {
+            return Ok(());
+        }
+        while !self.tables.block.is_empty() {
+            let some = self.tables.block.split_to(self.options.frame_bytes);
+            self.output.write_frame(some)?;
+        }
+        // A thread's two streams lie together.
+        let mut streams: Vec<_> = std::mem::take(&mut self.collected).into_iter().collect();
+        streams.sort_by_key(|(stream, _)| (stream & !super::SIDE, *stream));
+        for (_, mut parts) in streams {
+            let last = parts.len() - 1;
+            for (place, part) in parts.iter_mut().enumerate() {
+                part.entry.ends = Ends { first: place == 0, last: place == last };
+            }
+            for part in parts {
+                self.output.add(part);
+                if self.output.pending() >= self.options.frame_bytes {
+                    self.output.write_frame(Default::default())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn state(&mut self, thread: ThreadId) -> Result<&mut ThreadState, TraceError> {
@@ -410,71 +368,42 @@ impl TraceWriter {
         if self.pending >= self.options.buffer_bytes {
             return self.end_blocks();
         }
-        let frame_bytes = self.options.frame_bytes;
-        let mut ended = Vec::new();
-        for stream in self.state(thread)?.streams() {
-            if stream.pending() >= frame_bytes {
-                ended.extend(stream.end_block());
-            }
+        let block_bytes = self.options.block_bytes;
+        let state = self.state(thread)?;
+        if state.pending() < block_bytes {
+            return Ok(());
         }
-        for block in ended {
-            self.add(block)?;
-        }
-        Ok(())
-    }
-
-    fn end_blocks(&mut self) -> Result<(), TraceError> {
-        let waiting = self.threads.values_mut().filter(|state| state.pending() > 0);
-        let ended: Vec<_> =
-            waiting.flat_map(|state| state.streams().filter_map(Stream::end_block)).collect();
+        let full = state.streams().filter(|stream| stream.pending() >= block_bytes);
+        let ended: Vec<_> = full.filter_map(Stream::end_block).collect();
         ended.into_iter().try_for_each(|block| self.add(block))
     }
 
-    fn add(&mut self, block: super::stream::Block) -> Result<(), TraceError> {
+    fn end_blocks(&mut self) -> Result<(), TraceError> {
+        let ended: Vec<_> = self.threads.values_mut().flat_map(ThreadState::end_blocks).collect();
+        ended.into_iter().try_for_each(|block| self.add(block))
+    }
+
+    fn add(&mut self, block: Block) -> Result<(), TraceError> {
         self.pending -= block.content.len();
-        self.output.add(block);
+        match self.options.mode {
+            WriteMode::Streaming => self.output.add(block),
+            WriteMode::Collect => {
+                self.collected.entry(block.entry.stream).or_default().push(block);
+                return Ok(());
+            }
+        }
         self.write_full_frame()
     }
 
     /// Writes the frame that is being put together if it is large enough.
     fn write_full_frame(&mut self) -> Result<(), TraceError> {
-        if self.output.pending() + self.tables.block.bytes().len() < self.options.frame_bytes {
+        let full =
+            self.output.pending() + self.tables.block.bytes().len() >= self.options.frame_bytes;
+        if !full || self.options.mode == WriteMode::Collect {
             return Ok(());
         }
         self.output.write_frame(std::mem::take(&mut self.tables.block))
     }
-}
-
-/// Applies the gap rule to the time since the last sample whose stack is known.
-fn note_interval(state: &mut ThreadState, sample: &Sample, period_ns: u64) {
-    if let Some(known_ns) = state.known_ns {
-        let interval_ns = sample.time_ns.saturating_sub(known_ns);
-        let long = state.intervals.add(interval_ns, period_ns, sample.weight);
-        if long && !state.waiting && sample.state == 0 {
-            state.write_gap(period_ns, known_ns, sample.time_ns);
-        }
-    }
-    state.known_ns = Some(state.known_ns.unwrap_or(0).max(sample.time_ns));
-    state.waiting = sample.state != 0;
-}
-
-/// Writes a sample to the side stream, under its call of `[truncated]`.
-fn write_unrooted(
-    state: &mut ThreadState,
-    sample: &Sample,
-    (stack, root): (&[LocationId], LocationId),
-    (sites, tick_ns): (&[infer::Site], u64),
-) {
-    let ThreadState { main, side, .. } = state;
-    let side = side.get_or_insert_with(|| Box::new(Stream::new(main.word() | SIDE)));
-    side.begin(tick_ns);
-    if side.open().is_empty() {
-        side.open_call(root);
-    }
-    let anchor = infer::anchor(&side.open()[1..], stack, sites);
-    let outer = 1 + anchor.unwrap_or(0);
-    side.move_to(Placed { stack, outer, proven: anchor.is_some() }, sites);
-    side.sample(sample, outer, Some(main.samples()));
 }
 
 /// The index file of a data file: `.idx` is appended, not exchanged.
@@ -484,11 +413,13 @@ fn index_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn random_salt() -> Result<u64, TraceError> {
+fn random_identity() -> Result<Identity, TraceError> {
     let source = Path::new("/dev/urandom");
-    let mut salt = [0; 8];
+    let mut bytes = [0; 24];
     std::fs::File::open(source)
-        .and_then(|mut file| file.read_exact(&mut salt))
+        .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(|error| TraceError::read(source, error))?;
-    Ok(u64::from_be_bytes(salt))
+    let word =
+        |at: usize| bytes[at..at + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Ok(Identity { salt: word(0), uuid: u128::from(word(8)) << 64 | u128::from(word(16)) })
 }

@@ -159,11 +159,16 @@ fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> V
                 section[at] = *value;
             }
         }
-        let body = [frame.directory, frame.payload].concat();
-        frame.header.body_crc = crc32fast::hash(&body);
-        forged.extend_from_slice(&frame.header.encode());
-        forged.extend_from_slice(&body);
-        forged.extend_from_slice(&output::trailer(&frame.header));
+        let neutral = frame.header.section(frame::Part::Neutral).bytes as usize;
+        let (neutral, points) = frame.payload.split_at(neutral);
+        let sections = [&frame.directory, neutral, points];
+        for (section, bytes) in frame.header.sections.iter_mut().zip(sections) {
+            section.crc = crc32fast::hash(bytes);
+        }
+        let header = frame.header.encode();
+        forged.extend_from_slice(&header);
+        forged.extend_from_slice(&sections.concat());
+        forged.extend_from_slice(&output::trailer(&frame.header, &header));
     }
     forged
 }
@@ -173,12 +178,12 @@ fn a_length_that_lies_allocates_nothing() {
     let (data, _, _) = small_trace(Compression::Zstd(3));
     let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
     let mut header = frames.next_frame().unwrap().unwrap().header;
-    header.payload_bytes = MAX_FRAME_BYTES as u32;
-    header.payload_stored = MAX_FRAME_BYTES as u32;
+    let limit = MAX_FRAME_BYTES as u32;
+    header.sections = [0, 0, limit].map(|n| frame::Section { stored: n, bytes: n, crc: 0 });
     let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
     let trace = load_bytes(&bytes).unwrap();
     assert!(trace.notices[0].contains("cut off"), "{:?}", trace.notices);
-    header.payload_bytes += 1;
+    header.sections[1] = frame::Section { stored: 1, bytes: 1, crc: 0 };
     let bytes = [&data[..HEADER_BYTES], &header.encode(), b"short"].concat();
     let trace = load_bytes(&bytes).unwrap();
     assert!(trace.notices[0].contains("too large"), "{:?}", trace.notices);
@@ -187,24 +192,25 @@ fn a_length_that_lies_allocates_nothing() {
 #[test]
 fn a_bomb_is_refused_before_it_expands() {
     let bomb = zstd::bulk::compress(&vec![0; 8 << 20], 3).unwrap();
-    let header = frame::FrameHeader {
+    let section =
+        |bytes| frame::Section { stored: bomb.len() as u32, bytes, crc: crc32fast::hash(&bomb) };
+    let header = |bytes| frame::FrameHeader {
         salt: 0,
         offset: 16,
         previous: 0,
         sequence: 0,
         codec: frame::Codec::Zstd,
         flags: 0,
-        directory_stored: 0,
-        directory_bytes: 0,
-        payload_stored: bomb.len() as u32,
-        payload_bytes: 10,
+        sections: [frame::Section::default(), frame::Section::default(), section(bytes)],
         blocks: 0,
         samples: 0,
         first_ns: 0,
         last_ns: 0,
-        body_crc: crc32fast::hash(&bomb),
     };
-    assert!(frame::Frame::decode(header, &bomb).is_err());
+    // The header lies about it, or says it and is not believed.
+    assert!(frame::Frame::decode(header(10), &bomb).is_err());
+    let honest = header(8 << 20).encode().try_into().unwrap();
+    assert!(frame::FrameHeader::decode(&honest).unwrap_err().what.contains("beyond reason"));
 }
 
 #[test]

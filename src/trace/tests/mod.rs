@@ -91,11 +91,34 @@ fn locations(writer: &mut TraceWriter, count: u32) -> Vec<LocationId> {
 }
 
 fn thread(tid: u32) -> Thread {
-    Thread { pid: 1, tid, name: format!("thread {tid}") }
+    Thread { pid: 1, tid, name: format!("thread {tid}"), ..Thread::default() }
 }
 
 fn sample(time_ns: u64) -> Sample {
     Sample { time_ns, ..Sample::default() }
+}
+
+/// The whole of a trace as text: what two readers or two writers must agree on.
+fn outline(trace: &LoadedTrace) -> String {
+    let LoadedTrace { metadata, modules, methods, locations, mapped, .. } = trace;
+    let mut out = format!("{metadata:?} {modules:?} {methods:?} {locations:?} {mapped:?}\n");
+    for thread in &trace.threads {
+        out += &format!("{:?} {:?}\n{:?}\n", thread.id(), thread.thread(), samples_of(thread));
+        thread.roots().for_each(|root| outline_node(root, &mut out));
+    }
+    out
+}
+
+fn outline_node(node: Node<'_>, out: &mut String) {
+    let Node::Call(call) = node else {
+        *out += &format!("{node:?} ");
+        return;
+    };
+    let (place, site, times) =
+        (call.location(), call.call_site(), (call.first_ns(), call.last_ns()));
+    *out += &format!("{place:?}<{site:?} {times:?} {} {}(", call.samples(), call.unfinished());
+    call.children().for_each(|child| outline_node(child, out));
+    *out += ")\n";
 }
 
 /// All samples of a thread with their stacks.

@@ -142,7 +142,10 @@ fn check_forest(thread: &ThreadTrace, methods: &[Location]) {
                 assert!((first_ns..=last_ns).contains(&sample.time_ns));
                 leaves += 1;
             }
-            Node::Gap { .. } | Node::ThreadStart { .. } | Node::ThreadExit { .. } => {}
+            Node::Gap { .. }
+            | Node::ThreadStart { .. }
+            | Node::ThreadExit { .. }
+            | Node::State { .. } => {}
         }
     }
     assert_eq!(leaves, thread.sample_count());
@@ -159,8 +162,9 @@ proptest! {
         plain in any::<bool>(),
     ) {
         let compress = if plain { Compression::None } else { Compression::Zstd(1) };
-        let write_once = || {
-            let (mut writer, data, index) = memory_writer(options(frame_bytes, compress));
+        let write_as = |mode| {
+            let options = WriterOptions { mode, ..options(frame_bytes, compress) };
+            let (mut writer, data, index) = memory_writer(options);
             writer.set_metadata("period_ns", Value::Unsigned(period_ns)).unwrap();
             let expected = write(&mut writer, &steps);
             let written = writer.finish().unwrap();
@@ -168,7 +172,7 @@ proptest! {
             assert_eq!(written.index_bytes, index.bytes().len() as u64);
             (expected, data.bytes(), index.bytes())
         };
-        let (expected, data, index) = write_once();
+        let (expected, data, index) = write_as(WriteMode::Streaming);
         let trace = load_bytes(&data).unwrap();
         prop_assert!(trace.closed);
         prop_assert_eq!(&trace.notices, &Vec::<String>::new());
@@ -176,8 +180,11 @@ proptest! {
             prop_assert_eq!(&samples_of(thread), expected);
             check_forest(thread, &trace.locations);
         }
-        let (_, data_again, index_again) = write_once();
+        let (_, data_again, index_again) = write_as(WriteMode::Streaming);
         prop_assert!(data == data_again && index == index_again, "equal input, other bytes");
+        let (_, collected, _) = write_as(WriteMode::Collect);
+        let collected = load_bytes(&collected).unwrap();
+        prop_assert_eq!(outline(&collected), outline(&trace));
     }
 }
 
@@ -212,14 +219,34 @@ fn every_object_survives() {
     let second = writer.thread(&thread(9)).unwrap();
     assert_ne!(first, second);
     writer.rename_thread(second, "renamed").unwrap();
+    let trace_of = |trace_id, stack: &[LocationId], end_reason| CallTrace {
+        trace_id,
+        stack: stack.to_vec(),
+        end_reason,
+    };
+    let call_traces = [
+        trace_of(1 << 32 | 7, &[outer_id, LocationId(1)], 0),
+        trace_of(1 << 32 | 8, &[outer_id, LocationId(1), outer_id], 3),
+        trace_of(2 << 32 | 7, &[], 2),
+    ];
+    call_traces.iter().for_each(|it| writer.call_trace(it).unwrap());
+    writer.call_trace(&call_traces[2]).unwrap();
+    writer.thread_exit(first, 99).unwrap();
     writer.finish().unwrap();
-    let trace = load_bytes(&data.bytes()).unwrap();
+    let mut trace = load_bytes(&data.bytes()).unwrap();
+    assert!(
+        matches!(trace.metadata.remove("trace_uuid"), Some(Value::Text(uuid)) if uuid.len() == 32)
+    );
     assert_eq!(trace.metadata, [("engine".to_string(), list)].into());
+    for call_trace in call_traces {
+        assert_eq!(trace.call_traces.get(call_trace.trace_id), Some(call_trace));
+    }
+    assert_eq!((trace.call_traces.len(), trace.call_traces.get(9)), (3, None));
     assert_eq!(trace.modules, [module]);
     assert_eq!(trace.methods, [method]);
     assert_eq!(trace.locations, [outer, inlined]);
     assert_eq!(trace.mapped, [mapped]);
-    assert_eq!(trace.threads[0].thread(), &thread(9));
+    assert_eq!(trace.threads[0].thread(), &Thread { ended_ns: Some(99), ..thread(9) });
     assert_eq!(trace.threads[1].thread(), &Thread { name: "renamed".into(), ..thread(9) });
     assert_eq!(trace.threads[1].id(), second);
 }

@@ -40,6 +40,9 @@ fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
         Node::Gap { from_ns, to_ns } => out.push_str(&format!("~{from_ns}-{to_ns} ")),
         Node::ThreadStart { time_ns } => out.push_str(&format!("<{time_ns} ")),
         Node::ThreadExit { time_ns } => out.push_str(&format!(">{time_ns} ")),
+        Node::State { time_ns, state, syscall } => {
+            out.push_str(&format!("~{time_ns}:{state}:{syscall:?} "));
+        }
     }
 }
 

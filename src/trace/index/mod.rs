@@ -7,31 +7,36 @@
 //! - A group is written after its frame, so that no cell points at what is not there.
 //! - The checksum of a group is in the id of its GROUP cell.
 
+pub(in crate::trace) mod tables;
+
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use super::bytes::{Cursor, put_u32, put_u64};
-use super::frames::{open_regular, read_up_to};
-use super::kind::Kind;
-use super::{HEADER_BYTES, INDEX_MAGIC, TraceError};
+use crate::trace::bytes::{Cursor, put_u32, put_u64};
+use crate::trace::checkpoint::BlockEntry;
+use crate::trace::frame::FrameHeader;
+use crate::trace::frames::{open_regular, read_up_to};
+use crate::trace::kind::Kind;
+use crate::trace::output::Identity;
+use crate::trace::{HEADER_BYTES, INDEX_MAGIC, NO_THREAD, TraceError};
 
 /// Bytes of a cell.
-pub(super) const CELL_BYTES: usize = 21;
+pub(in crate::trace) const CELL_BYTES: usize = 21;
 /// An offset that is not used.
-pub(super) const UNUSED: u64 = u64::MAX;
+pub(in crate::trace) const UNUSED: u64 = u64::MAX;
 
 /// A cell as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cell {
-    pub(super) kind: Kind,
-    pub(super) id: u32,
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(in crate::trace) struct Cell {
+    pub(in crate::trace) kind: Kind,
+    pub(in crate::trace) id: u32,
+    pub(in crate::trace) start: u64,
+    pub(in crate::trace) end: u64,
 }
 
 impl Cell {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(in crate::trace) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.kind as u8);
         put_u32(out, self.id);
         put_u64(out, self.start);
@@ -39,13 +44,36 @@ impl Cell {
     }
 }
 
-/// The first cell: the trace's salt and the checksum of its first frame's body.
-pub(super) fn identity(salt: u64, body_crc: u32) -> Cell {
-    Cell { kind: Kind::Identity, id: body_crc, start: salt, end: UNUSED }
+/// The first two cells: salt and first frame of the trace, and its UUID.
+pub(in crate::trace) fn identity(identity: Identity, first: &FrameHeader) -> [Cell; 2] {
+    let Identity { salt, uuid } = identity;
+    let frame = Cell { kind: Kind::Identity, id: first.crc(), start: salt, end: UNUSED };
+    let (start, end) = ((uuid >> 64) as u64, uuid as u64);
+    [frame, Cell { kind: Kind::Identity, id: u32::MAX, start, end }]
+}
+
+/// The first cell of a group: the frame that it belongs to.
+pub(in crate::trace) fn frame(header: &FrameHeader) -> Cell {
+    let (start, end) = (header.offset, header.offset + header.total_bytes());
+    Cell { kind: Kind::Frame, id: header.crc(), start, end }
+}
+
+/// The cells of the block, or the part of one, that lies at `at` in the payload of a frame.
+pub(in crate::trace) fn block(header: &FrameHeader, at: usize, entry: &BlockEntry) -> Vec<Cell> {
+    let kind = if entry.ends.first { Kind::BlockStart } else { Kind::BlockPart };
+    let start = header.position(at);
+    let end = header.position(at + (entry.bytes as usize).saturating_sub(1));
+    let block = Cell { kind, id: entry.stream, start, end };
+    if entry.stream == NO_THREAD {
+        return vec![block];
+    }
+    let samples = u32::try_from(entry.samples).unwrap_or(u32::MAX);
+    let (start, end) = (entry.begin.logical, entry.first_ns);
+    vec![block, Cell { kind: Kind::BlockSpan, id: samples, start, end }]
 }
 
 /// A GROUP cell and `cells`, which belong to the frame at `frame_offset`.
-pub(super) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
+pub(in crate::trace) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((cells.len() + 1) * CELL_BYTES);
     let mut head = Cell { kind: Kind::Group, id: 0, start: frame_offset, end: cells.len() as u64 };
     head.encode(&mut bytes);
@@ -58,7 +86,7 @@ pub(super) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
 }
 
 /// The end of a complete index.
-pub(super) fn footer() -> Vec<u8> {
+pub(in crate::trace) fn footer() -> Vec<u8> {
     let mut bytes = Vec::new();
     Cell { kind: Kind::Eof, id: u32::MAX, start: UNUSED, end: UNUSED }.encode(&mut bytes);
     put_u64(&mut bytes, INDEX_MAGIC);
@@ -88,7 +116,7 @@ pub fn dump_index(
     let mut input = open_regular(path)?;
     let header = read_up_to(&mut input, HEADER_BYTES as u64)
         .map_err(|source| TraceError::read(path, source))?;
-    super::check_header(&header, INDEX_MAGIC, path)?;
+    crate::trace::check_header(&header, INDEX_MAGIC, path)?;
     Ok(Cells { input, path: path.to_owned(), at: HEADER_BYTES as u64, group: None, ended: false })
 }
 
@@ -140,7 +168,7 @@ impl Cells {
         }
         let mut cursor = Cursor::new(&bytes);
         let fields = (|| Ok((cursor.u8()?, cursor.u32()?, cursor.u64()?, cursor.u64()?)))();
-        let (number, id, start, end) = fields.map_err(|bad: super::bytes::Malformed| {
+        let (number, id, start, end) = fields.map_err(|bad: crate::trace::bytes::Malformed| {
             TraceError::Corrupt { offset, what: bad.what }
         })?;
         let kind = Kind::from_number(number);
@@ -154,7 +182,7 @@ impl Cells {
             }
             (_, Some(Kind::Group)) => self.open_group(&bytes, id, end),
             (_, Some(Kind::Eof)) => self.read_footer(offset)?,
-            (_, Some(Kind::Identity)) if offset == HEADER_BYTES as u64 => {}
+            (_, Some(Kind::Identity)) if offset <= (HEADER_BYTES + CELL_BYTES) as u64 => {}
             _ => return corrupt("a cell lies in no group"),
         }
         if let Some(group) = self.group.take_if(|group| group.left == 0)

@@ -1,0 +1,74 @@
+//! How a trace is written.
+
+/// Largest `frame_bytes`: two blocks and the objects that they need stay below a frame's limit.
+const MAX_FRAME_TARGET: usize = 1 << 20;
+
+/// How frames are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all: an offset in the index is an offset in the file.
+    None,
+    /// With zstd at this level.
+    Zstd(i32),
+}
+
+/// When samples are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// As they come, within a fixed budget of memory, and at least at each
+    /// [`flush`](super::TraceWriter::flush). Threads' blocks interleave.
+    Streaming,
+    /// All at [`finish`](super::TraceWriter::finish): one block per thread and stream, but all in
+    /// memory until then, and lost if the process dies. `flush` does nothing.
+    Collect,
+}
+
+/// How a trace is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Replace files that exist.
+    pub force: bool,
+    /// How frames are compressed; zstd at level 3 by default.
+    pub compress: Compression,
+    /// When samples are written; as they come by default.
+    pub mode: WriteMode,
+    /// Bytes of a decoded frame to aim at; 256 KiB by default, at most 1 MiB.
+    pub frame_bytes: usize,
+    /// Bytes of a block to aim at; 64 KiB by default, at most those of a frame. A reader that looks
+    /// for one place decodes one block; each repeats the open stack.
+    pub block_bytes: usize,
+    /// Bytes that may wait in the blocks of all threads together; 16 MiB by default.
+    pub buffer_bytes: usize,
+    /// Write the storage's call-trace id with every sample; without, it is read as 0.
+    pub trace_ids: bool,
+    /// Also write each call trace as an object, so that an id can be looked up without its samples.
+    pub call_traces: bool,
+    /// Distinguishes this trace's frames from others'. Random by default; given, equal input makes
+    /// equal bytes.
+    pub salt: Option<u64>,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self {
+            force: false,
+            compress: Compression::Zstd(3),
+            mode: WriteMode::Streaming,
+            frame_bytes: 256 << 10,
+            block_bytes: 64 << 10,
+            buffer_bytes: 16 << 20,
+            trace_ids: true,
+            call_traces: false,
+            salt: None,
+        }
+    }
+}
+
+impl WriterOptions {
+    /// The nearest ones that the format can do.
+    pub(super) fn within_limits(mut self) -> Self {
+        self.frame_bytes = self.frame_bytes.clamp(1, MAX_FRAME_TARGET);
+        self.block_bytes = self.block_bytes.clamp(1, self.frame_bytes);
+        self
+    }
+}

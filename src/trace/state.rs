@@ -1,0 +1,181 @@
+//! A thread while it is written: its streams, and what inference and the gap rule remember.
+
+use traceprof_abi::storage::log::flags;
+
+use super::gap::Intervals;
+use super::infer::{self, Site};
+use super::object::{Neutral, Point};
+use super::stream::{Block, Placed, Stream};
+use super::{LocationId, SIDE, Sample, Thread};
+
+/// What all threads of a trace share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Common<'a> {
+    /// By location.
+    pub(super) sites: &'a [Site],
+    /// The sampling period, or 0.
+    pub(super) period_ns: u64,
+}
+
+/// A thread that is being written.
+#[derive(Debug)]
+pub(super) struct ThreadState {
+    id: u32,
+    pid: u32,
+    tid: u32,
+    name: u32,
+    first_seen_ns: u64,
+    /// Time of the last sample.
+    pub(super) last_ns: u64,
+    /// Since when nothing is known of the stack, if there was a sample.
+    known_ns: Option<u64>,
+    /// The thread was last seen not to run, which explains a pause.
+    waiting: bool,
+    intervals: Box<Intervals>,
+    main: Stream,
+    side: Option<Box<Stream>>,
+}
+
+impl ThreadState {
+    /// A new thread; `name` is the id of its name.
+    pub(super) fn new(id: u32, thread: &Thread, name: u32) -> Self {
+        Self {
+            id,
+            pid: thread.pid,
+            tid: thread.tid,
+            name,
+            first_seen_ns: thread.first_seen_ns,
+            last_ns: 0,
+            known_ns: None,
+            waiting: false,
+            intervals: Box::default(),
+            main: Stream::new(id),
+            side: None,
+        }
+    }
+
+    /// Gives it another name.
+    pub(super) fn rename(&mut self, name: u32) {
+        self.name = name;
+    }
+
+    /// The thread as an object.
+    pub(super) fn object(&self, ended_ns: Option<u64>) -> Neutral {
+        let Self { id, pid, tid, name, first_seen_ns: first_seen, .. } = *self;
+        Neutral::Thread { id, tid, pid, name, first_seen, ended: ended_ns.unwrap_or(u64::MAX) }
+    }
+
+    pub(super) fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
+        std::iter::once(&mut self.main).chain(self.side.as_deref_mut())
+    }
+
+    /// Bytes in its blocks that are being filled.
+    pub(super) fn pending(&self) -> usize {
+        self.main.pending() + self.side.as_ref().map_or(0, |side| side.pending())
+    }
+
+    /// Ends its blocks.
+    pub(super) fn end_blocks(&mut self) -> impl Iterator<Item = Block> {
+        self.streams().filter_map(Stream::end_block)
+    }
+
+    /// Writes a sample. `unrooted` is the location of `[truncated]`, if the stack is not whole.
+    pub(super) fn sample(
+        &mut self,
+        sample: &Sample,
+        stack: &[LocationId],
+        unrooted: Option<LocationId>,
+        common: Common<'_>,
+    ) {
+        if !stack.is_empty() {
+            self.note_interval(sample, common.period_ns);
+        }
+        self.last_ns = sample.time_ns;
+        if sample.flags & flags::FIRST != 0 && self.main.samples() == 0 {
+            self.main.begin(common.period_ns);
+            self.main.leaf(Point::ThreadStart { time_ns: sample.time_ns });
+        }
+        let anchored = match unrooted {
+            None => Some(0),
+            Some(_) => infer::anchor(self.main.open(), stack, common.sites),
+        };
+        match (anchored, unrooted) {
+            (None, Some(root)) => self.unrooted_sample(sample, stack, root, common),
+            (outer, _) => {
+                let outer = outer.unwrap_or(0);
+                self.main.begin(common.period_ns);
+                self.main.move_to(Placed { stack, outer, proven: true }, common.sites);
+                self.main.sample(sample, outer, None);
+            }
+        }
+    }
+
+    /// Writes a gap.
+    pub(super) fn gap(&mut self, tick_ns: u64, from_ns: u64, to_ns: u64) {
+        self.close(tick_ns, false);
+        self.main.begin(tick_ns);
+        self.main.gap(from_ns, to_ns);
+        self.known_ns = Some(self.known_ns.unwrap_or(0).max(to_ns));
+    }
+
+    /// Writes a change of its run state.
+    pub(super) fn change(&mut self, tick_ns: u64, time_ns: u64, state: (u8, Option<u32>)) {
+        self.main.begin(tick_ns);
+        self.main.state(time_ns, state);
+        self.waiting = state.0 != 0;
+    }
+
+    /// Writes its end.
+    pub(super) fn exit(&mut self, tick_ns: u64, time_ns: u64) {
+        self.close(tick_ns, false);
+        self.main.begin(tick_ns);
+        self.main.leaf(Point::ThreadExit { time_ns });
+        self.streams().for_each(Stream::complete);
+    }
+
+    /// Closes every open call, because the recording ends.
+    pub(super) fn finish(&mut self, tick_ns: u64) {
+        self.close(tick_ns, true);
+        self.streams().for_each(Stream::complete);
+    }
+
+    fn close(&mut self, tick_ns: u64, unfinished: bool) {
+        for stream in self.streams().filter(|stream| !stream.open().is_empty()) {
+            stream.begin(tick_ns);
+            stream.close(0, unfinished);
+        }
+    }
+
+    /// Applies the gap rule to the time since the last sample whose stack is known.
+    fn note_interval(&mut self, sample: &Sample, period_ns: u64) {
+        if let Some(known_ns) = self.known_ns {
+            let interval_ns = sample.time_ns.saturating_sub(known_ns);
+            let long = self.intervals.add(interval_ns, period_ns, sample.weight);
+            if long && !self.waiting && sample.state == 0 {
+                self.gap(period_ns, known_ns, sample.time_ns);
+            }
+        }
+        self.known_ns = Some(self.known_ns.unwrap_or(0).max(sample.time_ns));
+        self.waiting = sample.state != 0;
+    }
+
+    /// Writes a sample to the side stream, under its call of `[truncated]`.
+    fn unrooted_sample(
+        &mut self,
+        sample: &Sample,
+        stack: &[LocationId],
+        root: LocationId,
+        common: Common<'_>,
+    ) {
+        let Self { main, side, .. } = self;
+        let side = side.get_or_insert_with(|| Box::new(Stream::new(main.word() | SIDE)));
+        side.begin(common.period_ns);
+        if side.open().is_empty() {
+            side.open_call(root);
+        }
+        let anchor = infer::anchor(&side.open()[1..], stack, common.sites);
+        let outer = 1 + anchor.unwrap_or(0);
+        side.move_to(Placed { stack, outer, proven: anchor.is_some() }, common.sites);
+        side.sample(sample, outer, Some(main.samples()));
+    }
+}
