@@ -5,7 +5,7 @@
 //! - A block ends between two objects, never in one.
 
 use super::checkpoint::{BlockEntry, Checkpoint, Ends};
-use super::index::{Cell, UNUSED};
+use super::index::Cell;
 use super::infer::{self, Site};
 use super::kind::Kind;
 use super::object::{Point, SampleFields};
@@ -174,7 +174,7 @@ impl Stream {
                 let samples = self.state.samples - call.samples_before;
                 let (id, start, end) = (self.word, call.start, self.state.logical);
                 self.cells.push(Cell { kind: Kind::Call, id, start, end });
-                self.cells.push(summary(*children, samples));
+                self.cells.push(summary(*children, samples, self.state.last_ns));
             }
         }
         self.point(Point::Footer { run: run as u32, unfinished });
@@ -187,7 +187,7 @@ impl Stream {
         let (id, end) = (self.word, self.state.logical);
         if end > 0 {
             self.cells.push(Cell { kind: Kind::Call, id, start: 0, end });
-            self.cells.push(summary(self.children[0], self.state.samples));
+            self.cells.push(summary(self.children[0], self.state.samples, self.state.last_ns));
         }
     }
 
@@ -231,7 +231,8 @@ impl Stream {
     }
 }
 
-/// The cell behind that of a call or of a whole stream: how many children and samples it has.
-fn summary(children: u32, samples: u64) -> Cell {
-    Cell { kind: Kind::CallSummary, id: children, start: samples, end: UNUSED }
+/// The cell behind that of a call or of a whole stream: how many children and samples it has, and
+/// the time of its last sample.
+fn summary(children: u32, samples: u64, last_ns: u64) -> Cell {
+    Cell { kind: Kind::CallSummary, id: children, start: samples, end: last_ns }
 }

@@ -64,6 +64,8 @@ pub(in crate::trace) struct CallRow {
     pub(in crate::trace) children: u32,
     /// Samples in it and in all calls below it.
     pub(in crate::trace) samples: u64,
+    /// Time of the last sample in it; without one, of the last before it.
+    pub(in crate::trace) last_ns: u64,
 }
 
 /// The rows of a stream.
