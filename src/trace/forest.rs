@@ -87,7 +87,8 @@ impl Forest {
             Point::Sample(fields) => self.sample(stream, &fields),
             Point::Gap { before, length } => {
                 let from_ns = self.lane(stream).state.last_ns.wrapping_add(before as u64);
-                let to_ns = from_ns.checked_add(length).ok_or("a gap ends after all time")?;
+                let to_ns = gap_end(&point, self.lane(stream).state.last_ns)?
+                    .unwrap_or(from_ns.saturating_add(length));
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
@@ -284,4 +285,11 @@ impl Forest {
         }
         lane.paths.last().copied().unwrap_or(NONE)
     }
+}
+
+/// Where a gap ends whose stream has its last sample at `last_ns`.
+pub(super) fn gap_end(point: &Point, last_ns: u64) -> Result<Option<u64>, &'static str> {
+    let Point::Gap { before, length } = point else { return Ok(None) };
+    let from_ns = last_ns.wrapping_add(*before as u64);
+    from_ns.checked_add(*length).map(Some).ok_or("a gap ends after all time")
 }

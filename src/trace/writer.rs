@@ -260,6 +260,9 @@ impl TraceWriter {
         let Some(mut state) = self.threads.remove(&thread.0) else { return Ok(()) };
         self.tables.block.push(&state.object(Some(time_ns)));
         let ended: Vec<_> = state.end_blocks().collect();
+        // Of a stream of which nothing waits.
+        let cells: Vec<_> = state.streams().flat_map(Stream::take_cells).collect();
+        self.output.add_cells(cells);
         ended.into_iter().try_for_each(|block| self.add(block))
     }
 

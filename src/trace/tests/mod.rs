@@ -3,6 +3,7 @@
 mod crash;
 mod format;
 mod roundtrip;
+mod scan;
 mod size;
 mod tree;
 
