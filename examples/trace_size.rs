@@ -10,6 +10,10 @@
 //! | `--compress LEVEL` | of zstd, or `none` |
 //! | `--output FILE` | keep the trace, with ids, of the one corpus (or sum of corpora) that is given |
 //!
+//! The numbers are honest as long as no frame holds a sample twice: busy threads times seconds between
+//! two flushes must be less than the CPU time that the corpus covers, 11 s or more. Without flushes
+//! blocks of threads that wait a lot get old, and results flatter.
+//!
 //! A corpus is a name in tests/corpus; a sum of them is one trace with threads of each, and the same
 //! number of samples. Each trace is written with call-trace ids and without. Only calls of the writer
 //! are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole process.
