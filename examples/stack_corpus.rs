@@ -43,6 +43,7 @@ fn run() -> Result<String, String> {
     };
     let trace = trace::load(input).map_err(|error| error.to_string())?;
     let corpus = cut(&trace, number(0, 0)?, number(1, usize::MAX)?);
+    corpus.check().map_err(|error| format!("{}: {error}", input.display()))?;
     let write = |error| format!("{}: {error}", output.display());
     let bytes = corpus.to_file().map_err(write)?;
     std::fs::write(output, &bytes).map_err(write)?;

@@ -16,7 +16,8 @@
 //!
 //! A corpus is a name in tests/corpus; a sum of them is one trace with threads of each, and the same
 //! number of samples. Each trace is written with call-trace ids and without. Only calls of the writer
-//! are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole process.
+//! are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole process, which `samples/s`
+//! is from, too.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
@@ -66,7 +67,9 @@ fn options() -> Outcome<Options> {
         match word.as_str() {
             "--samples" => options.samples = value()?.parse()?,
             "--threads" => options.threads = value()?.parse::<usize>()?.max(1),
-            "--flush-every" => options.flush_every_ns = value()?.parse::<u64>()? * 1_000_000,
+            "--flush-every" => {
+                options.flush_every_ns = value()?.parse::<u64>()?.saturating_mul(1_000_000)
+            }
             "--output" => options.output = Some(value()?.into()),
             "--compress" => {
                 options.compress = match value()?.as_str() {
@@ -136,7 +139,7 @@ fn print_row(sum: &str, trace_ids: bool, size: &Size) {
         size.symbol_bytes,
         each(size.thread_ns),
         each(size.process_ns),
-        1e9 / each(size.thread_ns),
+        1e9 / each(size.process_ns),
     );
 }
 

@@ -90,7 +90,18 @@ impl Corpus {
         let says = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let file = std::fs::File::open(path).map_err(|error| says(&error))?;
         let bytes = zstd::decode_all(file).map_err(|error| says(&error))?;
-        codec::decode(&bytes).map_err(|error| says(&error))
+        let corpus = codec::decode(&bytes).map_err(|error| says(&error))?;
+        corpus.check().map_err(|error| says(&error))?;
+        Ok(corpus)
+    }
+
+    /// Refuses one that nothing can be made of.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        match (self.period_ns, self.samples()) {
+            (0, _) => Err("the sampling period is not known"),
+            (_, 0) => Err("there are no samples"),
+            _ => Ok(()),
+        }
     }
 
     /// The bytes of a corpus file.

@@ -69,22 +69,25 @@ impl<'a> Source<'a> {
         let lane = |number: usize| {
             let (tid, name) = (pid + number as u32, format!("worker-{number}"));
             let thread = writer.thread(&Thread { pid, tid, name })?;
-            let at = self.at_time(total_ns / count as u64 * number as u64);
+            let (at, past_ns) = self.at_time(total_ns / count as u64 * number as u64);
             // Threads do not tick at the same moment.
-            let time_ns = BEGIN_NS + self.corpus.period_ns * number as u64 / count as u64;
+            let phase_ns = self.corpus.period_ns * number as u64 / count as u64;
+            let time_ns = BEGIN_NS + phase_ns - past_ns;
             Ok(Lane { source: self, thread, at, time_ns, epoch: 1, epoch_before: None })
         };
         (0..count).map(lane).collect()
     }
 
-    /// The first sample at or after a time since the begin.
-    fn at_time(&self, time_ns: u64) -> usize {
-        let mut now_ns = 0;
-        let reached = self.steps.iter().position(|(_, interval_ns)| {
-            now_ns += interval_ns;
-            now_ns > time_ns
-        });
-        reached.unwrap_or(0)
+    /// The first sample after a time since the begin, and how much of its interval is past then.
+    fn at_time(&self, time_ns: u64) -> (usize, u64) {
+        let mut past_ns = time_ns;
+        for (at, (_, interval_ns)) in self.steps.iter().enumerate() {
+            if past_ns < *interval_ns {
+                return (at, past_ns);
+            }
+            past_ns -= interval_ns;
+        }
+        (0, 0)
     }
 
     fn stack(&self, path: Option<u32>) -> &[LocationId] {
@@ -220,4 +223,54 @@ fn mix(number: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ z >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::path::Path;
+
+    use traceprof::trace::WriterOptions;
+
+    use super::*;
+
+    fn check(name: &str) {
+        let file = format!("tests/corpus/{name}.stacks.zst");
+        let corpus = Corpus::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let options = WriterOptions::default();
+        let mut writer = TraceWriter::create(&dir.path().join("out.trace"), options).unwrap();
+        let source = Source::write(&corpus, 1, &mut writer).unwrap();
+        let mut lanes = source.lanes(8.0, 1, &mut writer).unwrap();
+        let mut total = 0;
+        for second in 0..30 {
+            let mut taken = HashSet::new();
+            for batch in second * 10..(second + 1) * 10 {
+                for lane in &mut lanes {
+                    let (mut at, mut last_ns) = (lane.at, lane.time_ns);
+                    while let Some(next) = lane.next(batch) {
+                        assert!(taken.insert(at), "{name}: a sample twice in second {second}");
+                        assert!(next.sample.time_ns >= last_ns, "{name}: time went back");
+                        (at, last_ns) = (lane.at, next.sample.time_ns);
+                    }
+                }
+            }
+            total += taken.len();
+        }
+        // Eight threads that take a sample in each millisecond.
+        assert!((200_000..280_000).contains(&total), "{name}: {total} samples");
+        assert!(total > 2 * source.steps.len(), "{name}: nothing was replayed");
+    }
+
+    #[test]
+    fn no_sample_comes_twice_between_two_flushes() {
+        ["cc1", "rustc", "python", "redis"].iter().for_each(|name| check(name));
+    }
+
+    #[test]
+    fn names_are_as_long_as_real_ones_and_all_different() {
+        let names: HashSet<String> = (0..5_000).map(name).collect();
+        assert_eq!(names.len(), 5_000);
+        assert!(names.iter().all(|name| (15..=70).contains(&name.len())));
+    }
 }
