@@ -2,6 +2,7 @@
 
 mod crash;
 mod format;
+mod lazy;
 mod roundtrip;
 mod scan;
 mod size;
