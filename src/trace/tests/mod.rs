@@ -2,6 +2,7 @@
 
 mod crash;
 mod format;
+mod indices;
 mod roundtrip;
 mod scan;
 mod size;
