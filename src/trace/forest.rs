@@ -117,18 +117,8 @@ impl Forest {
             let _ = self.footer(stream, open, true);
         }
         let order = self.merge();
-        let first_ns = |root: u32| match &self.nodes[root as usize].content {
-            Content::Call(call) => call.first_ns,
-            Content::Sample(place) => self.samples[*place as usize].sample.time_ns,
-            Content::Gap { from_ns, .. } => *from_ns,
-            Content::ThreadStart { time_ns }
-            | Content::ThreadExit { time_ns }
-            | Content::State { time_ns, .. } => *time_ns,
-        };
         let mut roots = std::mem::take(&mut self.roots);
-        if !self.side.samples.is_empty() {
-            roots.sort_by_key(|(root, of_side)| (first_ns(*root), *of_side));
-        }
+        roots.sort_by_key(|(_, of_side)| *of_side);
         let roots = roots.into_iter().map(|(root, _)| root).collect();
         let Self { nodes, samples, paths, .. } = self;
         ThreadTrace { id, thread, nodes, roots, samples, order, paths }

@@ -3,6 +3,7 @@
 mod crash;
 mod format;
 mod indices;
+mod lazy;
 mod roundtrip;
 mod scan;
 mod size;
