@@ -76,7 +76,7 @@ mod writer;
 pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
-pub use index::{IndexCell, Unsorted, dump_index};
+pub use index::{IndexCell, Reindexed, Unsorted, dump_index, reindex};
 pub use kind::Kind;
 pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, ThreadSummary, Window};
 pub use load::{LoadedTrace, load};

@@ -20,6 +20,7 @@ mod journal;
 mod open;
 mod paged;
 mod pages;
+mod reindex;
 mod replace;
 mod sorted;
 pub(in crate::trace) mod tables;
@@ -37,6 +38,7 @@ pub(in crate::trace) use consolidate::consolidate;
 pub use dump::{IndexCell, dump_index};
 pub(in crate::trace) use open::{Opened, index_path, open};
 pub(in crate::trace) use paged::SortedIndex;
+pub use reindex::{Reindexed, reindex};
 
 use super::check_header;
 use super::kind::Kind;
@@ -286,6 +288,13 @@ impl Index {
         self.streams()?.into_iter().try_for_each(|stream| self.check_stream(stream))
     }
 
+    /// Whether a block begins at a logical offset. Where frames are lost a call ends there that in
+    /// truth ended somewhere before, maybe before one began that goes on.
+    fn is_block_begin(&self, stream: u32, logical: u64) -> Result<bool, Broken> {
+        let Some(n) = self.block_at(stream, logical)? else { return Ok(false) };
+        Ok(self.block(stream, n)?.logical == logical)
+    }
+
     /// Checks that a position lies in a frame. Those of a journal were checked when it was read.
     fn check_place(&self, position: u64) -> Result<(), Broken> {
         let Self::Sorted(index) = self else { return Ok(()) };
@@ -315,7 +324,10 @@ impl Index {
         for n in 0..self.call_count(stream)? {
             let call = self.call_row(stream, n)?;
             while open.pop_if(|end| *end < call.start).is_some() {}
-            let crosses = open.last().is_some_and(|end| *end < call.end);
+            let mut crosses = false;
+            while let Some(end) = open.pop_if(|end| *end < call.end) {
+                crosses |= !self.is_block_begin(stream, end)?;
+            }
             if start >= Some(call.start) || crosses || open.len() > MAX_DEPTH {
                 return Broken::at(call.start, "the calls of a stream are not nested");
             }

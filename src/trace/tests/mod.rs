@@ -2,6 +2,7 @@
 
 mod crash;
 mod format;
+mod indices;
 mod lazy;
 mod roundtrip;
 mod scan;
