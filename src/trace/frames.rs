@@ -117,7 +117,7 @@ impl<R: Read> Frames<R> {
             None => header.sequence == 0 && header.previous == 0,
             Some(last) => {
                 header.salt == last.salt
-                    && header.codec == last.codec
+                    && header.codec.goes_with(last.codec)
                     && Some(header.sequence) == last.sequence.checked_add(1)
                     && header.previous == last.offset
             }

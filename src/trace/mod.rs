@@ -40,6 +40,7 @@
 mod bytes;
 mod call_traces;
 mod checkpoint;
+mod columns;
 mod dump;
 mod error;
 mod forest;
@@ -55,6 +56,7 @@ mod model;
 mod object;
 mod options;
 mod output;
+mod pack;
 mod resolve;
 mod sample;
 mod state;
