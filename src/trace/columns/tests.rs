@@ -1,7 +1,12 @@
+use std::path::Path;
+
+use nix::sys::time::{TimeSpec, TimeValLike};
+use nix::time::{ClockId, clock_gettime};
 use proptest::prelude::*;
 
 use super::super::bytes::{put_u32, put_varint};
-use super::super::frame::Codec;
+use super::super::frame::{Codec, Part};
+use super::super::frames::Frames;
 use super::super::kind::Kind;
 use super::super::object::{Point, SampleFields};
 use super::super::options::Compression;
@@ -191,4 +196,50 @@ fn columns_larger_than_what_they_hold_are_refused() {
     }
     let error = pack::unpack(Codec::Columns, &stored, 1000).unwrap_err();
     assert_eq!(error.what, "columns are larger than what they hold");
+}
+
+/// `TRACE=FILE cargo test --release --lib columns::tests::speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "its output is its purpose")]
+fn speed_of_a_trace_in_the_environment() {
+    let path = std::env::var("TRACE").unwrap();
+    let mut frames = Frames::open(Path::new(&path)).unwrap();
+    let mut sections = Vec::new();
+    let mut samples = 0;
+    while let Some(frame) = frames.next_frame().unwrap() {
+        samples += u64::from(frame.header.samples);
+        sections.push(frame.payload[frame.header.section(Part::Neutral).bytes as usize..].to_vec());
+    }
+    let bytes: usize = sections.iter().map(Vec::len).sum();
+    let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    let since = |start: TimeSpec| (now() - start).num_nanoseconds() as f64;
+    let show = |what: &str, ns: f64| {
+        let mb = bytes as f64 * 1e3 / ns;
+        println!("{what:<8} {:>6.1} ns a sample, {mb:>6.0} MB/s of objects", ns / samples as f64);
+    };
+    let mut packer = Packer::new(Compression::Zstd(3)).unwrap();
+    let mut columns = Columns::default();
+    let (mut split_ns, mut pack_ns, mut unpack_ns, mut join_ns) = (0.0, 0.0, 0.0, 0.0);
+    for points in &sections {
+        let start = now();
+        assert!(columns.split(points));
+        split_ns += since(start);
+        let start = now();
+        let (codec, [.., stored]) = packer.sections([&[], &[], points]).unwrap();
+        pack_ns += since(start);
+        let start = now();
+        let back = pack::unpack(codec, &stored, points.len());
+        unpack_ns += since(start);
+        assert_eq!(back.as_ref(), Ok(points));
+        let padded = padded(columns.all());
+        let start = now();
+        let back = join(&padded, points.len());
+        join_ns += since(start);
+        assert_eq!(back.as_ref(), Ok(points));
+    }
+    show("split", split_ns);
+    show("pack", pack_ns);
+    show("join", join_ns);
+    show("unpack", unpack_ns);
 }
