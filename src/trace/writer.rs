@@ -24,7 +24,7 @@ use super::{
 };
 
 /// What was written in the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
     /// Bytes of the data file.
     pub data_bytes: u64,
