@@ -221,6 +221,8 @@ fn create(
     }
     let start = Value::Unsigned(opened.start_time);
     writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
+    // Whoever looks at the file, or is left with it, can tell from the begin what it is.
+    writer.flush().map_err(output_error)?;
     Ok(writer)
 }
 
