@@ -1,6 +1,7 @@
 //! Tests of the whole: written, read, torn, forged.
 
 mod crash;
+mod faults;
 mod format;
 mod indices;
 mod lazy;
@@ -12,8 +13,9 @@ mod tree;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use super::output::{Sink, Target};
+use super::sink::{Sink, Target};
 use super::*;
 
 /// A file in memory that holds at most `room` bytes.
@@ -55,6 +57,16 @@ impl Sink for Memory {
         self.bytes.lock().unwrap().truncate(bytes as usize);
         Ok(())
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn release(&mut self) {}
 }
 
 /// A writer into memory.
