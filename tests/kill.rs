@@ -14,9 +14,10 @@ use crate::common::{
     Snapshot, Target, is_long_run, needs_recording, scratch_dir, together, traceprof, wait_until,
 };
 
-/// Kills per test; ten times as many in a long run.
+/// Kills per test; ten times as many in a long run, or as many as `scripts/kill-recorder` asks for.
 fn rounds() -> u64 {
-    if is_long_run() { 1000 } else { 100 }
+    let asked = std::env::var("TRACEPROF_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if is_long_run() { 1000 } else { 100 })
 }
 
 /// Numbers that look random, different in each run.
@@ -236,11 +237,18 @@ fn kill_recorders(target: &mut Target, rounds: u64, mut random: Random) -> u64 {
         let mut command = traceprof(&args);
         command.args(["--durability", durability, "--output"]).arg(&path);
         let mut recorder = command.stderr(Stdio::null()).spawn().expect("traceprof");
-        let delay = Duration::from_micros(random.below(1_700_000));
+        // Some die on the way to their first frame, some between it and the first samples, some
+        // with a few flushes behind them.
+        let frames = random.below(3) as usize;
+        wait_until(Duration::from_secs(30), || {
+            frames == 0
+                || std::fs::read(&path).is_ok_and(|data| whole_frames(&data).len() >= frames)
+        });
+        let delay = Duration::from_micros(random.below([200_000, 700_000, 700_000][frames]));
         std::thread::sleep(delay);
         recorder.kill().expect("a kill");
         recorder.wait().expect("its end");
-        let round = format!("round {round}, killed after {delay:?}, {durability}");
+        let round = format!("round {round}, killed {delay:?} after frame {frames}, {durability}");
         assert!(!target.has_ended(), "{round}: the target is dead");
         if path.exists() && std::fs::metadata(&path).is_ok_and(|meta| meta.len() >= 16) {
             let threads = check_files(&path, &round);
