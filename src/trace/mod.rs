@@ -40,6 +40,7 @@
 mod bytes;
 mod call_traces;
 mod checkpoint;
+mod columns;
 mod dump;
 mod error;
 mod forest;
@@ -59,6 +60,7 @@ mod notice;
 mod object;
 mod options;
 mod output;
+mod pack;
 mod resolve;
 mod sample;
 mod scan;

@@ -194,7 +194,7 @@ impl SortedIndex {
     pub(super) fn offset_of(&self, position: u64) -> u64 {
         match self.codec {
             Codec::Plain => position,
-            Codec::Zstd => position >> 24,
+            Codec::Zstd | Codec::Columns => position >> 24,
         }
     }
 

@@ -43,7 +43,7 @@ impl FrameRow {
     pub(super) fn holds(&self, position: u64, codec: Codec) -> bool {
         match codec {
             Codec::Plain => position > self.offset && position < self.end,
-            Codec::Zstd => position >> 24 == self.offset,
+            Codec::Zstd | Codec::Columns => position >> 24 == self.offset,
         }
     }
 }

@@ -51,10 +51,54 @@ impl Reading {
         let (frame, at) = self.locate(row.start)?;
         let found = FoundBlock { directory: self.source.directory(frame)?, at };
         let entry = found.entry()?;
-        if entry.stream != stream || entry.begin.logical != row.logical {
-            return Err(Fault::Index("a block is not what it should be"));
+        let same = (entry.stream, entry.ends.first, entry.begin.logical, entry.first_ns)
+            == (stream, row.first, row.logical, row.first_ns)
+            && u64::from(row.samples) == entry.samples.min(u32::MAX.into());
+        if same { Ok(found) } else { Err(Fault::Index("a block is not what it should be")) }
+    }
+
+    /// The last block of a stream that begins at or before a logical offset, or the first.
+    pub(super) fn block_at(&self, stream: u32, logical: u64) -> Found<u64> {
+        let number = self.index.block_at(stream, logical)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.begin.logical <= logical)?;
+        Ok(number)
+    }
+
+    /// The last block of a stream whose first sample was taken at or before a time, or the first.
+    pub(super) fn block_at_time(&self, stream: u32, time_ns: u64) -> Found<u64> {
+        let number = self.index.block_at_time(stream, time_ns)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.first_ns <= time_ns)?;
+        Ok(number)
+    }
+
+    /// What a search by rows found is compared with the data: the block is not behind the place
+    /// that is sought, and the next one is.
+    fn check_place(
+        &self,
+        stream: u32,
+        number: u64,
+        is_before: impl Fn(&BlockEntry) -> bool,
+    ) -> Found<()> {
+        let count = self.index.block_count(stream)?;
+        let found = number >= count
+            || ((number == 0 || is_before(self.block(stream, number)?.entry()?))
+                && (number + 1 >= count || !is_before(self.block(stream, number + 1)?.entry()?)));
+        if found { Ok(()) } else { Err(Fault::Index("the blocks of a thread are not in order")) }
+    }
+
+    /// Compares what the index says of a whole stream with its last block.
+    pub(super) fn check_stream(&self, stream: u32) -> Found<()> {
+        let Some(row) = self.index.call(stream, 0)? else { return Ok(()) };
+        let Some(last) = self.index.block_count(stream)?.checked_sub(1) else { return Ok(()) };
+        let last = self.block(stream, last)?;
+        let entry = last.entry()?;
+        let (samples, end) =
+            (entry.begin.samples + entry.samples, entry.begin.logical + entry.data_bytes());
+        let lost = self.scanned && !self.losses.is_empty();
+        if lost || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
+            return Ok(());
         }
-        Ok(found)
+        Err(Fault::Index("a thread does not reach as far as it should"))
     }
 
     /// All threads and how much there is of them.
@@ -103,6 +147,7 @@ impl Reading {
     pub(super) fn roots(&self, thread: ThreadId) -> Found<(Option<u32>, bool)> {
         let mut count = Some(0u32);
         for stream in [thread.0, thread.0 | SIDE] {
+            self.check_stream(stream)?;
             if self.index.block_count(stream)? > 0 {
                 let row = self.index.call(stream, 0)?;
                 count = count.zip(row).map(|(count, row)| count.saturating_add(row.children));

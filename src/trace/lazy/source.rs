@@ -74,8 +74,10 @@ impl Source {
         frame_before: impl FnOnce(u64) -> Found<u64>,
     ) -> Found<(u64, usize)> {
         match self.first.map(|first| first.codec) {
-            Some(Codec::Zstd) => Ok((position >> 24, (position & 0xff_ffff) as usize)),
-            _ => {
+            Some(Codec::Zstd | Codec::Columns) => {
+                Ok((position >> 24, (position & 0xff_ffff) as usize))
+            }
+            Some(Codec::Plain) | None => {
                 let frame = frame_before(position)?;
                 let payload = self.directory(frame)?.header.section_offset(Part::Neutral);
                 match position.checked_sub(payload) {
@@ -122,8 +124,9 @@ impl Source {
         let Ok(header) = FrameHeader::decode(&bytes) else {
             return Err(Fault::Index("there is no frame where one should be"));
         };
-        let follows =
-            self.first.is_none_or(|first| (first.salt, first.codec) == (header.salt, header.codec));
+        let follows = self
+            .first
+            .is_none_or(|first| first.salt == header.salt && first.codec.goes_with(header.codec));
         if header.offset != offset || !follows {
             return Err(Fault::Index("there is a frame of another file or another place"));
         }

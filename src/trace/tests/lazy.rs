@@ -129,7 +129,7 @@ fn lazily_read_it_is_the_same_trace() {
             WriterOptions { compress, mode, block_bytes, frame_bytes: 700, ..Default::default() };
         let options =
             WriterOptions { frame_bytes: options.frame_bytes.max(block_bytes), ..options };
-        let path = written(dir.path(), options, 1500);
+        let path = written(dir.path(), options, 900);
         let eager = load(&path).unwrap();
         let expected = eager_trees(&eager);
         for with_index in [true, false] {
@@ -178,4 +178,37 @@ fn the_stack_at_a_time_is_that_of_the_last_sample() {
         }
     }
     assert!(lazy.stack_at(ThreadId(9), 0).is_err() && lazy.roots(ThreadId(9)).is_err());
+}
+
+#[test]
+fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    let options = WriterOptions { block_bytes: 50, frame_bytes: 200, ..Default::default() };
+    let mut writer = TraceWriter::create(&path, options).unwrap();
+    let mut lazy = LazyTrace::open(&path).unwrap();
+    assert!(!lazy.closed() && lazy.threads().is_empty() && !lazy.refresh().unwrap());
+    let ids = locations(&mut writer, 9);
+    let id = writer.thread(&thread(1)).unwrap();
+    for round in 0..30usize {
+        for time_ns in 0..40 {
+            let stack: Vec<_> = (0..time_ns % 5).map(|depth| ids[depth * 10]).collect();
+            writer.sample(id, &sample((round * 100 + time_ns) as u64), &stack).unwrap();
+        }
+        writer.flush().unwrap();
+        // Half of the time with a frame that is being written.
+        if round % 2 == 1 {
+            let eager = load(&path).unwrap();
+            assert!(lazy.refresh().unwrap() && !lazy.refresh().unwrap());
+            assert!(!lazy.closed());
+            assert_eq!(lazy_trees(&lazy, Loading::All), eager_trees(&eager));
+            let reopened = LazyTrace::open(&path).unwrap();
+            assert_eq!(lazy_outline(&reopened), lazy_outline(&lazy));
+            assert!(reopened.notices()[0].contains("not finished"), "{:?}", reopened.notices());
+        }
+    }
+    writer.finish().unwrap();
+    assert!(lazy.refresh().unwrap() && lazy.closed() && !lazy.refresh().unwrap());
+    assert_eq!(lazy_trees(&lazy, Loading::Deep), eager_trees(&load(&path).unwrap()));
+    assert_eq!(lazy.notices(), Vec::<String>::new());
 }
