@@ -41,6 +41,7 @@ pub(in crate::trace) use paged::SortedIndex;
 pub use reindex::{Reindexed, reindex};
 
 use super::check_header;
+use super::frame::FrameHeader;
 use super::kind::Kind;
 use super::{HEADER_BYTES, MAX_DEPTH, NO_THREAD};
 use tables::{BlockRow, CallRow, FrameRow, StreamTables, Tables, neutral_place};
@@ -97,6 +98,12 @@ impl Index {
     /// The last frame.
     pub(in crate::trace) fn last_frame(&self) -> Result<Option<FrameRow>, Broken> {
         self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
+    }
+
+    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an index
+    /// tells nothing more.
+    pub(in crate::trace) fn has_all_frames(&self, last: &FrameHeader) -> bool {
+        u64::from(last.sequence) + 1 == self.frame_count()
     }
 
     /// The frame that the byte at `offset` of the data file lies in.
