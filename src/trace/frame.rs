@@ -9,6 +9,11 @@
 //! # Invariants
 //! - The checksums cover every byte of a frame but the trailer, which repeats what the header says.
 
+use std::cell::RefCell;
+use std::io;
+
+use zstd::bulk::Decompressor;
+
 use super::bytes::{Cursor, Malformed, Parsed, put_u32, put_u32s, put_u64s};
 use super::checkpoint::BlockEntry;
 use super::{FRAME_MAGIC, MAX_FRAME_BYTES, NO_THREAD};
@@ -250,7 +255,12 @@ impl Frame {
         };
         let directory = next(Part::Directory)?;
         let mut payload = next(Part::Neutral)?;
-        payload.extend_from_slice(&next(Part::Points)?);
+        let points = next(Part::Points)?;
+        if payload.is_empty() {
+            payload = points;
+        } else {
+            payload.extend_from_slice(&points);
+        }
         Ok(Self { header, directory, payload })
     }
 
@@ -270,13 +280,29 @@ fn expand(codec: Codec, stored: &[u8], bytes: u32) -> Parsed<Vec<u8>> {
         Codec::Plain => bad("a plain section has two lengths"),
         Codec::Zstd => {
             // One byte more than it should be, so that a longer one is noticed.
-            match zstd::bulk::decompress(stored, bytes + 1) {
+            match decompress(stored, bytes + 1) {
                 Ok(section) if section.len() == bytes => Ok(section),
                 Ok(_) => bad("a compressed section has another length than its header says"),
                 Err(_) => bad("a compressed section cannot be decompressed"),
             }
         }
     }
+}
+
+thread_local! {
+    /// Making one takes as long as decompressing a small frame.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// What `stored` was, up to `most` bytes.
+fn decompress(stored: &[u8], most: usize) -> io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let decompressor = match decompressor {
+            Some(decompressor) => decompressor,
+            none => none.insert(Decompressor::new()?),
+        };
+        decompressor.decompress(stored, most)
+    })
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@
 //! # Does not
 //! know targets, symbols or terminals; escape names (that is for whoever prints them).
 
+mod budget;
 mod bytes;
 mod call_traces;
 mod checkpoint;
@@ -72,12 +73,13 @@ mod walk;
 mod window;
 mod writer;
 
+pub use budget::LoadLimits;
 pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
 pub use index::{IndexCell, dump_index};
 pub use kind::Kind;
-pub use load::{LoadedTrace, load};
+pub use load::{LoadedTrace, load, load_from, load_within};
 pub use loss::{BadRange, Loss};
 pub use model::*;
 pub use options::{Compression, WriteMode, WriterOptions};
@@ -105,6 +107,8 @@ const NO_THREAD: u32 = u32::MAX;
 const SIDE: u32 = 1 << 31;
 /// Name of the method that stacks hang under whose outer frames are unknown.
 const TRUNCATED: &str = "[truncated]";
+/// Name of what was lost with a part of the file.
+const LOST: &str = "[lost]";
 
 /// Longest text in bytes of modified UTF-8.
 const MAX_TEXT_BYTES: usize = 1 << 20;
