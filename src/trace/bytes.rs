@@ -33,6 +33,11 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    /// Goes on at an offset in the slice, or at its end.
+    pub(super) fn skip_to(&mut self, at: usize) {
+        self.at = at.min(self.bytes.len());
+    }
+
     pub(super) fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }

@@ -9,13 +9,9 @@
 //! # Invariants
 //! - The checksums cover every byte of a frame but the trailer, which repeats what the header says.
 
-use std::cell::RefCell;
-use std::io;
-
-use zstd::bulk::Decompressor;
-
 use super::bytes::{Cursor, Malformed, Parsed, put_u32, put_u32s, put_u64s};
 use super::checkpoint::BlockEntry;
+use super::pack;
 use super::{FRAME_MAGIC, MAX_FRAME_BYTES, NO_THREAD};
 
 /// Bytes of a frame's header.
@@ -39,6 +35,23 @@ pub(super) enum Codec {
     Plain = 0,
     /// As zstd frames.
     Zstd = 1,
+    /// As zstd frames, the trace points in columns.
+    Columns = 2,
+}
+
+impl Codec {
+    /// Whether frames of both may lie in one file: positions mean the same in both.
+    pub(super) fn goes_with(self, other: Self) -> bool {
+        (self == Self::Plain) == (other == Self::Plain)
+    }
+
+    /// How `part` is stored.
+    fn of(self, part: Part) -> Self {
+        match self {
+            Self::Columns if part != Part::Points => Self::Zstd,
+            codec => codec,
+        }
+    }
 }
 
 /// A part of a frame.
@@ -119,6 +132,7 @@ impl FrameHeader {
         let codec = match cursor.u8()? {
             0 => Codec::Plain,
             1 => Codec::Zstd,
+            2 => Codec::Columns,
             _ => return bad("a frame has a codec that does not exist"),
         };
         let flags = cursor.u8()?;
@@ -178,7 +192,7 @@ impl FrameHeader {
         let at = at as u64;
         match self.codec {
             Codec::Plain => self.section_offset(Part::Neutral) + at,
-            Codec::Zstd => (self.offset << 24).saturating_add(at),
+            Codec::Zstd | Codec::Columns => (self.offset << 24).saturating_add(at),
         }
     }
 
@@ -188,7 +202,7 @@ impl FrameHeader {
         if stored.len() != section.stored as usize || crc32fast::hash(stored) != section.crc {
             return Err(Malformed { at: 0, what: "the checksum of a frame is wrong" });
         }
-        expand(self.codec, stored, section.bytes)
+        pack::unpack(self.codec.of(part), stored, section.bytes as usize)
     }
 
     /// The blocks of a directory with their offsets in the payload. They lie back to back.
@@ -270,41 +284,6 @@ impl Frame {
     }
 }
 
-/// A stored section as it was.
-fn expand(codec: Codec, stored: &[u8], bytes: u32) -> Parsed<Vec<u8>> {
-    let bytes = bytes as usize;
-    let bad = |what| Err(Malformed { at: 0, what });
-    match codec {
-        _ if stored.is_empty() && bytes == 0 => Ok(Vec::new()),
-        Codec::Plain if stored.len() == bytes => Ok(stored.to_vec()),
-        Codec::Plain => bad("a plain section has two lengths"),
-        Codec::Zstd => {
-            // One byte more than it should be, so that a longer one is noticed.
-            match decompress(stored, bytes + 1) {
-                Ok(section) if section.len() == bytes => Ok(section),
-                Ok(_) => bad("a compressed section has another length than its header says"),
-                Err(_) => bad("a compressed section cannot be decompressed"),
-            }
-        }
-    }
-}
-
-thread_local! {
-    /// Making one takes as long as decompressing a small frame.
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
-}
-
-/// What `stored` was, up to `most` bytes.
-fn decompress(stored: &[u8], most: usize) -> io::Result<Vec<u8>> {
-    DECOMPRESSOR.with_borrow_mut(|decompressor| {
-        let decompressor = match decompressor {
-            Some(decompressor) => decompressor,
-            none => none.insert(Decompressor::new()?),
-        };
-        decompressor.decompress(stored, most)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +330,7 @@ mod tests {
                 bytes: stored.len() as u32,
                 crc: crc32fast::hash(stored),
             };
-            for codec in [Codec::Plain, Codec::Zstd] {
+            for codec in [Codec::Plain, Codec::Zstd, Codec::Columns] {
                 let sections = [section(directory), Section::default(), section(points)];
                 let header = FrameHeader { codec, sections, blocks, ..header() };
                 if let Ok(frame) = Frame::decode(header, &bytes) {

@@ -254,7 +254,7 @@ impl<R: Read> Frames<R> {
         } else {
             (last.offset + 1..header.offset).contains(&header.previous)
         };
-        header.codec == last.codec && header.sequence > last.sequence && previous
+        header.codec.goes_with(last.codec) && header.sequence > last.sequence && previous
     }
 }
 

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use super::bytes::{put_u32, put_u64};
 use super::checkpoint::BlockEntry;
-use super::frame::{Codec, FrameHeader, HEADER_BYTES, LAST, Section, TRAILER_BYTES};
+use super::frame::{FrameHeader, HEADER_BYTES, LAST, Section, TRAILER_BYTES};
 use super::index::{self, Cell};
 use super::kind::Kind;
+use super::pack::Packer;
 use super::stream::Block;
 use super::tables::NeutralBlock;
 use super::{
@@ -121,18 +122,25 @@ impl Output {
         identity: Identity,
         compression: Compression,
     ) -> Result<Self, TraceError> {
+        let packer = Packer::new(compression);
+        let packer = packer.map_err(|source| TraceError::write(&data.path, source))?;
         data.write(&file_header(DATA_MAGIC))?;
         index.write(&file_header(INDEX_MAGIC))?;
         Ok(Self {
             data,
             index,
             identity,
-            packer: Packer(compression),
+            packer,
             pending: Pending::default(),
             sequence: 0,
             previous: 0,
             failed: None,
         })
+    }
+
+    /// What distinguishes the trace from others.
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// Bytes of both files.
@@ -238,7 +246,7 @@ impl Output {
         group.extend(cells);
         let mut bytes = Vec::new();
         if header.sequence == 0 {
-            let identity = index::identity(self.identity, &header);
+            let identity = index::identity(self.identity, header.crc(), None);
             identity.iter().for_each(|cell| cell.encode(&mut bytes));
         }
         bytes.extend_from_slice(&index::group(header.offset, &group));
@@ -256,11 +264,12 @@ impl Output {
         let samples: u64 = entries.iter().map(|entry| entry.samples).sum();
         let mut sections = [Section::default(); 3];
         let mut body = Vec::new();
-        for (section, bytes) in sections.iter_mut().zip([&directory, payload[0], payload[1]]) {
-            let stored = self
-                .packer
-                .pack(bytes)
-                .map_err(|source| TraceError::write(&self.data.path, source))?;
+        let plain = [&directory, payload[0], payload[1]];
+        let (codec, stored) = self
+            .packer
+            .sections(plain)
+            .map_err(|source| TraceError::write(&self.data.path, source))?;
+        for ((section, bytes), stored) in sections.iter_mut().zip(plain).zip(stored) {
             *section = Section {
                 stored: stored.len() as u32,
                 bytes: bytes.len() as u32,
@@ -274,7 +283,7 @@ impl Output {
             offset: self.data.bytes,
             previous: self.previous,
             sequence: self.sequence,
-            codec: self.packer.codec(),
+            codec,
             flags,
             sections,
             blocks: entries.len() as u32,
@@ -304,25 +313,4 @@ pub(super) struct Identity {
     pub(super) salt: u64,
     /// In the metadata of the first frame.
     pub(super) uuid: u128,
-}
-
-/// Compresses sections.
-#[derive(Debug, Clone, Copy)]
-struct Packer(Compression);
-
-impl Packer {
-    fn codec(self) -> Codec {
-        match self.0 {
-            Compression::None => Codec::Plain,
-            Compression::Zstd(_) => Codec::Zstd,
-        }
-    }
-
-    fn pack(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
-        match self.0 {
-            _ if bytes.is_empty() => Ok(Vec::new()),
-            Compression::None => Ok(bytes.to_vec()),
-            Compression::Zstd(level) => zstd::bulk::compress(bytes, level),
-        }
-    }
 }

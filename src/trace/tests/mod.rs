@@ -3,6 +3,8 @@
 mod crash;
 mod damage;
 mod format;
+mod indices;
+mod lazy;
 mod roundtrip;
 mod scan;
 mod size;

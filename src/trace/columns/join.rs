@@ -1,0 +1,206 @@
+//! From columns to objects.
+
+use super::super::bytes::{Malformed, Parsed};
+use super::{CALL, COLUMNS, FOOTER, GAP, OUTER_SITE, SAMPLE, SITE};
+use super::{SLACK, presence, shape, varint_bytes};
+
+const BAD: Malformed = Malformed { at: 0, what: "columns do not fit together" };
+
+/// The payload of `bytes` bytes that `columns` were split from. Each of them is followed by
+/// [`SLACK`] zeros.
+pub(in super::super) fn join(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> Parsed<Vec<u8>> {
+    join_steps(columns, bytes).ok_or(BAD)
+}
+
+fn join_steps(columns: &[Vec<u8>; COLUMNS], bytes: usize) -> Option<Vec<u8>> {
+    let mut from = columns.each_ref().map(|bytes| Column { bytes, at: 0 });
+    let mut to = Output { bytes: vec![0; bytes + SLACK], at: 0 };
+    let mut presence = 0;
+    while to.at < bytes {
+        let shape = step(&mut from, &mut to, &mut presence)?;
+        if shape & shape::END != 0 {
+            break;
+        }
+    }
+    // Who read into the zeros is behind the end now.
+    let used_up = from.iter().all(|column| column.at + SLACK == column.bytes.len());
+    let Output { bytes: mut payload, at } = to;
+    payload.truncate(bytes);
+    (used_up && at == bytes).then_some(payload)
+}
+
+/// Writes the objects of a step and gives its shape.
+#[inline(always)]
+fn step(from: &mut [Column<'_>; COLUMNS], to: &mut Output, before: &mut u64) -> Option<u8> {
+    let [shapes, closed, opened, locations, times, slots, rest] = from;
+    let shape = shapes.byte()?;
+    if closed.peek()? == 0 {
+        closed.at += 1;
+    } else {
+        to.object(FOOTER, closed)?;
+    }
+    if shape & shape::GAP != 0 {
+        to.object(GAP, rest)?;
+        to.varint(rest)?;
+    }
+    if shape & shape::OUTER_SITES != 0 {
+        for _ in 0..rest.value()? {
+            to.object(OUTER_SITE, rest)?;
+            to.varint(locations)?;
+        }
+    }
+    if shape & shape::SITE != 0 {
+        to.object(SITE, locations)?;
+    }
+    for _ in 0..opened.value()? {
+        to.object(CALL, locations)?;
+    }
+    if shape & (shape::OTHERS | shape::END) == 0 {
+        if shape & shape::PRESENCE != 0 {
+            *before = rest.value()?;
+        }
+        to.sample(*before, [times, slots, rest])?;
+    } else if shape & shape::OTHERS != 0 {
+        let len = usize::try_from(rest.value()?).ok()?;
+        to.copy(rest.take(len)?)?;
+    }
+    Some(shape)
+}
+
+/// A column and how far it was read.
+struct Column<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Column<'a> {
+    #[inline(always)]
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    #[inline(always)]
+    fn byte(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// The next eight bytes.
+    #[inline(always)]
+    fn word(&self) -> Option<u64> {
+        self.bytes.get(self.at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(len)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    #[inline(always)]
+    fn value(&mut self) -> Option<u64> {
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Some(first.into());
+        }
+        let mut value = u64::from(first & 0x7f);
+        for shift in (7..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// What is being written, with [`SLACK`] bytes behind it.
+struct Output {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Output {
+    /// Writes the lowest `len` bytes of a word, of 8. What is behind them is overwritten later.
+    #[inline(always)]
+    fn put(&mut self, word: u64, len: usize) -> Option<()> {
+        *self.bytes.get_mut(self.at..)?.first_chunk_mut()? = word.to_le_bytes();
+        self.at += len;
+        Some(())
+    }
+
+    /// Writes a kind and copies a varint behind it.
+    #[inline(always)]
+    fn object(&mut self, kind: u8, from: &mut Column<'_>) -> Option<()> {
+        let word = from.word()?;
+        let len = varint_bytes(word);
+        if (1..8).contains(&len) {
+            from.at += len;
+            return self.put(word << 8 | u64::from(kind), len + 1);
+        }
+        self.put(kind.into(), 1)?;
+        self.varint(from)
+    }
+
+    /// Copies a varint.
+    #[inline(always)]
+    fn varint(&mut self, from: &mut Column<'_>) -> Option<()> {
+        let word = from.word()?;
+        let len = varint_bytes(word);
+        if len > 0 {
+            from.at += len;
+            return self.put(word, len);
+        }
+        // One of 9 or 10 bytes.
+        let rest = from.bytes.get(from.at + 8..)?;
+        let len = 9 + usize::from(*rest.first()? >= 0x80);
+        self.copy(from.take(len)?)
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Option<()> {
+        let end = self.at.checked_add(bytes.len())?;
+        self.bytes.get_mut(self.at..end)?.copy_from_slice(bytes);
+        self.at = end;
+        Some(())
+    }
+
+    /// Writes a sample with its fields from `[times, slots, rest]`.
+    #[inline(always)]
+    fn sample(&mut self, presence: u64, from: [&mut Column<'_>; 3]) -> Option<()> {
+        let [times, slots, rest] = from;
+        self.put(SAMPLE.into(), 1)?;
+        self.put_value(presence)?;
+        self.varint(times)?;
+        if presence & presence::SLOT != 0 {
+            self.varint(slots)?;
+        }
+        if presence & !presence::SLOT == 0 {
+            return Some(());
+        }
+        for _ in 0..presence::before_tags(presence) {
+            self.varint(rest)?;
+        }
+        if presence & presence::TAGS != 0 {
+            let mask = Column { ..*rest }.value()?;
+            for _ in 0..=mask.count_ones() {
+                self.varint(rest)?;
+            }
+        }
+        for _ in 0..presence::after_tags(presence) {
+            self.varint(rest)?;
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn put_value(&mut self, mut value: u64) -> Option<()> {
+        while value >= 0x80 {
+            self.put(value & 0x7f | 0x80, 1)?;
+            value >>= 7;
+        }
+        self.put(value, 1)
+    }
+}

@@ -1,0 +1,165 @@
+//! Data file and index of a lazily read trace, together.
+
+use std::sync::Arc;
+
+use super::ThreadSummary;
+use super::fault::{Fault, Found};
+use super::source::{Directory, Source};
+use crate::trace::checkpoint::BlockEntry;
+use crate::trace::index::Index;
+use crate::trace::{Loss, SIDE, Thread, ThreadId};
+
+/// What lookups go to.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) source: Source,
+    pub(super) index: Index,
+    /// The index comes from a scan of the data: what it does not have is not there.
+    pub(super) scanned: bool,
+    /// The trace has its end.
+    pub(super) closed: bool,
+    /// What a scan found to be lost.
+    pub(super) losses: Vec<Loss>,
+}
+
+/// A block that was found: its frame, and where in the payload it lies.
+#[derive(Debug)]
+pub(super) struct FoundBlock {
+    pub(super) directory: Arc<Directory>,
+    pub(super) at: usize,
+}
+
+impl FoundBlock {
+    /// Its entry in the directory.
+    pub(super) fn entry(&self) -> Found<&BlockEntry> {
+        self.directory.block_at(self.at).ok_or(Fault::Index("a block is not where it should be"))
+    }
+}
+
+impl Reading {
+    /// The frame of a position and the offset in its payload.
+    pub(super) fn locate(&self, position: u64) -> Found<(u64, usize)> {
+        self.source.locate(position, |position| match self.index.frame_at(position)? {
+            Some(frame) => Ok(frame.offset),
+            None => Err(Fault::Index("a position lies in no frame")),
+        })
+    }
+
+    /// A block by its number in its stream.
+    pub(super) fn block(&self, stream: u32, number: u64) -> Found<FoundBlock> {
+        let row = self.index.block(stream, number)?;
+        let (frame, at) = self.locate(row.start)?;
+        let found = FoundBlock { directory: self.source.directory(frame)?, at };
+        let entry = found.entry()?;
+        let same = (entry.stream, entry.ends.first, entry.begin.logical, entry.first_ns)
+            == (stream, row.first, row.logical, row.first_ns)
+            && u64::from(row.samples) == entry.samples.min(u32::MAX.into());
+        if same { Ok(found) } else { Err(Fault::Index("a block is not what it should be")) }
+    }
+
+    /// The last block of a stream that begins at or before a logical offset, or the first.
+    pub(super) fn block_at(&self, stream: u32, logical: u64) -> Found<u64> {
+        let number = self.index.block_at(stream, logical)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.begin.logical <= logical)?;
+        Ok(number)
+    }
+
+    /// The last block of a stream whose first sample was taken at or before a time, or the first.
+    pub(super) fn block_at_time(&self, stream: u32, time_ns: u64) -> Found<u64> {
+        let number = self.index.block_at_time(stream, time_ns)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.first_ns <= time_ns)?;
+        Ok(number)
+    }
+
+    /// What a search by rows found is compared with the data: the block is not behind the place
+    /// that is sought, and the next one is.
+    fn check_place(
+        &self,
+        stream: u32,
+        number: u64,
+        is_before: impl Fn(&BlockEntry) -> bool,
+    ) -> Found<()> {
+        let count = self.index.block_count(stream)?;
+        let found = number >= count
+            || ((number == 0 || is_before(self.block(stream, number)?.entry()?))
+                && (number + 1 >= count || !is_before(self.block(stream, number + 1)?.entry()?)));
+        if found { Ok(()) } else { Err(Fault::Index("the blocks of a thread are not in order")) }
+    }
+
+    /// Compares what the index says of a whole stream with its last block.
+    pub(super) fn check_stream(&self, stream: u32) -> Found<()> {
+        let Some(row) = self.index.call(stream, 0)? else { return Ok(()) };
+        let Some(last) = self.index.block_count(stream)?.checked_sub(1) else { return Ok(()) };
+        let last = self.block(stream, last)?;
+        let entry = last.entry()?;
+        let (samples, end) =
+            (entry.begin.samples + entry.samples, entry.begin.logical + entry.data_bytes());
+        let lost = self.scanned && !self.losses.is_empty();
+        if lost || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
+            return Ok(());
+        }
+        Err(Fault::Index("a thread does not reach as far as it should"))
+    }
+
+    /// All threads and how much there is of them.
+    pub(super) fn summaries(&self) -> Found<Vec<ThreadSummary>> {
+        let threads = self.threads()?.into_iter().enumerate();
+        threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect()
+    }
+
+    fn summary(&self, id: ThreadId, thread: Thread) -> Found<ThreadSummary> {
+        let mut summary = ThreadSummary { id, thread, samples: 0, first_ns: None, last_ns: None };
+        for stream in [id.0, id.0 | SIDE] {
+            let Some(Extent { samples, first_ns, last_ns }) = self.extent(stream)? else {
+                continue;
+            };
+            summary.samples += samples;
+            summary.first_ns = Some(summary.first_ns.map_or(first_ns, |it| it.min(first_ns)));
+            summary.last_ns = summary.last_ns.max(Some(last_ns));
+        }
+        Ok(summary)
+    }
+
+    /// Samples and times of a stream; `None` if it has no samples.
+    fn extent(&self, stream: u32) -> Found<Option<Extent>> {
+        let count = self.index.block_count(stream)?;
+        let mut first = None;
+        for number in 0..count {
+            let row = self.index.block(stream, number)?;
+            if row.samples > 0 {
+                first = Some(row.first_ns);
+                break;
+            }
+        }
+        let Some(first_ns) = first else { return Ok(None) };
+        if let Some(row) = self.index.call(stream, 0)? {
+            return Ok(Some(Extent { samples: row.samples, first_ns, last_ns: row.last_ns }));
+        }
+        let last = self.block(stream, count - 1)?;
+        let entry = last.entry()?;
+        let lost = self.losses.iter().filter(|loss| loss.thread == Some(ThreadId(stream & !SIDE)));
+        let lost: u64 = lost.filter_map(|loss| loss.samples).sum();
+        let samples = (entry.begin.samples + entry.samples).saturating_sub(lost);
+        Ok(Some(Extent { samples, first_ns, last_ns: entry.last_ns }))
+    }
+
+    /// How many roots a thread has, if that is known, and whether it was not seen to end.
+    pub(super) fn roots(&self, thread: ThreadId) -> Found<(Option<u32>, bool)> {
+        let mut count = Some(0u32);
+        for stream in [thread.0, thread.0 | SIDE] {
+            self.check_stream(stream)?;
+            if self.index.block_count(stream)? > 0 {
+                let row = self.index.call(stream, 0)?;
+                count = count.zip(row).map(|(count, row)| count.saturating_add(row.children));
+            }
+        }
+        Ok((count, count.is_none()))
+    }
+}
+
+/// How much there is of a stream.
+struct Extent {
+    samples: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
