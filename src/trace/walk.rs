@@ -8,7 +8,7 @@ use super::bytes::{Cursor, Malformed, Parsed};
 use super::checkpoint::{BlockEntry, Checkpoint, OpenCall};
 use super::index::tables::CallRow;
 use super::kind::{FIRST_SIZED, Kind};
-use super::object::{Record, bit};
+use super::object::{Point, Record, bit};
 use super::survey::Survey;
 use super::{LocationId, MAX_DEPTH};
 
@@ -247,7 +247,8 @@ impl Walk {
         }
         self.last_ns = time_ns;
         self.first_ns = self.first_ns.or(Some(time_ns));
-        self.samples += 1;
+        let overflow = Malformed { at: start, what: "a count overflows" };
+        self.samples = self.samples.checked_add(1).ok_or(overflow)?;
         self.child();
         Ok(())
     }
@@ -313,8 +314,10 @@ impl Walk {
         match (record, Kind::from_number(number)) {
             (Record::Point(point), _) => {
                 self.exit |= number == Kind::ThreadExit as u8;
-                let ends = super::forest::gap_end(&point, self.last_ns);
-                ends.map_err(|what| Malformed { at: start, what })?;
+                if let Point::Gap { before, length } = point {
+                    let times = super::forest::gap(before, length, self.last_ns);
+                    times.map_err(|what| Malformed { at: start, what })?;
+                }
                 self.child();
             }
             _ if number >= FIRST_SIZED => {}
