@@ -12,6 +12,7 @@
 
 mod broken;
 mod cell;
+mod compare;
 mod consolidate;
 mod dump;
 #[cfg(test)]
