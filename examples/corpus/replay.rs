@@ -68,7 +68,13 @@ impl<'a> Source<'a> {
         let count = (busy * total_ns as f64 / busy_ns.max(1) as f64).round().max(1.0) as usize;
         let lane = |number: usize| {
             let (tid, name) = (pid + number as u32, format!("worker-{number}"));
-            let thread = writer.thread(&Thread { pid, tid, name, first_seen_ns: BEGIN_NS, ended_ns: None })?;
+            let thread = writer.thread(&Thread {
+                pid,
+                tid,
+                name,
+                first_seen_ns: BEGIN_NS,
+                ended_ns: None,
+            })?;
             let (at, past_ns) = self.at_time(total_ns / count as u64 * number as u64);
             // Threads do not tick at the same moment.
             let phase_ns = self.corpus.period_ns * number as u64 / count as u64;

@@ -33,6 +33,11 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    /// Goes on at an offset in the slice, or at its end.
+    pub(super) fn skip_to(&mut self, at: usize) {
+        self.at = at.min(self.bytes.len());
+    }
+
     pub(super) fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -55,6 +60,7 @@ impl<'a> Cursor<'a> {
         Ok(array)
     }
 
+    #[inline]
     pub(super) fn u8(&mut self) -> Parsed<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
@@ -72,7 +78,24 @@ impl<'a> Cursor<'a> {
     }
 
     /// A varint of at most 64 bits.
+    #[inline]
     pub(super) fn varint(&mut self) -> Parsed<u64> {
+        // Most are of one or two bytes, and most of the time of reading a trace is spent here.
+        match self.bytes.get(self.at..self.at + 2) {
+            Some([byte @ 0..0x80, _]) => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            Some([low, high @ 1..0x80]) => {
+                self.at += 2;
+                Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_varint(&mut self) -> Parsed<u64> {
         let start = self.at;
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -190,6 +213,11 @@ pub(super) fn from_modified_utf8(mut bytes: &[u8]) -> Option<String> {
         text.push(char::from_u32(code)?);
     }
     Some(text)
+}
+
+/// Whether [`from_modified_utf8`] takes it.
+pub(super) fn is_modified_utf8(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| (1..0x80).contains(byte)) || from_modified_utf8(bytes).is_some()
 }
 
 /// One UTF-16 unit of two or three bytes.

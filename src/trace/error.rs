@@ -45,6 +45,15 @@ pub enum TraceError {
         /// What is wrong there.
         what: &'static str,
     },
+    /// An index file is damaged. The data file suffices to make a new one.
+    BrokenIndex {
+        /// The index file.
+        path: PathBuf,
+        /// Offset in it.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
     /// A value is larger than the format allows.
     LimitExceeded {
         /// Which value.
@@ -121,6 +130,13 @@ impl fmt::Display for TraceError {
             }
             Self::Corrupt { offset, what } => {
                 write!(f, "the trace is corrupt at {offset:#x}: {what}; record it again")
+            }
+            Self::BrokenIndex { path, offset, what } => {
+                write!(
+                    f,
+                    "the index {} is broken at {offset:#x}: {what}; make a new one with `traceprof reindex`",
+                    path.display()
+                )
             }
             Self::LimitExceeded { what, limit } => write!(f, "{what} exceeds the limit of {limit}"),
             Self::UnknownId { kind, id } => write!(f, "no {kind} has the id {id}"),

@@ -87,7 +87,8 @@ impl Forest {
             Point::Sample(fields) => self.sample(stream, &fields),
             Point::Gap { before, length } => {
                 let from_ns = self.lane(stream).state.last_ns.wrapping_add(before as u64);
-                let to_ns = from_ns.checked_add(length).ok_or("a gap ends after all time")?;
+                let to_ns = gap_end(&point, self.lane(stream).state.last_ns)?
+                    .unwrap_or(from_ns.saturating_add(length));
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
@@ -116,18 +117,8 @@ impl Forest {
             let _ = self.footer(stream, open, true);
         }
         let order = self.merge();
-        let first_ns = |root: u32| match &self.nodes[root as usize].content {
-            Content::Call(call) => call.first_ns,
-            Content::Sample(place) => self.samples[*place as usize].sample.time_ns,
-            Content::Gap { from_ns, .. } => *from_ns,
-            Content::ThreadStart { time_ns }
-            | Content::ThreadExit { time_ns }
-            | Content::State { time_ns, .. } => *time_ns,
-        };
         let mut roots = std::mem::take(&mut self.roots);
-        if !self.side.samples.is_empty() {
-            roots.sort_by_key(|(root, of_side)| (first_ns(*root), *of_side));
-        }
+        roots.sort_by_key(|(_, of_side)| *of_side);
         let roots = roots.into_iter().map(|(root, _)| root).collect();
         let Self { nodes, samples, paths, .. } = self;
         ThreadTrace { id, thread, nodes, roots, samples, order, paths }
@@ -284,4 +275,11 @@ impl Forest {
         }
         lane.paths.last().copied().unwrap_or(NONE)
     }
+}
+
+/// Where a gap ends whose stream has its last sample at `last_ns`.
+pub(super) fn gap_end(point: &Point, last_ns: u64) -> Result<Option<u64>, &'static str> {
+    let Point::Gap { before, length } = point else { return Ok(None) };
+    let from_ns = last_ns.wrapping_add(*before as u64);
+    from_ns.checked_add(*length).map(Some).ok_or("a gap ends after all time")
 }

@@ -1,19 +1,36 @@
-//! The frames of a data file, read from its begin up to the first that is not whole.
+//! The frames of a data file, from its begin to its end, past those that are not whole.
+//!
+//! # Invariants
+//! - Every byte is looked at a bounded number of times, whatever it says: a header with the right
+//!   checksum, salt and offset stands for as many bytes as it says even if these are damaged, so no
+//!   body is checked for two headers.
+//!
+//! # Does not
+//! look into blocks.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
-use super::{DATA_MAGIC, TraceError};
+use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, Part, TRAILER_BYTES};
+use super::loss::BadRange;
+use super::window::Window;
+use super::{DATA_MAGIC, FRAME_MAGIC, TraceError};
+
+const CUT: &str = "the last frame is cut off";
+const FOREIGN: &str = "there is a frame of another file or another place";
 
 /// Reads frame after frame; needs no seeking.
 #[derive(Debug)]
 pub(super) struct Frames<R> {
-    input: R,
+    window: Window<R>,
     path: PathBuf,
-    at: u64,
+    /// The salt of the file, once it is known.
+    salt: Option<u64>,
     last: Option<FrameHeader>,
+    bad: Vec<BadRange>,
+    /// Frames are lost between the last two that were given.
+    after_loss: bool,
     end: Option<End>,
 }
 
@@ -47,6 +64,24 @@ impl End {
     }
 }
 
+/// A whole frame as it is stored: the checksums are right.
+#[derive(Debug)]
+pub(super) struct StoredFrame {
+    pub(super) header: FrameHeader,
+    /// Its sections.
+    pub(super) body: Vec<u8>,
+    /// Frames are lost between the one before and this.
+    pub(super) after_loss: bool,
+}
+
+/// What lies at a place.
+enum Found {
+    Whole(FrameHeader, Vec<u8>),
+    /// A frame of this file and this place, of so many bytes, that is not whole.
+    Broken(u64, &'static str),
+    Nothing(&'static str),
+}
+
 impl Frames<BufReader<File>> {
     /// Opens a data file and checks its header.
     pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
@@ -69,34 +104,45 @@ impl<R: Read> Frames<R> {
         let read = |source| TraceError::read(path, source);
         let header = read_up_to(&mut input, super::HEADER_BYTES as u64).map_err(read)?;
         super::check_header(&header, DATA_MAGIC, path)?;
-        let at = header.len() as u64;
-        Ok(Self { input, path: path.to_owned(), at, last: None, end: None })
+        Ok(Self {
+            window: Window::new(input, header.len() as u64),
+            path: path.to_owned(),
+            salt: None,
+            last: None,
+            bad: Vec::new(),
+            after_loss: false,
+            end: None,
+        })
     }
 
     /// The next frame, `None` at the end.
+    ///
+    /// # Errors
+    /// Besides those of reading, [`TraceError::Corrupt`] for a section that has the right checksum
+    /// but cannot be decoded.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, TraceError> {
+        let Some(StoredFrame { header, body, .. }) = self.next_stored()? else { return Ok(None) };
+        let frame = Frame::decode(header, &body);
+        let corrupt = |what: &'static str| TraceError::Corrupt { offset: header.offset, what };
+        frame.map(Some).map_err(|malformed| corrupt(malformed.what))
+    }
+
+    /// The next frame as it is stored, `None` at the end.
+    pub(super) fn next_stored(&mut self) -> Result<Option<StoredFrame>, TraceError> {
         if self.end.is_some() {
             return Ok(None);
         }
-        let start = self.at;
-        let closed = self.last.is_some_and(|last| last.flags & LAST != 0);
-        let reason = if closed {
-            "they follow the end"
-        } else {
-            match self.read_frame()? {
-                Ok(frame) => {
-                    self.last = Some(frame.header);
-                    return Ok(Some(frame));
-                }
-                Err(reason) => reason,
-            }
-        };
-        let path = &self.path;
-        let rest = io::copy(&mut self.input, &mut io::sink())
-            .map_err(|source| TraceError::read(path, source))?;
-        let left_over = self.at + rest - start;
-        self.end = Some(End { offset: start, left_over, closed, reason });
-        Ok(None)
+        self.find().map_err(|source| TraceError::read(&self.path, source))
+    }
+
+    /// Frames are lost between the last two that were given.
+    pub(super) fn after_loss(&self) -> bool {
+        self.after_loss
+    }
+
+    /// What was passed so far because it is not whole, though whole frames follow.
+    pub(super) fn bad(&self) -> &[BadRange] {
+        &self.bad
     }
 
     /// Where reading ended, once [`Self::next_frame`] gave `None`.
@@ -104,47 +150,111 @@ impl<R: Read> Frames<R> {
         self.end.as_ref()
     }
 
-    fn read_frame(&mut self) -> Result<Result<Frame, &'static str>, TraceError> {
-        const CUT: &str = "the last frame is cut off";
-        let start = self.at;
-        let bytes = self.read(HEADER_BYTES as u64)?;
-        let Ok(bytes) = <[u8; HEADER_BYTES]>::try_from(bytes) else { return Ok(Err(CUT)) };
-        let header = match FrameHeader::decode(&bytes) {
-            Ok(header) => header,
-            Err(malformed) => return Ok(Err(malformed.what)),
-        };
-        let fits = match self.last {
-            None => header.sequence == 0 && header.previous == 0,
-            Some(last) => {
-                header.salt == last.salt
-                    && header.codec.goes_with(last.codec)
-                    && Some(header.sequence) == last.sequence.checked_add(1)
-                    && header.previous == last.offset
+    fn find(&mut self) -> io::Result<Option<StoredFrame>> {
+        let start = self.window.at();
+        let mut reason = None;
+        let closed = self.last.is_some_and(|last| last.flags & LAST != 0);
+        while !closed {
+            match self.look()? {
+                Found::Whole(header, body) => {
+                    self.window.pass(header.total_bytes())?;
+                    self.note(&header, start, reason);
+                    let after_loss = self.after_loss;
+                    return Ok(Some(StoredFrame { header, body, after_loss }));
+                }
+                Found::Broken(bytes, what) => {
+                    reason.get_or_insert(what);
+                    self.window.pass(bytes)?;
+                    // If the frame behind it is not whole either, it is searched for.
+                    continue;
+                }
+                Found::Nothing(what) => {
+                    reason.get_or_insert(what);
+                }
             }
-        };
-        if !fits || header.offset != start {
-            return Ok(Err("there is a frame of another file or another place"));
+            self.window.pass(1)?;
+            let magic = FRAME_MAGIC.to_be_bytes();
+            let salt = self.salt.map(u64::to_be_bytes);
+            let pattern = [&magic[..], salt.as_ref().map_or(&[], |salt| &salt[..])].concat();
+            if !self.window.pass_to(&pattern)? {
+                break;
+            }
         }
-        let body = self.read(header.body_bytes())?;
-        if body.len() as u64 != header.body_bytes() {
-            return Ok(Err(CUT));
-        }
-        let trailer = self.read(TRAILER_BYTES as u64)?;
-        if trailer.len() != TRAILER_BYTES {
-            return Ok(Err(CUT));
-        }
-        if trailer != super::output::trailer(&header, &bytes) {
-            return Ok(Err("the trailer of a frame is wrong"));
-        }
-        Ok(Frame::decode(header, &body).map_err(|malformed| malformed.what))
+        self.window.pass(u64::MAX)?;
+        let left_over = self.window.at() - start;
+        let reason = reason.unwrap_or("they follow the end");
+        self.end = Some(End { offset: start, left_over, closed, reason });
+        Ok(None)
     }
 
-    fn read(&mut self, bytes: u64) -> Result<Vec<u8>, TraceError> {
-        let path = &self.path;
-        let read =
-            read_up_to(&mut self.input, bytes).map_err(|source| TraceError::read(path, source))?;
-        self.at += read.len() as u64;
-        Ok(read)
+    /// Notes a whole frame, and what lies between it and the one before.
+    fn note(&mut self, header: &FrameHeader, start: u64, reason: Option<&'static str>) {
+        let expected = self.last.map_or(0, |last| last.sequence.saturating_add(1));
+        self.after_loss = header.offset != start || header.sequence != expected;
+        if self.after_loss {
+            let what = reason.unwrap_or("frames are missing");
+            self.bad.push(BadRange { offset: start, bytes: header.offset - start, what });
+        }
+        self.salt = Some(header.salt);
+        self.last = Some(*header);
+    }
+
+    /// What lies at the place that the window is at.
+    fn look(&mut self) -> io::Result<Found> {
+        let at = self.window.at();
+        let Ok(bytes) = <[u8; HEADER_BYTES]>::try_from(self.window.look(HEADER_BYTES)?) else {
+            return Ok(Found::Nothing(CUT));
+        };
+        let header = match FrameHeader::decode(&bytes) {
+            Ok(header) => header,
+            Err(malformed) => return Ok(Found::Nothing(malformed.what)),
+        };
+        if header.offset != at || self.salt.is_some_and(|salt| salt != header.salt) {
+            return Ok(Found::Nothing(FOREIGN));
+        }
+        if at == super::HEADER_BYTES as u64 {
+            self.salt = Some(header.salt);
+        }
+        let total = header.total_bytes();
+        let seen = self.window.look(total as usize)?;
+        if (seen.len() as u64) < total {
+            return Ok(Found::Broken(total, CUT));
+        }
+        let (body, trailer) =
+            seen[HEADER_BYTES..].split_at(seen.len() - HEADER_BYTES - TRAILER_BYTES);
+        let mut what = None;
+        if trailer != super::output::trailer(&header, &bytes) {
+            what = Some("the trailer of a frame is wrong");
+        }
+        let mut rest = body;
+        for part in [Part::Directory, Part::Neutral, Part::Points] {
+            let section = header.section(part);
+            let (stored, behind) = rest.split_at(section.stored as usize);
+            rest = behind;
+            if crc32fast::hash(stored) != section.crc {
+                what.get_or_insert("the checksum of a frame is wrong");
+            }
+        }
+        let body = body.to_vec();
+        if !self.follows(&header) {
+            what.get_or_insert(FOREIGN);
+        }
+        Ok(what.map_or(Found::Whole(header, body), |what| Found::Broken(total, what)))
+    }
+
+    /// A frame may follow the last whole one.
+    fn follows(&self, header: &FrameHeader) -> bool {
+        let Some(last) = self.last else {
+            return (header.sequence == 0) == (header.previous == 0)
+                && header.previous < header.offset;
+        };
+        let next = last.sequence.checked_add(1) == Some(header.sequence);
+        let previous = if next {
+            header.previous == last.offset
+        } else {
+            (last.offset + 1..header.offset).contains(&header.previous)
+        };
+        header.codec.goes_with(last.codec) && header.sequence > last.sequence && previous
     }
 }
 

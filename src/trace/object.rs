@@ -321,22 +321,22 @@ impl Point {
 }
 
 /// Bits of a sample's presence word, in the order of the fields that they announce.
-mod bit {
-    pub(super) const SLOT: u64 = 1;
-    pub(super) const EPOCH: u64 = 1 << 1;
-    pub(super) const WEIGHT: u64 = 1 << 2;
-    pub(super) const END_REASON: u64 = 1 << 3;
-    pub(super) const FLAGS: u64 = 1 << 4;
-    pub(super) const OUTER: u64 = 1 << 5;
-    pub(super) const STATE: u64 = 1 << 6;
-    pub(super) const SYSCALL: u64 = 1 << 7;
-    pub(super) const SPAN: u64 = 1 << 8;
-    pub(super) const ROOT_SPAN: u64 = 1 << 9;
-    pub(super) const TAGS: u64 = 1 << 10;
-    pub(super) const MAIN_BEFORE: u64 = 1 << 11;
+pub(super) mod bit {
+    pub(in crate::trace) const SLOT: u64 = 1;
+    pub(in crate::trace) const EPOCH: u64 = 1 << 1;
+    pub(in crate::trace) const WEIGHT: u64 = 1 << 2;
+    pub(in crate::trace) const END_REASON: u64 = 1 << 3;
+    pub(in crate::trace) const FLAGS: u64 = 1 << 4;
+    pub(in crate::trace) const OUTER: u64 = 1 << 5;
+    pub(in crate::trace) const STATE: u64 = 1 << 6;
+    pub(in crate::trace) const SYSCALL: u64 = 1 << 7;
+    pub(in crate::trace) const SPAN: u64 = 1 << 8;
+    pub(in crate::trace) const ROOT_SPAN: u64 = 1 << 9;
+    pub(in crate::trace) const TAGS: u64 = 1 << 10;
+    pub(in crate::trace) const MAIN_BEFORE: u64 = 1 << 11;
     /// Fields of later versions, each of them one varint, behind those that are known.
-    pub(super) const LATER: u32 = 12;
-    pub(super) const ALL: u64 = (1 << 32) - 1;
+    pub(in crate::trace) const LATER: u32 = 12;
+    pub(in crate::trace) const ALL: u64 = (1 << 32) - 1;
 }
 
 impl SampleFields {

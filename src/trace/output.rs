@@ -138,6 +138,11 @@ impl Output {
         })
     }
 
+    /// What distinguishes the trace from others.
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+
     /// Bytes of both files.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.data.bytes, self.index.bytes)
@@ -241,7 +246,7 @@ impl Output {
         group.extend(cells);
         let mut bytes = Vec::new();
         if header.sequence == 0 {
-            let identity = index::identity(self.identity, &header);
+            let identity = index::identity(self.identity, header.crc(), None);
             identity.iter().for_each(|cell| cell.encode(&mut bytes));
         }
         bytes.extend_from_slice(&index::group(header.offset, &group));

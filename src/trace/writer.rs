@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::Ends;
+use super::index::{self, Unsorted, index_path};
 use super::metadata;
 use super::object::Neutral;
 use super::output::{self, Identity, Output};
@@ -28,11 +29,15 @@ pub struct Written {
     pub data_bytes: u64,
     /// Bytes of the index file.
     pub index_bytes: u64,
+    /// Why the index file is not sorted, if it is not.
+    pub unsorted: Option<Unsorted>,
 }
 
 /// Writes a trace.
 #[derive(Debug)]
 pub struct TraceWriter {
+    /// The data file, if it is one.
+    path: Option<PathBuf>,
     options: WriterOptions,
     output: Output,
     tables: Tables,
@@ -72,7 +77,8 @@ impl TraceWriter {
                 let _ = std::fs::remove_file(path);
             }
         })?;
-        Self::with_targets(data, index, options)
+        let writer = Self::with_targets(data, index, options)?;
+        Ok(Self { path: Some(path.to_owned()), ..writer })
     }
 
     pub(super) fn with_targets(
@@ -85,6 +91,7 @@ impl TraceWriter {
             None => random_identity()?,
         };
         let mut writer = TraceWriter {
+            path: None,
             output: Output::new(data, index, identity, options.compress)?,
             options: options.within_limits(),
             tables: Tables::default(),
@@ -253,6 +260,9 @@ impl TraceWriter {
         let Some(mut state) = self.threads.remove(&thread.0) else { return Ok(()) };
         self.tables.block.push(&state.object(Some(time_ns)));
         let ended: Vec<_> = state.end_blocks().collect();
+        // Of a stream of which nothing waits.
+        let cells: Vec<_> = state.streams().flat_map(Stream::take_cells).collect();
+        self.output.add_cells(cells);
         ended.into_iter().try_for_each(|block| self.add(block))
     }
 
@@ -285,7 +295,7 @@ impl TraceWriter {
         self.clamped
     }
 
-    /// Ends the open calls, marked as unfinished, and both files.
+    /// Ends the open calls, marked as unfinished, and both files. The index is then sorted.
     pub fn finish(mut self) -> Result<Written, TraceError> {
         for state in self.threads.values_mut() {
             let before = state.pending();
@@ -301,8 +311,15 @@ impl TraceWriter {
         self.output.add_cells(cells);
         self.write_all()?;
         self.output.finish(self.samples, self.threads_ever)?;
-        let (data_bytes, index_bytes) = self.output.bytes();
-        Ok(Written { data_bytes, index_bytes })
+        let (data_bytes, journal_bytes) = self.output.bytes();
+        let sorted =
+            self.path.as_deref().map(|path| index::consolidate(path, self.output.identity()));
+        let (index_bytes, unsorted) = match sorted {
+            None => (journal_bytes, None),
+            Some(Ok(index_bytes)) => (index_bytes, None),
+            Some(Err(unsorted)) => (journal_bytes, Some(unsorted)),
+        };
+        Ok(Written { data_bytes, index_bytes, unsorted })
     }
 
     /// Writes what was collected: the objects first, then one thread after the other.
@@ -404,13 +421,6 @@ impl TraceWriter {
         }
         self.output.write_frame(std::mem::take(&mut self.tables.block))
     }
-}
-
-/// The index file of a data file: `.idx` is appended, not exchanged.
-fn index_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".idx");
-    name.into()
 }
 
 fn random_identity() -> Result<Identity, TraceError> {

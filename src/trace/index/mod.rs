@@ -1,217 +1,331 @@
-//! The index file: cells of 21 bytes.
+//! The index file: cells of 21 bytes that say where things lie in the data file.
 //!
-//! After the header lies an IDENTITY cell, then per frame of the data file one GROUP cell and the
-//! cells that it counts; a complete index ends with an EOF cell and the magic once more.
+//! While a trace is recorded its index is a journal: after the header lies an IDENTITY, then per
+//! frame of the data file one GROUP cell and the cells that it counts. When the recording ends well,
+//! the same is written once more in order, as tables in checksummed pages.
 //!
 //! # Invariants
 //! - A group is written after its frame, so that no cell points at what is not there.
-//! - The checksum of a group is in the id of its GROUP cell.
+//! - A sorted index takes the place of what was there only when all of it is on the disk.
+//! - No index is believed: what it says is compared with the data, and whoever finds a contradiction
+//!   makes a new one from the data.
 
+mod broken;
+mod cell;
+mod consolidate;
+mod dump;
+#[cfg(test)]
+pub(in crate::trace) mod forge;
+mod journal;
+mod open;
+mod paged;
+mod pages;
+mod replace;
+mod sorted;
 pub(in crate::trace) mod tables;
+#[cfg(test)]
+mod tests;
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
 
-use crate::trace::bytes::{Cursor, put_u32, put_u64};
-use crate::trace::checkpoint::BlockEntry;
-use crate::trace::frame::FrameHeader;
-use crate::trace::frames::{open_regular, read_up_to};
-use crate::trace::kind::Kind;
-use crate::trace::output::Identity;
-use crate::trace::{HEADER_BYTES, INDEX_MAGIC, NO_THREAD, TraceError};
+pub(in crate::trace) use broken::Broken;
+#[cfg(test)]
+pub(in crate::trace) use cell::CELL_BYTES;
+pub(in crate::trace) use cell::{Cell, UNUSED, block, footer, frame, group, identity};
+pub use consolidate::Unsorted;
+pub(in crate::trace) use consolidate::consolidate;
+pub use dump::{IndexCell, dump_index};
+pub(in crate::trace) use open::{Opened, index_path, open};
+pub(in crate::trace) use paged::SortedIndex;
 
-/// Bytes of a cell.
-pub(in crate::trace) const CELL_BYTES: usize = 21;
-/// An offset that is not used.
-pub(in crate::trace) const UNUSED: u64 = u64::MAX;
+use super::check_header;
+use super::kind::Kind;
+use super::{HEADER_BYTES, MAX_DEPTH, NO_THREAD};
+use tables::{BlockRow, CallRow, FrameRow, StreamTables, Tables, neutral_place};
 
-/// A cell as it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::trace) struct Cell {
-    pub(in crate::trace) kind: Kind,
-    pub(in crate::trace) id: u32,
-    pub(in crate::trace) start: u64,
-    pub(in crate::trace) end: u64,
-}
-
-impl Cell {
-    pub(in crate::trace) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.kind as u8);
-        put_u32(out, self.id);
-        put_u64(out, self.start);
-        put_u64(out, self.end);
-    }
-}
-
-/// The first two cells: salt and first frame of the trace, and its UUID.
-pub(in crate::trace) fn identity(identity: Identity, first: &FrameHeader) -> [Cell; 2] {
-    let Identity { salt, uuid } = identity;
-    let frame = Cell { kind: Kind::Identity, id: first.crc(), start: salt, end: UNUSED };
-    let (start, end) = ((uuid >> 64) as u64, uuid as u64);
-    [frame, Cell { kind: Kind::Identity, id: u32::MAX, start, end }]
-}
-
-/// The first cell of a group: the frame that it belongs to.
-pub(in crate::trace) fn frame(header: &FrameHeader) -> Cell {
-    let (start, end) = (header.offset, header.offset + header.total_bytes());
-    Cell { kind: Kind::Frame, id: header.crc(), start, end }
-}
-
-/// The cells of the block, or the part of one, that lies at `at` in the payload of a frame.
-pub(in crate::trace) fn block(header: &FrameHeader, at: usize, entry: &BlockEntry) -> Vec<Cell> {
-    let kind = if entry.ends.first { Kind::BlockStart } else { Kind::BlockPart };
-    let start = header.position(at);
-    let end = header.position(at + (entry.bytes as usize).saturating_sub(1));
-    let block = Cell { kind, id: entry.stream, start, end };
-    if entry.stream == NO_THREAD {
-        return vec![block];
-    }
-    let samples = u32::try_from(entry.samples).unwrap_or(u32::MAX);
-    let (start, end) = (entry.begin.logical, entry.first_ns);
-    vec![block, Cell { kind: Kind::BlockSpan, id: samples, start, end }]
-}
-
-/// A GROUP cell and `cells`, which belong to the frame at `frame_offset`.
-pub(in crate::trace) fn group(frame_offset: u64, cells: &[Cell]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity((cells.len() + 1) * CELL_BYTES);
-    let mut head = Cell { kind: Kind::Group, id: 0, start: frame_offset, end: cells.len() as u64 };
-    head.encode(&mut bytes);
-    cells.iter().for_each(|cell| cell.encode(&mut bytes));
-    head.id = crc32fast::hash(&bytes);
-    let mut sealed = Vec::with_capacity(CELL_BYTES);
-    head.encode(&mut sealed);
-    bytes[..CELL_BYTES].copy_from_slice(&sealed);
-    bytes
-}
-
-/// The end of a complete index.
-pub(in crate::trace) fn footer() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Cell { kind: Kind::Eof, id: u32::MAX, start: UNUSED, end: UNUSED }.encode(&mut bytes);
-    put_u64(&mut bytes, INDEX_MAGIC);
-    bytes
-}
-
-/// A cell of an index as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexCell {
-    /// Number of its kind.
-    pub kind: u8,
-    /// Name of its kind, `unknown` for a kind that this version does not know.
-    pub kind_name: &'static str,
-    /// Id of the object; for a block and a call the thread, for a group its checksum.
-    pub id: u32,
-    /// Start offset, -1 if not used.
-    pub start: i64,
-    /// End offset, -1 if not used.
-    pub end: i64,
-}
-
-/// The cells of the index file at `path`, in file order. The checksum of each group is compared; a
-/// wrong one is the last item. An index whose recording was killed ends without its EOF cell.
-pub fn dump_index(
-    path: &Path,
-) -> Result<impl Iterator<Item = Result<IndexCell, TraceError>>, TraceError> {
-    let mut input = open_regular(path)?;
-    let header = read_up_to(&mut input, HEADER_BYTES as u64)
-        .map_err(|source| TraceError::read(path, source))?;
-    crate::trace::check_header(&header, INDEX_MAGIC, path)?;
-    Ok(Cells { input, path: path.to_owned(), at: HEADER_BYTES as u64, group: None, ended: false })
-}
-
-/// A group whose cells are being read.
+/// An index of either form. A row is read when it is asked for, and may be found to be broken then.
 #[derive(Debug)]
-struct OpenGroup {
-    left: u64,
-    crc: u32,
-    hasher: crc32fast::Hasher,
+pub(in crate::trace) enum Index {
+    /// In memory: a journal that was read, or what a scan of the data found.
+    Tables(Tables),
+    /// In a file.
+    Sorted(SortedIndex),
 }
 
-#[derive(Debug)]
-struct Cells {
-    input: BufReader<File>,
-    path: PathBuf,
-    at: u64,
-    group: Option<OpenGroup>,
-    ended: bool,
-}
-
-impl Iterator for Cells {
-    type Item = Result<IndexCell, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
+/// The first of `count` numbers for which `is_before` is false; it is true for all smaller ones.
+fn partition(
+    count: u64,
+    mut is_before: impl FnMut(u64) -> Result<bool, Broken>,
+) -> Result<u64, Broken> {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_before(middle)? {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
-        let cell = self.read_cell();
-        self.ended |= !matches!(cell, Ok(Some(_)));
-        cell.transpose()
     }
+    Ok(low)
 }
 
-impl Cells {
-    fn read_cell(&mut self) -> Result<Option<IndexCell>, TraceError> {
-        let offset = self.at;
-        let corrupt = |what| Err(TraceError::Corrupt { offset, what });
-        let bytes = read_up_to(&mut self.input, CELL_BYTES as u64)
-            .map_err(|source| TraceError::read(&self.path, source))?;
-        self.at += bytes.len() as u64;
-        if bytes.is_empty() {
-            return match self.group.as_ref().is_some_and(|group| group.left > 0) {
-                true => corrupt("the index ends within a group"),
-                false => Ok(None),
-            };
+/// A row of a table in memory.
+fn row<T: Copy>(rows: &[T], n: u64) -> Result<T, Broken> {
+    let missing = Broken { offset: 0, what: "a row is asked for that a table does not have" };
+    rows.get(n as usize).copied().ok_or(missing)
+}
+
+impl Index {
+    /// How many frames it knows.
+    pub(in crate::trace) fn frame_count(&self) -> u64 {
+        match self {
+            Self::Tables(tables) => tables.frames.len() as u64,
+            Self::Sorted(index) => index.frame_count(),
         }
-        if bytes.len() < CELL_BYTES {
-            return corrupt("the index ends within a cell");
+    }
+
+    /// Frame number `n`, by offset.
+    pub(in crate::trace) fn frame(&self, n: u64) -> Result<FrameRow, Broken> {
+        match self {
+            Self::Tables(tables) => row(&tables.frames, n),
+            Self::Sorted(index) => index.frame(n),
         }
-        let mut cursor = Cursor::new(&bytes);
-        let fields = (|| Ok((cursor.u8()?, cursor.u32()?, cursor.u64()?, cursor.u64()?)))();
-        let (number, id, start, end) = fields.map_err(|bad: crate::trace::bytes::Malformed| {
-            TraceError::Corrupt { offset, what: bad.what }
-        })?;
-        let kind = Kind::from_number(number);
-        if number == 0 {
-            return corrupt("a cell has the kind 0");
+    }
+
+    /// The last frame.
+    pub(in crate::trace) fn last_frame(&self) -> Result<Option<FrameRow>, Broken> {
+        self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
+    }
+
+    /// The frame that the byte at `offset` of the data file lies in.
+    pub(in crate::trace) fn frame_at(&self, offset: u64) -> Result<Option<FrameRow>, Broken> {
+        let behind = partition(self.frame_count(), |n| Ok(self.frame(n)?.offset <= offset))?;
+        let Some(n) = behind.checked_sub(1) else { return Ok(None) };
+        Ok(Some(self.frame(n)?).filter(|frame| offset < frame.end))
+    }
+
+    /// Where in the data file lies what it does not speak of.
+    pub(in crate::trace) fn reach(&self) -> Result<u64, Broken> {
+        Ok(self.last_frame()?.map_or(HEADER_BYTES as u64, |frame| frame.end))
+    }
+
+    /// How many objects of a kind there are: the highest id plus 1. An id below it may be missing if
+    /// a part of the data is lost, so the rows are what memory should be measured by.
+    pub(in crate::trace) fn neutral_count(&self, kind: Kind) -> Result<u32, Broken> {
+        let Some(last) = self.neutral_rows(kind).checked_sub(1) else { return Ok(0) };
+        Ok(self.neutral_row(kind, last)?.1.saturating_add(1))
+    }
+
+    /// How many cells the objects of a kind have; one that was written again has several.
+    pub(in crate::trace) fn neutral_rows(&self, kind: Kind) -> u64 {
+        match (self, neutral_place(kind)) {
+            (_, None) => 0,
+            (Self::Tables(tables), Some(place)) => tables.neutral[place].len() as u64,
+            (Self::Sorted(index), Some(place)) => index.neutral_rows(place),
         }
-        match (&mut self.group, kind) {
-            (Some(group), _) if group.left > 0 => {
-                group.hasher.update(&bytes);
-                group.left -= 1;
+    }
+
+    /// Kind, id and position of cell number `n` of a kind, by id and position.
+    pub(in crate::trace) fn neutral_row(
+        &self,
+        kind: Kind,
+        n: u64,
+    ) -> Result<(Kind, u32, u64), Broken> {
+        match (self, neutral_place(kind)) {
+            (_, None) => row(&[], n),
+            (Self::Tables(tables), Some(place)) => row(&tables.neutral[place], n),
+            (Self::Sorted(index), Some(place)) => index.neutral_row(place, n),
+        }
+    }
+
+    /// Kind and last position of the object with an id.
+    pub(in crate::trace) fn neutral(
+        &self,
+        kind: Kind,
+        id: u32,
+    ) -> Result<Option<(Kind, u64)>, Broken> {
+        let rows = self.neutral_rows(kind);
+        // Nearly always each id has one cell, and is its number.
+        let n = u64::from(id);
+        if n < rows {
+            let (kind, found, position) = self.neutral_row(kind, n)?;
+            if found == id && (n + 1 == rows || self.neutral_row(kind, n + 1)?.1 != id) {
+                return Ok(Some((kind, position)));
             }
-            (_, Some(Kind::Group)) => self.open_group(&bytes, id, end),
-            (_, Some(Kind::Eof)) => self.read_footer(offset)?,
-            (_, Some(Kind::Identity)) if offset <= (HEADER_BYTES + CELL_BYTES) as u64 => {}
-            _ => return corrupt("a cell lies in no group"),
         }
-        if let Some(group) = self.group.take_if(|group| group.left == 0)
-            && group.hasher.finalize() != group.crc
-        {
-            return corrupt("the checksum of a group is wrong");
-        }
-        let kind_name = kind.map_or("unknown", Kind::name);
-        let (start, end) = (start as i64, end as i64);
-        Ok(Some(IndexCell { kind: number, kind_name, id, start, end }))
+        let behind = partition(rows, |n| Ok(self.neutral_row(kind, n)?.1 <= id))?;
+        let Some(n) = behind.checked_sub(1) else { return Ok(None) };
+        let (kind, found, position) = self.neutral_row(kind, n)?;
+        Ok((found == id).then_some((kind, position)))
     }
 
-    fn open_group(&mut self, bytes: &[u8], crc: u32, left: u64) {
-        let mut unsealed = bytes.to_vec();
-        unsealed[1..5].fill(0);
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&unsealed);
-        self.group = Some(OpenGroup { left, crc, hasher });
+    /// Kind, id and position of all cells of a kind with the ids of a range, by id and position.
+    pub(in crate::trace) fn neutral_range(
+        &self,
+        kind: Kind,
+        ids: Range<u32>,
+    ) -> Result<Vec<(Kind, u32, u64)>, Broken> {
+        let rows = self.neutral_rows(kind);
+        let first = partition(rows, |n| Ok(self.neutral_row(kind, n)?.1 < ids.start))?;
+        let mut found = Vec::new();
+        for n in first..rows {
+            let cell = self.neutral_row(kind, n)?;
+            if cell.1 >= ids.end {
+                break;
+            }
+            found.push(cell);
+        }
+        Ok(found)
     }
 
-    /// Checks what follows the EOF cell.
-    fn read_footer(&mut self, offset: u64) -> Result<(), TraceError> {
-        let rest = read_up_to(&mut self.input, 9)
-            .map_err(|source| TraceError::read(&self.path, source))?;
-        self.ended = true;
-        if rest != INDEX_MAGIC.to_be_bytes() {
-            let what = "the EOF cell is not followed by the magic alone";
-            return Err(TraceError::Corrupt { offset, what });
+    /// The streams that have blocks.
+    pub(in crate::trace) fn streams(&self) -> Result<Vec<u32>, Broken> {
+        match self {
+            Self::Tables(tables) => Ok(tables.streams.keys().copied().collect()),
+            Self::Sorted(index) => index.streams(),
+        }
+    }
+
+    /// How many blocks, or parts of blocks, a stream has.
+    pub(in crate::trace) fn block_count(&self, stream: u32) -> Result<u64, Broken> {
+        match self {
+            Self::Tables(tables) => {
+                Ok(of_stream(tables, stream).map_or(0, |it| it.blocks.len()) as u64)
+            }
+            Self::Sorted(index) => index.block_count(stream),
+        }
+    }
+
+    /// Block number `n` of a stream.
+    pub(in crate::trace) fn block(&self, stream: u32, n: u64) -> Result<BlockRow, Broken> {
+        match self {
+            Self::Tables(tables) => row(of_stream(tables, stream).map_or(&[], |it| &it.blocks), n),
+            Self::Sorted(index) => index.block(stream, n),
+        }
+    }
+
+    /// The number of the last block of a stream that begins at or before a logical offset.
+    pub(in crate::trace) fn block_at(
+        &self,
+        stream: u32,
+        logical: u64,
+    ) -> Result<Option<u64>, Broken> {
+        let count = self.block_count(stream)?;
+        let behind = partition(count, |n| Ok(self.block(stream, n)?.logical <= logical))?;
+        Ok(behind.checked_sub(1))
+    }
+
+    /// The number of the last block of a stream whose first sample was taken at or before a time.
+    pub(in crate::trace) fn block_at_time(
+        &self,
+        stream: u32,
+        time_ns: u64,
+    ) -> Result<Option<u64>, Broken> {
+        let count = self.block_count(stream)?;
+        let behind = partition(count, |n| Ok(self.block(stream, n)?.first_ns <= time_ns))?;
+        Ok(behind.checked_sub(1))
+    }
+
+    /// How many calls of a stream it knows, the stream itself included.
+    pub(in crate::trace) fn call_count(&self, stream: u32) -> Result<u64, Broken> {
+        match self {
+            Self::Tables(tables) => {
+                Ok(of_stream(tables, stream).map_or(0, |it| it.calls.len()) as u64)
+            }
+            Self::Sorted(index) => index.call_count(stream),
+        }
+    }
+
+    /// Call number `n` of a stream, by start.
+    pub(in crate::trace) fn call_row(&self, stream: u32, n: u64) -> Result<CallRow, Broken> {
+        match self {
+            Self::Tables(tables) => row(of_stream(tables, stream).map_or(&[], |it| &it.calls), n),
+            Self::Sorted(index) => index.call_row(stream, n),
+        }
+    }
+
+    /// The call whose content begins at a logical offset, with 0 the whole stream, if it has a row.
+    pub(in crate::trace) fn call(
+        &self,
+        stream: u32,
+        start: u64,
+    ) -> Result<Option<CallRow>, Broken> {
+        let count = self.call_count(stream)?;
+        let n = partition(count, |n| Ok(self.call_row(stream, n)?.start < start))?;
+        if n == count {
+            return Ok(None);
+        }
+        Ok(Some(self.call_row(stream, n)?).filter(|call| call.start == start))
+    }
+
+    /// Reads all rows and checks that they can be those of one data file: in order, in the frames,
+    /// calls nested or apart.
+    pub(in crate::trace) fn check(&self) -> Result<(), Broken> {
+        if let Self::Sorted(index) = self {
+            index.check_tables()?;
+        }
+        let mut end = HEADER_BYTES as u64;
+        for n in 0..self.frame_count() {
+            let frame = self.frame(n)?;
+            if frame.offset < end || frame.end <= frame.offset {
+                return Broken::at(frame.offset, "the frames of the index are not in order");
+            }
+            end = frame.end;
+        }
+        for kind in tables::NEUTRAL_KINDS {
+            let mut before = None;
+            for n in 0..self.neutral_rows(kind) {
+                let (_, id, position) = self.neutral_row(kind, n)?;
+                if before.is_some_and(|before| before >= (id, position)) {
+                    return Broken::at(position, "the objects of the index are not in order");
+                }
+                self.check_place(position)?;
+                before = Some((id, position));
+            }
+        }
+        self.streams()?.into_iter().try_for_each(|stream| self.check_stream(stream))
+    }
+
+    /// Checks that a position lies in a frame. Those of a journal were checked when it was read.
+    fn check_place(&self, position: u64) -> Result<(), Broken> {
+        let Self::Sorted(index) = self else { return Ok(()) };
+        let frame = self.frame_at(index.offset_of(position))?;
+        match frame.is_some_and(|frame| index.holds(&frame, position)) {
+            true => Ok(()),
+            false => Broken::at(position, "the index has a position that lies in no frame"),
+        }
+    }
+
+    fn check_stream(&self, stream: u32) -> Result<(), Broken> {
+        if stream == NO_THREAD {
+            return Broken::at(0, "the index has a stream that does not exist");
+        }
+        let mut before: Option<BlockRow> = None;
+        for n in 0..self.block_count(stream)? {
+            let block = self.block(stream, n)?;
+            if before.is_some_and(|before| !block.follows(&before)) {
+                return Broken::at(block.start, "the blocks of a stream are not in order");
+            }
+            self.check_place(block.start)?;
+            before = Some(block);
+        }
+        // Ends of the calls that the next one may lie in.
+        let mut open: Vec<u64> = Vec::new();
+        let mut start = None;
+        for n in 0..self.call_count(stream)? {
+            let call = self.call_row(stream, n)?;
+            while open.pop_if(|end| *end < call.start).is_some() {}
+            let crosses = open.last().is_some_and(|end| *end < call.end);
+            if start >= Some(call.start) || crosses || open.len() > MAX_DEPTH {
+                return Broken::at(call.start, "the calls of a stream are not nested");
+            }
+            open.push(call.end);
+            start = Some(call.start);
         }
         Ok(())
     }
+}
+
+fn of_stream(tables: &Tables, stream: u32) -> Option<&StreamTables> {
+    tables.streams.get(&stream)
 }

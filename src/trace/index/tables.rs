@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::cell::RawCell;
+use crate::trace::NO_THREAD;
 use crate::trace::checkpoint::BlockEntry;
-use crate::trace::frame::FrameHeader;
+use crate::trace::frame::{Codec, FrameHeader};
 use crate::trace::kind::Kind;
 
 /// Kinds of thread-neutral objects that have a table; LONG_STRING is in that of STRING.
@@ -36,6 +38,16 @@ pub(in crate::trace) struct FrameRow {
     pub(in crate::trace) crc: u32,
 }
 
+impl FrameRow {
+    /// Whether a position lies in it, as far as the row tells.
+    pub(super) fn holds(&self, position: u64, codec: Codec) -> bool {
+        match codec {
+            Codec::Plain => position > self.offset && position < self.end,
+            Codec::Zstd | Codec::Columns => position >> 24 == self.offset,
+        }
+    }
+}
+
 /// A block of a thread, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct BlockRow {
@@ -53,6 +65,27 @@ pub(in crate::trace) struct BlockRow {
     pub(in crate::trace) samples: u32,
 }
 
+impl BlockRow {
+    /// The row of a block's cell and the BLOCK_SPAN behind it.
+    pub(super) fn of_cells(block: RawCell, span: RawCell) -> Self {
+        Self {
+            first: block.is(Kind::BlockStart),
+            start: block.start,
+            end: block.end,
+            logical: span.start,
+            first_ns: span.end,
+            samples: span.id,
+        }
+    }
+
+    /// Whether it can be the next of a stream after `before`.
+    pub(super) fn follows(&self, before: &Self) -> bool {
+        self.start > before.end
+            && self.logical >= before.logical
+            && self.first_ns >= before.first_ns
+    }
+}
+
 /// A call, or with start 0 a whole stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::trace) struct CallRow {
@@ -66,6 +99,19 @@ pub(in crate::trace) struct CallRow {
     pub(in crate::trace) samples: u64,
     /// Time of the last sample in it; without one, of the last before it.
     pub(in crate::trace) last_ns: u64,
+}
+
+impl CallRow {
+    /// The row of a call's cell and the CALL_SUMMARY behind it.
+    pub(super) fn of_cells(call: RawCell, summary: RawCell) -> Self {
+        Self {
+            start: call.start,
+            end: call.end,
+            children: summary.id,
+            samples: summary.start,
+            last_ns: summary.end,
+        }
+    }
 }
 
 /// The rows of a stream.
@@ -97,13 +143,16 @@ impl Tables {
     }
 
     /// Adds a block, or a part of one, that lies at `at` in the payload of a frame. Those of a
-    /// stream come by logical offset.
+    /// stream come by logical offset; that of thread-neutral objects has no row.
     pub(in crate::trace) fn add_block(
         &mut self,
         header: &FrameHeader,
         at: usize,
         entry: &BlockEntry,
     ) {
+        if entry.stream == NO_THREAD {
+            return;
+        }
         self.streams.entry(entry.stream).or_default().blocks.push(BlockRow {
             first: entry.ends.first,
             start: header.position(at),

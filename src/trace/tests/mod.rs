@@ -2,7 +2,9 @@
 
 mod crash;
 mod format;
+mod lazy;
 mod roundtrip;
+mod scan;
 mod size;
 mod tree;
 

@@ -8,7 +8,7 @@ use super::*;
 
 /// What happens to a thread.
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     /// A sample whose stack is this one, or the last one changed from some depth on.
     Sample {
         thread: usize,
@@ -58,7 +58,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
         )
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+pub(super) fn any_step() -> impl Strategy<Value = Step> {
     let places = prop::collection::vec(0..METHODS as usize * 10, 0..6);
     prop_oneof![
         20 => (0..THREADS, 0usize..8, places, any_sample())
@@ -69,10 +69,10 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-type Expected = Vec<Vec<(Sample, Vec<LocationId>)>>;
+pub(super) type Expected = Vec<Vec<(Sample, Vec<LocationId>)>>;
 
 /// Writes the steps; gives what must be read.
-fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
+pub(super) fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
     let ids = locations(writer, METHODS);
     let threads: Vec<_> =
         (0..THREADS as u32).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();

@@ -115,7 +115,7 @@ fn a_dropped_stack_ends_no_call_and_proves_none() {
     // The dropped one does not bridge the time between the others.
     check(
         &[(10, 0, &[10]), (30, 0, &[]), (50, 0, &[10])],
-        "1(10-10 x1 .10) ~10-50 [truncated](30-30 x1 .30) 1(50-50 x1! .50)",
+        "1(10-10 x1 .10) ~10-50 1(50-50 x1! .50) [truncated](30-30 x1 .30)",
     );
 }
 

@@ -1,0 +1,27 @@
+//! Why an index cannot be used.
+
+use std::fmt;
+
+/// An index that is damaged, of another trace, or at odds with its data. The data file suffices to
+/// make a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::trace) struct Broken {
+    /// Offset in the index file.
+    pub(in crate::trace) offset: u64,
+    /// What is wrong there.
+    pub(in crate::trace) what: &'static str,
+}
+
+impl Broken {
+    pub(super) fn at<T>(offset: u64, what: &'static str) -> Result<T, Self> {
+        Err(Self { offset, what })
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at {:#x})", self.what, self.offset)
+    }
+}
+
+impl std::error::Error for Broken {}

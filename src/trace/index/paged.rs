@@ -1,0 +1,299 @@
+//! The reader of sorted index files: rows by number.
+//!
+//! # Invariants
+//! - A row is checked by itself when it is read; [`SortedIndex::check`] checks that rows also are in
+//!   order and lie back to back.
+//! - Memory is bounded by that of [`Pages`], whatever the size of the index.
+
+use std::fs::File;
+use std::sync::{Mutex, PoisonError};
+
+use super::broken::Broken;
+use super::cell::{CELL_BYTES, RawCell};
+use super::pages::Pages;
+use super::sorted::{FIXED_TABLES, TABLES_AT};
+use super::tables::{BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, neutral_place};
+use crate::trace::frame::{self, Codec, FrameHeader};
+use crate::trace::kind::Kind;
+use crate::trace::{HEADER_BYTES, NO_THREAD};
+
+const CELL: u64 = CELL_BYTES as u64;
+/// Cells of a block and of a call.
+const PAIR: u64 = 2;
+
+/// Where the cells of a table lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Extent {
+    start: u64,
+    cells: u64,
+}
+
+impl Extent {
+    fn end(self) -> u64 {
+        self.start + self.cells * CELL
+    }
+}
+
+/// The tables of a stream.
+#[derive(Debug, Clone, Copy, Default)]
+struct StreamExtents {
+    blocks: Extent,
+    calls: Extent,
+}
+
+/// A sorted index file.
+#[derive(Debug)]
+pub(in crate::trace) struct SortedIndex {
+    pages: Pages,
+    codec: Codec,
+    covered: u64,
+    frames: Extent,
+    neutral: [Extent; NEUTRAL_KINDS.len()],
+    streams: u64,
+    /// The stream that was asked for last.
+    latest: Mutex<Option<(u32, StreamExtents)>>,
+}
+
+impl SortedIndex {
+    /// Opens an index file of `bytes` bytes; `first` is the header of the data file's first frame.
+    pub(super) fn open(file: File, bytes: u64, first: &FrameHeader) -> Result<Self, Broken> {
+        let pages = Pages::open(file, bytes)?;
+        let identity = RawCell::decode(&pages.read::<CELL_BYTES>(HEADER_BYTES as u64)?);
+        let mut index = Self {
+            pages,
+            codec: first.codec,
+            covered: identity.end,
+            frames: Extent::default(),
+            neutral: [Extent::default(); NEUTRAL_KINDS.len()],
+            streams: 0,
+            latest: Mutex::new(None),
+        };
+        index.frames = index.table(0, Kind::Frame as u32)?;
+        let rows_at = index.frames.start;
+        let tables = rows_at.checked_sub(TABLES_AT).filter(|bytes| bytes % CELL == 0);
+        let of_streams = tables.and_then(|bytes| (bytes / CELL).checked_sub(FIXED_TABLES as u64));
+        match of_streams.filter(|tables| tables % 2 == 0) {
+            Some(tables) => index.streams = tables / 2,
+            None => return Broken::at(TABLES_AT, "the tables of the index do not fit"),
+        }
+        let mut end = index.frames.end();
+        for (place, kind) in NEUTRAL_KINDS.iter().enumerate() {
+            let extent = index.table(1 + place as u64, *kind as u32)?;
+            if extent.start != end {
+                return Broken::at(extent.start, "a table is not where it should be");
+            }
+            end = extent.end();
+            index.neutral[place] = extent;
+        }
+        Ok(index)
+    }
+
+    /// How many bytes of the data file it speaks of.
+    pub(super) fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Bytes of pages that are kept in memory.
+    #[cfg(test)]
+    pub(super) fn cached_bytes(&self) -> usize {
+        self.pages.cached_bytes()
+    }
+
+    pub(super) fn frame_count(&self) -> u64 {
+        self.frames.cells
+    }
+
+    pub(super) fn frame(&self, n: u64) -> Result<FrameRow, Broken> {
+        let (at, [cell]) = self.cells(self.frames, n)?;
+        let row = FrameRow { offset: cell.start, end: cell.end, crc: cell.id };
+        let least = (frame::HEADER_BYTES + frame::TRAILER_BYTES) as u64;
+        let sound = cell.is(Kind::Frame)
+            && row.offset >= HEADER_BYTES as u64
+            && row.end.checked_sub(row.offset).is_some_and(|bytes| bytes >= least)
+            && row.end <= self.covered;
+        if sound { Ok(row) } else { Broken::at(at, "a frame is impossible") }
+    }
+
+    /// Rows of a kind of thread-neutral objects, by its place in [`NEUTRAL_KINDS`].
+    pub(super) fn neutral_rows(&self, place: usize) -> u64 {
+        self.neutral[place].cells
+    }
+
+    pub(super) fn neutral_row(&self, place: usize, n: u64) -> Result<(Kind, u32, u64), Broken> {
+        let (at, [cell]) = self.cells(self.neutral[place], n)?;
+        match cell.kind() {
+            Some(kind) if neutral_place(kind) == Some(place) && self.is_position(cell.start) => {
+                Ok((kind, cell.id, cell.start))
+            }
+            _ => Broken::at(at, "the cell of an object is impossible"),
+        }
+    }
+
+    pub(super) fn streams(&self) -> Result<Vec<u32>, Broken> {
+        (0..self.streams).map(|n| Ok(self.stream_tables(n)?.id)).collect()
+    }
+
+    pub(super) fn block_count(&self, stream: u32) -> Result<u64, Broken> {
+        Ok(self.stream(stream)?.blocks.cells / PAIR)
+    }
+
+    pub(super) fn block(&self, stream: u32, n: u64) -> Result<BlockRow, Broken> {
+        let (at, [block, span]) = self.cells(self.stream(stream)?.blocks, n)?;
+        let sound = (block.is(Kind::BlockStart) || block.is(Kind::BlockPart))
+            && span.is(Kind::BlockSpan)
+            && block.id == stream
+            && block.start <= block.end
+            && self.is_position(block.start)
+            && self.is_position(block.end);
+        match sound {
+            true => Ok(BlockRow::of_cells(block, span)),
+            false => Broken::at(at, "the cell of a block is impossible"),
+        }
+    }
+
+    pub(super) fn call_count(&self, stream: u32) -> Result<u64, Broken> {
+        Ok(self.stream(stream)?.calls.cells / PAIR)
+    }
+
+    pub(super) fn call_row(&self, stream: u32, n: u64) -> Result<CallRow, Broken> {
+        let (at, [call, summary]) = self.cells(self.stream(stream)?.calls, n)?;
+        let sound = call.is(Kind::Call)
+            && summary.is(Kind::CallSummary)
+            && call.id == stream
+            && call.start <= call.end;
+        match sound {
+            true => Ok(CallRow::of_cells(call, summary)),
+            false => Broken::at(at, "the cell of a call is impossible"),
+        }
+    }
+
+    /// Checks that the streams' tables are in order and that all tables lie back to back.
+    pub(super) fn check_tables(&self) -> Result<(), Broken> {
+        let mut end = self.neutral.last().map_or(0, |extent| extent.end());
+        let mut before = None;
+        for n in 0..self.streams {
+            let table = self.stream_tables(n)?;
+            if before.is_some_and(|before| before >= table.id) || table.id == NO_THREAD {
+                return Broken::at(TABLES_AT, "the tables of streams are not in order");
+            }
+            before = Some(table.id);
+            for extent in [table.extents.blocks, table.extents.calls] {
+                if extent.start != end {
+                    return Broken::at(extent.start, "a table is not where it should be");
+                }
+                end = extent.end();
+            }
+        }
+        if end != self.pages.end() {
+            return Broken::at(end, "the tables do not fill the index");
+        }
+        Ok(())
+    }
+
+    /// The offset in the data file that a position means, for a compressed one that of its frame.
+    pub(super) fn offset_of(&self, position: u64) -> u64 {
+        match self.codec {
+            Codec::Plain => position,
+            Codec::Zstd | Codec::Columns => position >> 24,
+        }
+    }
+
+    pub(super) fn holds(&self, frame: &FrameRow, position: u64) -> bool {
+        frame.holds(position, self.codec)
+    }
+
+    /// Whether a position can lie in the data file.
+    fn is_position(&self, position: u64) -> bool {
+        (HEADER_BYTES as u64..self.covered).contains(&self.offset_of(position))
+    }
+
+    /// The cells of row `n` of a table whose rows have `N` cells, and their offset.
+    fn cells<const N: usize>(&self, extent: Extent, n: u64) -> Result<(u64, [RawCell; N]), Broken> {
+        if n >= extent.cells / N as u64 {
+            return Broken::at(extent.start, "a row is asked for that a table does not have");
+        }
+        let at = extent.start + n * N as u64 * CELL;
+        let mut cells = [RawCell { number: 0, id: 0, start: 0, end: 0 }; N];
+        match N {
+            1 => cells[0] = RawCell::decode(&self.pages.read::<CELL_BYTES>(at)?),
+            _ => {
+                let bytes = self.pages.read::<{ 2 * CELL_BYTES }>(at)?;
+                for (cell, bytes) in cells.iter_mut().zip(bytes.chunks(CELL_BYTES)) {
+                    *cell = RawCell::decode(bytes);
+                }
+            }
+        }
+        Ok((at, cells))
+    }
+
+    /// What the TABLE cell number `n`, which must have `id`, says.
+    fn table(&self, n: u64, id: u32) -> Result<Extent, Broken> {
+        let at = TABLES_AT + n * CELL;
+        let cell = RawCell::decode(&self.pages.read::<CELL_BYTES>(at)?);
+        if !cell.is(Kind::Table) || cell.id != id {
+            return Broken::at(at, "a table of the index is missing");
+        }
+        self.extent(at, cell)
+    }
+
+    fn extent(&self, at: u64, cell: RawCell) -> Result<Extent, Broken> {
+        let bytes = cell.end.checked_mul(CELL);
+        let end = bytes.and_then(|bytes| cell.start.checked_add(bytes));
+        match end {
+            Some(end) if cell.start >= TABLES_AT && end <= self.pages.end() => {
+                Ok(Extent { start: cell.start, cells: cell.end })
+            }
+            _ => Broken::at(at, "a table reaches beyond the index"),
+        }
+    }
+
+    /// The tables of the stream at place `n`.
+    fn stream_tables(&self, n: u64) -> Result<StreamTable, Broken> {
+        let at = TABLES_AT + (FIXED_TABLES as u64 + PAIR * n) * CELL;
+        let bytes = self.pages.read::<{ 2 * CELL_BYTES }>(at)?;
+        let [blocks, calls] = [0, CELL_BYTES].map(|from| RawCell::decode(&bytes[from..]));
+        let paired = |cell: RawCell| cell.is(Kind::Table) && cell.end % PAIR == 0;
+        if !paired(blocks) || !paired(calls) || blocks.id != calls.id {
+            return Broken::at(at, "the tables of a stream are missing");
+        }
+        let extents = StreamExtents {
+            blocks: self.extent(at, blocks)?,
+            calls: self.extent(at + CELL, calls)?,
+        };
+        Ok(StreamTable { id: blocks.id, extents })
+    }
+
+    /// The tables of a stream; empty ones if there is no such stream.
+    fn stream(&self, stream: u32) -> Result<StreamExtents, Broken> {
+        // Whoever panicked left one value or the other.
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((id, extents)) = *latest
+            && id == stream
+        {
+            return Ok(extents);
+        }
+        let (mut low, mut high) = (0, self.streams);
+        let mut found = StreamExtents::default();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let table = self.stream_tables(middle)?;
+            match table.id.cmp(&stream) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => {
+                    found = table.extents;
+                    break;
+                }
+            }
+        }
+        *latest = Some((stream, found));
+        Ok(found)
+    }
+}
+
+/// The TABLE cells of a stream.
+#[derive(Debug, Clone, Copy)]
+struct StreamTable {
+    id: u32,
+    extents: StreamExtents,
+}

@@ -1,0 +1,101 @@
+//! A sorted index that takes the place of the index that is there.
+//!
+//! It is written beside it as `.tmp` and renamed when it is on the disk, so that there is an index
+//! at every moment. Whoever writes holds a lock on that file: one that is not locked was left by a
+//! writer that was killed, and is removed.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::open::index_path;
+use super::sorted::{self, Stamp};
+use super::tables::Tables;
+use crate::trace::TraceError;
+
+/// Permissions without those of file types and set-id bits.
+const PERMISSIONS: u32 = 0o777;
+
+/// Writes the index of the data file at `data`, with the same permissions; gives its bytes.
+pub(super) fn write(data: &Path, tables: &Tables, stamp: &Stamp) -> Result<u64, TraceError> {
+    let path = index_path(data);
+    let temporary = temporary_path(&path);
+    let failed = |source| TraceError::write(&temporary, source);
+    let mode = std::fs::metadata(data).map_err(|source| TraceError::read(data, source))?.mode();
+    let file = create(&temporary).map_err(failed)?;
+    let written =
+        fill(&file, tables, stamp, mode & PERMISSIONS).map_err(failed).and_then(|bytes| {
+            std::fs::rename(&temporary, &path)
+                .map_err(|source| TraceError::write(&path, source))?;
+            Ok(bytes)
+        });
+    if written.is_err() {
+        // Locked, so it is ours. What cannot be removed is removed by the next writer.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    let bytes = written?;
+    sync_directory(&path).map_err(|source| TraceError::write(&path, source))?;
+    Ok(bytes)
+}
+
+fn temporary_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    name.into()
+}
+
+/// Creates and locks the temporary file.
+fn create(path: &Path) -> io::Result<Flock<File>> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600).custom_flags(flags);
+    let file = match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            remove_abandoned(path, &options)?;
+            options.create_new(true).open(path)?
+        }
+        other => other?,
+    };
+    lock(file, path)
+}
+
+/// Removes what a writer left that was killed.
+fn remove_abandoned(path: &Path, options: &OpenOptions) -> io::Result<()> {
+    if !std::fs::symlink_metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let _abandoned = lock(options.open(path)?, path)?;
+    std::fs::remove_file(path)
+}
+
+/// Locks a file and makes sure that it still has its name: another writer may have removed it in
+/// between.
+fn lock(file: File, path: &Path) -> io::Result<Flock<File>> {
+    let busy = || io::Error::new(ErrorKind::ResourceBusy, "it is being written by another process");
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(file) => file,
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(busy()),
+        Err((_, errno)) => return Err(errno.into()),
+    };
+    let (opened, named) = (file.metadata()?, std::fs::symlink_metadata(path)?);
+    let same = (opened.dev(), opened.ino()) == (named.dev(), named.ino());
+    if same { Ok(file) } else { Err(busy()) }
+}
+
+fn fill(file: &File, tables: &Tables, stamp: &Stamp, mode: u32) -> io::Result<u64> {
+    let mut out = BufWriter::with_capacity(1 << 16, file);
+    let bytes = sorted::write(tables, stamp, &mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()?;
+    Ok(bytes)
+}
+
+/// Makes the new name durable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}

@@ -1,0 +1,246 @@
+//! A call of a lazily read trace: it knows where its children are, and has those that were loaded.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::trace::{LocationId, SIDE, Sample, ThreadId};
+
+/// A call, or a thread as the parent of its roots. Its children are loaded by
+/// [`LazyTrace::load_all`](super::LazyTrace::load_all) and its like, and can be forgotten and loaded
+/// again.
+#[derive(Debug)]
+pub struct LazyCall {
+    pub(super) place: Place,
+    pub(super) location: Option<LocationId>,
+    pub(super) call_site: Option<LocationId>,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+    pub(super) samples: u64,
+    pub(super) ending: Ending,
+    pub(super) begin_lost: bool,
+    pub(super) count: Option<u32>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) children: BTreeMap<u32, LazyNode>,
+}
+
+/// Where the content of a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Both streams of a thread, from their begins on.
+    Thread(u32),
+    /// In a stream.
+    Call {
+        stream: u32,
+        /// Calls that are open in it, itself included.
+        depth: usize,
+        /// Logical offset of the first byte.
+        start: u64,
+        /// Logical offset of its end, if that was seen.
+        end: Option<u64>,
+    },
+}
+
+/// A part of a call's content that lies in one stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment {
+    pub(super) stream: u32,
+    pub(super) depth: usize,
+    pub(super) start: u64,
+}
+
+impl Place {
+    /// The parts, in the order of their children.
+    pub(super) fn segments(self) -> impl Iterator<Item = Segment> {
+        let (first, second) = match self {
+            Self::Thread(id) => {
+                let of = |stream| Segment { stream, depth: 0, start: 0 };
+                (of(id), Some(of(id | SIDE)))
+            }
+            Self::Call { stream, depth, start, .. } => (Segment { stream, depth, start }, None),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It was seen to end.
+    Seen,
+    /// The recording ended, or goes on.
+    Unfinished,
+    /// Somewhere in a part of the file that is lost.
+    Lost,
+}
+
+/// A block of a call's content and how many of its children begin before that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) children: u32,
+    pub(super) segment: usize,
+    pub(super) block: u64,
+}
+
+/// A child.
+#[derive(Debug)]
+pub enum LazyNode {
+    /// A method call.
+    Call(Box<LazyCall>),
+    /// A sample that was taken in the call above it.
+    Sample(Box<Sample>),
+    /// A time of which nothing is known; the calls before it were ended.
+    Gap {
+        /// Time of the last sample before it.
+        from_ns: u64,
+        /// Time of the first sample after it.
+        to_ns: u64,
+    },
+    /// The thread began during the recording.
+    ThreadStart {
+        /// When it was first seen.
+        time_ns: u64,
+    },
+    /// The thread ended during the recording.
+    ThreadExit {
+        /// When it was seen to have ended.
+        time_ns: u64,
+    },
+    /// The thread began to run or to wait.
+    State {
+        /// When.
+        time_ns: u64,
+        /// Run state from then on; 0 is running.
+        state: u8,
+        /// System call that it waits in, if known.
+        syscall: Option<u32>,
+    },
+    /// A part of the file that cannot be read.
+    Lost {
+        /// Time of the last sample before it.
+        from_ns: u64,
+        /// Time of the first sample after it.
+        to_ns: u64,
+        /// How many samples it had, if what follows tells.
+        samples: Option<u64>,
+    },
+}
+
+impl LazyCall {
+    /// The thread, as the parent of its roots.
+    pub(super) fn of_thread(id: ThreadId) -> Self {
+        Self::new(Place::Thread(id.0), None, None)
+    }
+
+    pub(super) fn new(
+        place: Place,
+        location: Option<LocationId>,
+        call_site: Option<LocationId>,
+    ) -> Self {
+        Self {
+            place,
+            location,
+            call_site,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            samples: 0,
+            ending: Ending::Seen,
+            begin_lost: false,
+            count: None,
+            marks: Vec::new(),
+            children: BTreeMap::new(),
+        }
+    }
+
+    /// Where it was when it was first seen; its method is that of the whole call. `None` for a
+    /// thread.
+    pub fn location(&self) -> Option<LocationId> {
+        self.location
+    }
+
+    /// The location in the call above that it was made from, `None` for a root.
+    pub fn call_site(&self) -> Option<LocationId> {
+        self.call_site
+    }
+
+    /// Time of the first sample that shows it.
+    pub fn first_ns(&self) -> u64 {
+        self.first_ns
+    }
+
+    /// Time of the last sample that shows it.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// How many samples show it: its own and those of the calls below it.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// True if the recording ended before the call was seen to end.
+    pub fn unfinished(&self) -> bool {
+        self.ending == Ending::Unfinished
+    }
+
+    /// True if its begin lies in a part of the file that is lost.
+    pub fn begin_lost(&self) -> bool {
+        self.begin_lost
+    }
+
+    /// True if its end lies in a part of the file that is lost.
+    pub fn end_lost(&self) -> bool {
+        self.ending == Ending::Lost
+    }
+
+    /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a recording
+    /// that was not finished; [`LazyTrace::count_children`](super::LazyTrace::count_children) does.
+    pub fn child_count(&self) -> Option<u32> {
+        self.count
+    }
+
+    /// A child that is loaded.
+    pub fn child(&self, number: u32) -> Option<&LazyNode> {
+        self.children.get(&number)
+    }
+
+    /// A child that is loaded, to load what is in it.
+    pub fn child_mut(&mut self, number: u32) -> Option<&mut LazyNode> {
+        self.children.get_mut(&number)
+    }
+
+    /// The children that are loaded, with their numbers.
+    pub fn loaded(&self) -> impl Iterator<Item = (u32, &LazyNode)> {
+        self.children.iter().map(|(number, child)| (*number, child))
+    }
+
+    /// True if all its children are loaded.
+    pub fn is_loaded(&self) -> bool {
+        self.count.is_some_and(|count| self.children.len() == count as usize)
+    }
+
+    /// Forgets children; they can be loaded again.
+    pub fn forget(&mut self, children: Range<u32>) {
+        if !children.is_empty() {
+            let mut behind = self.children.split_off(&children.start);
+            self.children.append(&mut behind.split_off(&children.end));
+        }
+    }
+
+    /// Forgets all children; they can be loaded again.
+    pub fn forget_all(&mut self) {
+        self.children.clear();
+    }
+}
+
+impl Drop for LazyCall {
+    /// Takes deep trees apart level by level: dropped as they are nested, they would take as much
+    /// stack as they are deep.
+    fn drop(&mut self) {
+        let mut rest: Vec<_> = std::mem::take(&mut self.children).into_values().collect();
+        while let Some(node) = rest.pop() {
+            if let LazyNode::Call(mut call) = node {
+                rest.extend(std::mem::take(&mut call.children).into_values());
+            }
+        }
+    }
+}

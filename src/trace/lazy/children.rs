@@ -1,0 +1,384 @@
+//! Loading the children of a call.
+//!
+//! # Invariants
+//! - A child that holds whole blocks is stepped over, not walked through, unless what is in it is
+//!   asked for.
+//! - Memory is that of what is asked for, plus one number per block of the call's content.
+
+use std::ops::Range;
+
+use super::call::{Ending, LazyCall, LazyNode, Mark, Place, Segment};
+use super::fault::{Fault, Found};
+use super::reading::Reading;
+use super::walk::{Step, Walk};
+use crate::trace::object::Point;
+use crate::trace::{LocationId, TraceError};
+
+/// Most children of a call.
+const MAX_CHILDREN: u32 = i32::MAX as u32;
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// Which children; of a call whose number of children is not known, the end may lie beyond.
+    pub(super) children: Range<u32>,
+    /// How deep: 1 is the children alone.
+    pub(super) levels: usize,
+    /// What lies deeper than the children is left out of a child that goes on over a block's end, and
+    /// of all children when so many nodes are loaded.
+    pub(super) deep_nodes: usize,
+}
+
+impl Wanted {
+    /// These children, and nothing in them.
+    pub(super) fn children(children: Range<u32>) -> Self {
+        Self { children, levels: 1, deep_nodes: 0 }
+    }
+}
+
+/// Loads children of `call`, except those that are there. Counts them if it comes to the end.
+pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Found<()> {
+    let from = call.marks.partition_point(|mark| mark.children <= wanted.children.start);
+    let from = from.checked_sub(1).map(|place| call.marks[place]);
+    let mut gather = Gather {
+        reading,
+        next: from.map_or(0, |mark| mark.children),
+        levels: wanted.levels,
+        open: Vec::new(),
+        shallow: false,
+        nodes: 0,
+        lost: 0,
+        wanted,
+        call,
+    };
+    let segments = gather.call.place.segments().enumerate();
+    for (number, segment) in segments.skip(from.map_or(0, |mark| mark.segment)) {
+        let from = from.filter(|mark| mark.segment == number);
+        if !gather.segment(number, segment, from)? {
+            return Ok(());
+        }
+    }
+    gather.call.count = Some(gather.next);
+    Ok(())
+}
+
+/// A child, or one of its own, that is open.
+#[derive(Debug)]
+struct Open {
+    /// `None` if it is not wanted.
+    call: Option<Box<LazyCall>>,
+    number: u32,
+    /// Its children so far; `None` if they will not be known.
+    count: Option<u32>,
+    /// It was stepped over: count, samples are known.
+    skipped: bool,
+    samples_before: u64,
+    lost_before: u64,
+}
+
+struct Gather<'a> {
+    reading: &'a Reading,
+    call: &'a mut LazyCall,
+    wanted: Wanted,
+    /// Number of the next child.
+    next: u32,
+    /// How deep to load now.
+    levels: usize,
+    /// The open calls below the call, as deep as they are loaded.
+    open: Vec<Open>,
+    /// Of the child that is open, nothing more is wanted.
+    shallow: bool,
+    nodes: usize,
+    /// Samples that are lost so far.
+    lost: u64,
+}
+
+impl Gather<'_> {
+    /// Loads from one segment; false if all that is wanted was found before its end.
+    fn segment(&mut self, number: usize, segment: Segment, from: Option<Mark>) -> Found<bool> {
+        let Segment { stream, start, .. } = segment;
+        let block = match from {
+            Some(mark) => mark.block,
+            None => self.reading.index.block_at(stream, start)?.unwrap_or(0),
+        };
+        let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
+        self.go_to(&mut walk, segment)?;
+        loop {
+            if self.open.is_empty() && self.next >= self.wanted.children.end {
+                return Ok(false);
+            }
+            let before = walk.state.logical;
+            let Some(step) = walk.step()? else { break };
+            if matches!(step, Step::BlockEnd) {
+                let block = self.block_end(&mut walk, segment)?;
+                self.mark(Mark { children: self.next, segment: number, block });
+            } else if !self.take(step, &walk, (segment, before))? {
+                break;
+            }
+        }
+        self.close(0, Now::of(&walk), Ending::Unfinished, None);
+        Ok(true)
+    }
+
+    /// Goes to the begin of the content, or notes which child goes on over the begin of the block.
+    fn go_to(&mut self, walk: &mut Walk<'_>, segment: Segment) -> Found<()> {
+        let Segment { depth, start, .. } = segment;
+        let mut lost = false;
+        while walk.state.logical < start {
+            match walk.step()? {
+                Some(step) => lost = matches!(step, Step::Lost { .. }),
+                None => break,
+            }
+        }
+        let is_open = match depth.checked_sub(1) {
+            Some(own) => walk.state.calls.get(own).is_some_and(|call| call.start == start),
+            None => true,
+        };
+        if !is_open {
+            return Err(Fault::Index("a call is not where it should be"));
+        }
+        if lost {
+            self.begin_lost(depth, walk, segment)?;
+        } else if walk.state.depth() > depth {
+            self.shallow = true;
+            self.levels = 1;
+            self.open.push(Open {
+                call: None,
+                number: self.next.saturating_sub(1),
+                count: None,
+                skipped: false,
+                samples_before: 0,
+                lost_before: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes a step in, before which the stream was at a logical offset; false if it ends the call.
+    fn take(&mut self, step: Step, walk: &Walk<'_>, place: (Segment, u64)) -> Found<bool> {
+        let (segment, before) = place;
+        let depth = segment.depth;
+        match step {
+            Step::Call { location } => {
+                let level = walk.state.depth() - 1 - depth;
+                if level == 0 {
+                    self.shallow = self.nodes >= self.wanted.deep_nodes;
+                    self.levels = if self.shallow { 1 } else { self.wanted.levels };
+                }
+                self.begin(level, location, walk, segment)?;
+            }
+            Step::Footer { unfinished } => {
+                let ending = if unfinished { Ending::Unfinished } else { Ending::Seen };
+                let left = walk.state.depth().checked_sub(depth);
+                self.close(left.unwrap_or(0), Now::of(walk), ending, Some(before));
+                return Ok(left.is_some());
+            }
+            Step::Sample { .. } => {
+                let time_ns = walk.sample.time_ns;
+                let calls = self.open.iter_mut().rev().map_while(|open| open.call.as_mut());
+                let unseen = calls.take_while(|call| call.first_ns == u64::MAX);
+                unseen.for_each(|call| call.first_ns = time_ns);
+                let level = walk.state.depth() - depth;
+                self.leaf(level, || LazyNode::Sample(Box::new(walk.sample.clone())))?;
+            }
+            Step::Leaf(point) => {
+                if let Some(node) = leaf(point, walk.state.last_ns) {
+                    self.leaf(walk.state.depth() - depth, || node)?;
+                }
+            }
+            Step::Lost { from_ns, to_ns, samples, common } => {
+                self.lost = self.lost.saturating_add(samples.unwrap_or(0));
+                // Where a loss is stepped over, what begins behind it is not seen.
+                self.call.marks.pop_if(|mark| mark.block == walk.block());
+                let now = Now { samples: walk.state.samples, last_ns: from_ns };
+                let level = common.checked_sub(depth);
+                self.close(level.unwrap_or(0), now, Ending::Lost, None);
+                let Some(level) = level else { return Ok(false) };
+                self.leaf(level, || LazyNode::Lost { from_ns, to_ns, samples })?;
+                self.begin_lost(common, walk, segment)?;
+            }
+            Step::Moved | Step::BlockEnd => {}
+        }
+        Ok(true)
+    }
+
+    /// The calls from `outer` on are open behind a loss, and were not seen to begin.
+    fn begin_lost(&mut self, outer: usize, walk: &Walk<'_>, segment: Segment) -> Found<()> {
+        for place in outer..walk.state.depth() {
+            let open = self.open.len();
+            self.begin(place - segment.depth, walk.state.locations[place], walk, segment)?;
+            let begun = self.open.get_mut(open).and_then(|open| open.call.as_mut());
+            begun.into_iter().for_each(|call| call.begin_lost = true);
+        }
+        Ok(())
+    }
+
+    /// A call begins whose parent is `level` calls below the call.
+    fn begin(
+        &mut self,
+        level: usize,
+        location: LocationId,
+        walk: &Walk<'_>,
+        segment: Segment,
+    ) -> Found<()> {
+        if level > self.open.len() || level > self.levels {
+            return Ok(());
+        }
+        let (number, wanted) = self.count(level)?;
+        if level >= self.levels {
+            return Ok(());
+        }
+        let state = &walk.state;
+        let depth = segment.depth + level;
+        let (stream, start) = (segment.stream, state.calls[depth].start);
+        let call_site = depth.checked_sub(1).map(|outer| state.locations[outer]);
+        let place = Place::Call { stream, depth: depth + 1, start, end: None };
+        self.open.push(Open {
+            call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
+            number,
+            count: Some(0),
+            skipped: false,
+            samples_before: state.samples,
+            lost_before: self.lost,
+        });
+        Ok(())
+    }
+
+    /// A node without children, whose parent is `level` calls below the call.
+    fn leaf(&mut self, level: usize, node: impl FnOnce() -> LazyNode) -> Found<()> {
+        if level <= self.open.len() && level <= self.levels {
+            let (number, wanted) = self.count(level)?;
+            if wanted && level < self.levels {
+                self.attach(level, number, node());
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a new child of a call, and whether it is wanted.
+    fn count(&mut self, level: usize) -> Found<(u32, bool)> {
+        let Some(place) = level.checked_sub(1) else {
+            let number = self.next;
+            if number == MAX_CHILDREN {
+                let what = "the number of children";
+                let limit = MAX_CHILDREN.into();
+                return Err(Fault::Trace(TraceError::LimitExceeded { what, limit }));
+            }
+            self.next += 1;
+            let missing = self.wanted.levels > 1 || !self.call.children.contains_key(&number);
+            return Ok((number, missing && self.wanted.children.contains(&number)));
+        };
+        let open = &mut self.open[place];
+        let number = open.count.unwrap_or(0);
+        if let (Some(count), false) = (&mut open.count, open.skipped) {
+            *count = count.saturating_add(1);
+        }
+        Ok((number, open.call.is_some()))
+    }
+
+    fn attach(&mut self, level: usize, number: u32, node: LazyNode) {
+        self.nodes += 1;
+        let parent = match level.checked_sub(1) {
+            None => Some(&mut *self.call),
+            Some(place) => self.open[place].call.as_deref_mut(),
+        };
+        if let Some(parent) = parent {
+            parent.children.insert(number, node);
+        }
+    }
+
+    /// Closes the open calls until `left` are left.
+    fn close(&mut self, left: usize, now: Now, ending: Ending, end: Option<u64>) {
+        while self.open.len() > left {
+            let Some(open) = self.open.pop() else { break };
+            let Some(mut call) = open.call else { continue };
+            call.ending = ending;
+            call.count = open.count;
+            if !open.skipped {
+                let lost = self.lost - open.lost_before;
+                call.samples = now.samples.saturating_sub(open.samples_before + lost);
+                call.last_ns = now.last_ns;
+            }
+            if call.first_ns == u64::MAX {
+                call.first_ns = call.last_ns;
+            }
+            if let Place::Call { end: known, .. } = &mut call.place {
+                *known = end;
+            }
+            self.attach(self.open.len(), open.number, LazyNode::Call(call));
+        }
+    }
+
+    /// At the end of a block: steps over the blocks that hold nothing but the inside of a child.
+    /// Gives the number of the block that comes next.
+    fn block_end(&mut self, walk: &mut Walk<'_>, segment: Segment) -> Found<u64> {
+        let next = walk.block() + 1;
+        let Some(inside) = walk.state.calls.get(segment.depth) else { return Ok(next) };
+        let start = inside.start;
+        if self.wanted.deep_nodes == usize::MAX {
+            return Ok(next);
+        }
+        // It is large: what lies in it is left out.
+        self.open.truncate(1);
+        (self.shallow, self.levels) = (true, 1);
+        let Some(open) = self.open.first_mut() else { return Ok(next) };
+        if let Some(call) = &mut open.call {
+            call.children.clear();
+            if call.first_ns == u64::MAX {
+                return Ok(next);
+            }
+        }
+        let Some(row) = self.reading.index.call(segment.stream, start)? else { return Ok(next) };
+        let target = self.reading.index.block_at(segment.stream, row.end)?.unwrap_or(0);
+        if target <= next {
+            return Ok(next);
+        }
+        walk.jump(target)?;
+        if walk.state.calls.get(segment.depth).is_none_or(|call| call.start != start) {
+            return Err(Fault::Index("a call does not reach as far as it should"));
+        }
+        open.skipped = true;
+        open.count = Some(row.children);
+        if let Some(call) = &mut open.call {
+            (call.samples, call.last_ns) = (row.samples, row.last_ns);
+        }
+        Ok(target)
+    }
+
+    /// Notes at the begin of a block which child comes next.
+    fn mark(&mut self, mark: Mark) {
+        let later = |last: &Mark| (last.segment, last.block) < (mark.segment, mark.block);
+        if self.call.marks.last().is_none_or(later) {
+            self.call.marks.push(mark);
+        }
+    }
+}
+
+/// How far a stream is.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    samples: u64,
+    last_ns: u64,
+}
+
+impl Now {
+    fn of(walk: &Walk<'_>) -> Self {
+        Self { samples: walk.state.samples, last_ns: walk.state.last_ns }
+    }
+}
+
+/// A point without children as a node.
+fn leaf(point: Point, last_ns: u64) -> Option<LazyNode> {
+    Some(match point {
+        Point::Gap { before, length } => {
+            let from_ns = last_ns.wrapping_add(before as u64);
+            LazyNode::Gap { from_ns, to_ns: from_ns.saturating_add(length) }
+        }
+        Point::ThreadStart { time_ns } => LazyNode::ThreadStart { time_ns },
+        Point::ThreadExit { time_ns } => LazyNode::ThreadExit { time_ns },
+        Point::State { time, state, syscall } => {
+            LazyNode::State { time_ns: last_ns.wrapping_add(time as u64), state, syscall }
+        }
+        _ => return None,
+    })
+}

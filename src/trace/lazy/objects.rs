@@ -1,0 +1,246 @@
+//! The thread-neutral objects of a lazily read trace, each where the index says it is.
+
+use std::collections::HashMap;
+
+use super::fault::{Fault, Found};
+use super::reading::Reading;
+use crate::trace::bytes::Cursor;
+use crate::trace::kind::Kind;
+use crate::trace::object::{Neutral, Record};
+use crate::trace::{
+    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
+    ModuleId, NONE, Thread, TraceError,
+};
+
+/// All modules, methods and locations of a trace. Ids are indices.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Objects {
+    /// By [`ModuleId`].
+    pub modules: Vec<Module>,
+    /// By [`MethodId`].
+    pub methods: Vec<Method>,
+    /// By [`LocationId`].
+    pub locations: Vec<Location>,
+}
+
+/// The name of what a damaged file has lost.
+pub(super) const LOST: &str = "[lost]";
+
+impl Reading {
+    /// The object of this kind with this id; `None` if it is lost.
+    pub(super) fn object(&self, kind: Kind, id: u32) -> Found<Option<Neutral>> {
+        match self.index.neutral(kind, id)? {
+            Some((kind, position)) => self.object_at(kind, id, position).map(Some),
+            None if self.scanned && !self.losses.is_empty() => Ok(None),
+            None => Err(Fault::Index("an object refers to one that does not exist")),
+        }
+    }
+
+    fn object_at(&self, kind: Kind, id: u32, position: u64) -> Found<Neutral> {
+        const ELSEWHERE: Fault = Fault::Index("an object is not where it should be");
+        let (frame, at) = self.locate(position)?;
+        let directory = self.source.directory(frame)?;
+        if at >= directory.header.payload_bytes() {
+            return Err(ELSEWHERE);
+        }
+        let (bytes, base) = self.source.payload(&directory, at)?;
+        let mut cursor = Cursor::new(&bytes);
+        cursor.skip_to(at - base);
+        match Record::decode(&mut cursor) {
+            Ok(Record::Neutral(object)) if object.kind() == kind && object.id() == id => Ok(object),
+            _ => Err(ELSEWHERE),
+        }
+    }
+
+    fn string(&self, id: u32) -> Found<String> {
+        match self.object(Kind::String, id)? {
+            Some(Neutral::String { text, .. }) => Ok(text),
+            _ => Ok(LOST.to_owned()),
+        }
+    }
+
+    pub(super) fn module(&self, id: ModuleId) -> Found<Module> {
+        Ok(match self.object(Kind::Module, id.0)? {
+            Some(Neutral::Module { path, build_id, .. }) => {
+                Module { path: self.string(path)?, build_id }
+            }
+            _ => Module { path: LOST.to_owned(), build_id: Vec::new() },
+        })
+    }
+
+    pub(super) fn method(&self, id: MethodId) -> Found<Method> {
+        Ok(match self.object(Kind::Method, id.0)? {
+            Some(Neutral::Method { module, start_svma, name, .. }) => Method {
+                module: present(module).map(ModuleId),
+                name: self.string(name)?,
+                start_svma,
+            },
+            _ => Method { module: None, name: LOST.to_owned(), start_svma: 0 },
+        })
+    }
+
+    pub(super) fn location(&self, id: LocationId) -> Found<Location> {
+        let object = self.object(Kind::Location, id.0)?;
+        let Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) = object else {
+            let method = MethodId(self.index.neutral_count(Kind::Method)?);
+            return Ok(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
+        };
+        let inline_parent = present(inline_parent);
+        if inline_parent.is_some_and(|parent| parent >= id.0) {
+            return Err(Fault::Index("a location is inlined into a later one"));
+        }
+        Ok(Location {
+            method: MethodId(method),
+            svma,
+            file: present(file).map(|file| self.string(file)).transpose()?,
+            line,
+            inline_parent: inline_parent.map(LocationId),
+        })
+    }
+
+    /// The call trace with an id, if such were written.
+    pub(super) fn call_trace(&self, trace_id: u64) -> Found<Option<CallTrace>> {
+        for number in 0..self.index.neutral_count(Kind::CallTrace)? {
+            let object = self.object(Kind::CallTrace, number)?;
+            if let Some(Neutral::CallTrace { trace_id: found, node, end_reason, .. }) = object
+                && found == trace_id
+            {
+                return Ok(Some(CallTrace { trace_id, stack: self.stack(node)?, end_reason }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn stack(&self, mut node: u32) -> Found<Vec<LocationId>> {
+        let mut stack = Vec::new();
+        while node != NONE && stack.len() < MAX_DEPTH {
+            let Some(Neutral::StackNode { parent, location, .. }) =
+                self.object(Kind::StackNode, node)?
+            else {
+                break;
+            };
+            if parent != NONE && parent >= node {
+                return Err(Fault::Index("a stack node lies under a later one"));
+            }
+            stack.push(LocationId(location));
+            node = parent;
+        }
+        stack.reverse();
+        Ok(stack)
+    }
+
+    /// All threads, by id. As many as the trace has.
+    pub(super) fn threads(&self) -> Found<Vec<Thread>> {
+        let mut names = HashMap::new();
+        let mut threads = Vec::new();
+        for id in 0..self.count(Kind::Thread)? {
+            let object = self.object(Kind::Thread, id)?;
+            let Some(Neutral::Thread { tid, pid, name, first_seen, ended, .. }) = object else {
+                threads.push(Thread { name: LOST.to_owned(), ..Thread::default() });
+                continue;
+            };
+            let known = match names.get(&name) {
+                Some(known) => String::clone(known),
+                None => names.entry(name).or_insert(self.string(name)?).clone(),
+            };
+            let ended_ns = (ended != u64::MAX).then_some(ended);
+            threads.push(Thread { pid, tid, name: known, first_seen_ns: first_seen, ended_ns });
+        }
+        Ok(threads)
+    }
+
+    /// The last value of each key.
+    pub(super) fn metadata(&self) -> Found<Metadata> {
+        let mut metadata = Metadata::new();
+        for id in 0..self.count(Kind::Metadata)? {
+            if let Some(Neutral::Metadata { key, value, .. }) = self.object(Kind::Metadata, id)? {
+                metadata.insert(key, value);
+            }
+        }
+        Ok(metadata)
+    }
+
+    /// Where modules were mapped.
+    pub(super) fn mapped(&self) -> Found<Vec<MappedModule>> {
+        let mut mapped = Vec::new();
+        for id in 0..self.count(Kind::Mapping)? {
+            let object = self.object(Kind::Mapping, id)?;
+            let Some(Neutral::Mapping { pid, start, end, file_offset, module, seen, .. }) = object
+            else {
+                continue;
+            };
+            let module = ModuleId(module);
+            mapped.push(MappedModule { pid, start, end, file_offset, module, first_seen_ns: seen });
+        }
+        Ok(mapped)
+    }
+
+    /// All modules, methods and locations, read in one go.
+    pub(super) fn objects(&self) -> Found<Objects> {
+        let mut strings = Vec::new();
+        for id in 0..self.count(Kind::String)? {
+            strings.push(self.string(id)?);
+        }
+        let string = |id: u32| strings.get(id as usize).cloned().unwrap_or_else(|| LOST.to_owned());
+        let mut objects = Objects::default();
+        for id in 0..self.count(Kind::Module)? {
+            objects.modules.push(match self.object(Kind::Module, id)? {
+                Some(Neutral::Module { path, build_id, .. }) => {
+                    Module { path: string(path), build_id }
+                }
+                _ => Module { path: LOST.to_owned(), build_id: Vec::new() },
+            });
+        }
+        for id in 0..self.count(Kind::Method)? {
+            objects.methods.push(match self.object(Kind::Method, id)? {
+                Some(Neutral::Method { module, start_svma, name, .. }) => {
+                    let module = present(module).map(ModuleId);
+                    Method { module, name: string(name), start_svma }
+                }
+                _ => Method { module: None, name: LOST.to_owned(), start_svma: 0 },
+            });
+        }
+        let lost = MethodId(objects.methods.len() as u32);
+        for id in 0..self.count(Kind::Location)? {
+            let object = self.object(Kind::Location, id)?;
+            objects.locations.push(match object {
+                Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) => {
+                    Location {
+                        method: if method < lost.0 { MethodId(method) } else { lost },
+                        svma,
+                        file: present(file).map(string),
+                        line,
+                        inline_parent: present(inline_parent).filter(|it| *it < id).map(LocationId),
+                    }
+                }
+                _ => Location { method: lost, svma: 0, file: None, line: 0, inline_parent: None },
+            });
+        }
+        if objects.locations.iter().any(|location| location.method == lost) {
+            objects.methods.push(Method { module: None, name: LOST.to_owned(), start_svma: 0 });
+        }
+        Ok(objects)
+    }
+
+    /// How many objects of a kind there are. One that is lost is looked for in vain, so the number
+    /// must not be larger than the cells of the index by more than losses explain.
+    fn count(&self, kind: Kind) -> Found<u32> {
+        let (count, rows) = (self.index.neutral_count(kind)?, self.index.neutral_rows(kind));
+        if u64::from(count) > rows && self.losses.is_empty() {
+            return Err(Fault::Index("an object skips an id"));
+        }
+        if u64::from(count) > rows.saturating_add(MAX_LOST) {
+            let what = "the number of objects that are lost";
+            return Err(Fault::Trace(TraceError::LimitExceeded { what, limit: MAX_LOST }));
+        }
+        Ok(count)
+    }
+}
+
+/// Objects that may be missing.
+const MAX_LOST: u64 = 1 << 24;
+
+/// An id, unless it stands for none.
+fn present(id: u32) -> Option<u32> {
+    (id != NONE).then_some(id)
+}

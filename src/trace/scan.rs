@@ -1,0 +1,326 @@
+//! The full scan: reads and checks a whole data file once and makes its index.
+//!
+//! Frames are decoded and walked over by several threads, since with its checkpoints each can be
+//! understood alone; what they find is put together in the order of the file.
+//!
+//! # Invariants
+//! - What lies between reading and putting together is bounded, whatever the file says.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+
+use super::bytes::{Cursor, Malformed, Parsed};
+use super::checkpoint::BlockEntry;
+use super::frame::{Frame, FrameHeader, LAST, Part};
+use super::frames::{Frames, StoredFrame};
+use super::index::tables::Tables;
+use super::kind::Kind;
+use super::loss::{BadRange, Loss};
+use super::merge::Merge;
+use super::object::Record;
+use super::output::Identity;
+use super::survey::Survey;
+use super::walk::{Walk, Walked, begin_block, end_block};
+use super::{Metadata, NO_THREAD, SIDE, TraceError};
+
+/// Most frames that are read but not put together.
+const FRAMES_AHEAD: u64 = 16;
+/// Decoded bytes of these, beyond which no further one is read.
+const BYTES_AHEAD: u64 = 64 << 20;
+/// What an entry of a directory takes in memory, relative to what it may take in the file.
+const ENTRY_EXPANSION: u64 = 16;
+
+/// What a data file holds.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// Its index.
+    pub(super) tables: Tables,
+    /// Salt and UUID, if the first frame is there and says one.
+    pub(super) identity: Option<Identity>,
+    pub(super) metadata: Metadata,
+    /// What belongs to no whole frame.
+    pub(super) bad: Vec<BadRange>,
+    pub(super) losses: Vec<Loss>,
+    /// Per stream: samples before a loss as its checkpoints count them, and how many are lost.
+    pub(super) lost_samples: HashMap<u32, Vec<(u64, u64)>>,
+    pub(super) closed: bool,
+    pub(super) samples: u64,
+    /// Threads, those that are only referred to included.
+    pub(super) threads: u32,
+    /// The header of the first whole frame.
+    pub(super) first: Option<FrameHeader>,
+    /// Of all whole frames: directories and payloads.
+    pub(super) decoded_bytes: u64,
+    /// Bytes of the header and of all whole frames.
+    pub(super) checked: u64,
+    /// Bytes of the file.
+    pub(super) bytes: u64,
+    /// What a user should know of the file's state.
+    pub(super) notices: Vec<String>,
+}
+
+/// Scans the data file at `path`. The index has the calls that hold a whole block or part, or with
+/// `full_calls` all.
+///
+/// # Errors
+/// Those of [`load`](super::load()).
+pub(super) fn scan(path: &Path, full_calls: bool) -> Result<Scan, TraceError> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    scan_frames(Frames::open(path)?, full_calls, workers)
+}
+
+/// Scans what `frames` has, with so many threads.
+pub(super) fn scan_frames<R: Read + Send>(
+    frames: Frames<R>,
+    full_calls: bool,
+    workers: usize,
+) -> Result<Scan, TraceError> {
+    let queue = Queue {
+        state: Mutex::new(State { frames, read: 0, merged: 0, bytes: 0, stop: false }),
+        room: Condvar::new(),
+    };
+    let mut merge = Merge::new(full_calls);
+    std::thread::scope(|scope| {
+        // As many as can be on their way, so that nobody waits in sending.
+        let (sender, results) = mpsc::sync_channel(FRAMES_AHEAD as usize + workers);
+        for _ in 0..workers.max(1) {
+            let (sender, queue) = (sender.clone(), &queue);
+            scope.spawn(move || work(queue, full_calls, &sender));
+        }
+        drop(sender);
+        let _stop = Stop(&queue);
+        put_together(&queue, &mut merge, results)
+    })?;
+    let State { frames, .. } = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    merge.finish(&frames)
+}
+
+/// Frames on their way from the file to the result.
+struct Queue<R> {
+    state: Mutex<State<R>>,
+    room: Condvar,
+}
+
+struct State<R> {
+    frames: Frames<R>,
+    /// Frames that were read.
+    read: u64,
+    /// Frames that were put together with those before them.
+    merged: u64,
+    /// Weight of those between.
+    bytes: u64,
+    stop: bool,
+}
+
+impl<R> Queue<R> {
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the work of all when it is dropped.
+struct Stop<'a, R>(&'a Queue<R>);
+
+impl<R> Drop for Stop<'_, R> {
+    fn drop(&mut self) {
+        self.0.lock().stop = true;
+        self.0.room.notify_all();
+    }
+}
+
+/// A frame's number and what is in it.
+type Numbered = (u64, Result<Box<FrameScan>, TraceError>);
+
+/// What a frame weighs while it is on its way.
+fn weight(header: &FrameHeader) -> u64 {
+    let directory = u64::from(header.section(Part::Directory).bytes);
+    header.payload_bytes() as u64 + directory * ENTRY_EXPANSION
+}
+
+fn work<R: Read>(queue: &Queue<R>, full_calls: bool, results: &mpsc::SyncSender<Numbered>) {
+    // A worker that fails must not leave the others waiting.
+    let _stop = StopOnPanic(queue);
+    let mut walk = Walk::new(full_calls);
+    loop {
+        let (number, stored) = {
+            let mut state = queue.lock();
+            while !state.stop
+                && state.read > state.merged
+                && (state.read >= state.merged + FRAMES_AHEAD || state.bytes > BYTES_AHEAD)
+            {
+                state = queue.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.stop {
+                return;
+            }
+            let stored = state.frames.next_stored();
+            if let Ok(Some(stored)) = &stored {
+                state.bytes += weight(&stored.header);
+            }
+            let number = state.read;
+            if !matches!(stored, Ok(None)) {
+                state.read += 1;
+            }
+            (number, stored)
+        };
+        let result = match stored {
+            Ok(Some(stored)) => FrameScan::new(stored, &mut walk).map(Box::new),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        if results.send((number, result)).is_err() {
+            return;
+        }
+    }
+}
+
+struct StopOnPanic<'a, R>(&'a Queue<R>);
+
+impl<R> Drop for StopOnPanic<'_, R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(Stop(self.0));
+        }
+    }
+}
+
+fn put_together<R>(
+    queue: &Queue<R>,
+    merge: &mut Merge,
+    results: mpsc::Receiver<Numbered>,
+) -> Result<(), TraceError> {
+    let mut waiting = HashMap::new();
+    let mut next = 0;
+    for (number, result) in results {
+        waiting.insert(number, result);
+        while let Some(result) = waiting.remove(&next) {
+            let frame = result?;
+            merge.frame(&frame)?;
+            next += 1;
+            let mut state = queue.lock();
+            state.merged = next;
+            state.bytes -= weight(&frame.header);
+            drop(state);
+            queue.room.notify_all();
+        }
+    }
+    Ok(())
+}
+
+/// A block of a frame.
+#[derive(Debug)]
+pub(super) struct BlockScan {
+    /// Offset in the payload.
+    pub(super) at: usize,
+    pub(super) entry: BlockEntry,
+    /// `None` for a block of thread-neutral objects.
+    pub(super) walked: Option<Walked>,
+}
+
+/// What is in a frame.
+#[derive(Debug)]
+pub(super) struct FrameScan {
+    pub(super) header: FrameHeader,
+    /// Bytes that are lost between the frame before and this, if frames are.
+    pub(super) after_loss: bool,
+    pub(super) blocks: Vec<BlockScan>,
+    pub(super) survey: Survey,
+    /// Samples and threads, as the EOF object says.
+    pub(super) eof: Option<(u64, u32)>,
+    pub(super) decoded_bytes: u64,
+}
+
+impl FrameScan {
+    /// Decodes a frame and walks over its blocks.
+    pub(super) fn new(stored: StoredFrame, walk: &mut Walk) -> Result<Self, TraceError> {
+        let StoredFrame { header, body, after_loss } = stored;
+        let corrupt = |offset, what| TraceError::Corrupt { offset, what };
+        let frame = Frame::decode(header, &body).map_err(|bad| corrupt(header.offset, bad.what))?;
+        drop(body);
+        let mut scan = Self {
+            header,
+            after_loss,
+            blocks: Vec::new(),
+            survey: Survey::default(),
+            eof: None,
+            decoded_bytes: (frame.directory.len() + frame.payload.len()) as u64,
+        };
+        walk.highest = None;
+        let mut end = 0;
+        let mut samples = 0u64;
+        for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
+            end = at + entry.bytes as usize;
+            samples = samples.saturating_add(entry.samples);
+            scan.block(at, entry, &frame.payload[at..end], walk)
+                .map_err(|bad| corrupt(header.position(at + bad.at), bad.what))?;
+        }
+        if samples != u64::from(header.samples) {
+            let what = "a frame has other samples than its header says";
+            return Err(corrupt(header.offset, what));
+        }
+        if let Some(location) = walk.highest {
+            scan.survey.refer_always(Kind::Location, location);
+        }
+        scan.eof = after_blocks(&header, &frame.payload[end..])
+            .map_err(|bad| corrupt(header.position(end + bad.at), bad.what))?;
+        Ok(scan)
+    }
+
+    fn block(&mut self, at: usize, entry: BlockEntry, bytes: &[u8], walk: &mut Walk) -> Parsed<()> {
+        let walked = if entry.stream == NO_THREAD {
+            neutral_block(&entry, bytes, at, &mut self.survey)?;
+            None
+        } else {
+            self.survey.refer_always(Kind::Thread, entry.stream & !SIDE);
+            Some(walk.block(&entry, bytes, at, &mut self.survey)?)
+        };
+        self.blocks.push(BlockScan { at, entry, walked });
+        Ok(())
+    }
+}
+
+fn neutral_block(entry: &BlockEntry, bytes: &[u8], at: usize, survey: &mut Survey) -> Parsed<()> {
+    let mut cursor = Cursor::new(bytes);
+    begin_block(&mut cursor, entry)?;
+    let Some(data_end) = bytes.len().checked_sub(1) else {
+        return cursor.fail("a block has no room for its end");
+    };
+    while cursor.at() < data_end {
+        let start = cursor.at();
+        let number = cursor.u8()?;
+        match Kind::from_number(number) {
+            Some(kind) if (kind as u8) < Kind::Call as u8 => {
+                survey.object(kind, &mut cursor, at + start, bytes)?;
+            }
+            _ => {
+                let mut whole = Cursor::new(&bytes[start..]);
+                let record = Record::decode(&mut whole)
+                    .map_err(|bad| Malformed { at: start + bad.at, ..bad })?;
+                if !matches!(record, Record::Unknown { .. }) {
+                    let what = "an object lies where it may not";
+                    return Err(Malformed { at: start, what });
+                }
+                cursor.take(whole.at() - 1)?;
+            }
+        }
+    }
+    end_block(&mut cursor, entry)
+}
+
+/// What follows the blocks: nothing, or in the last frame the EOF object.
+pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<(u64, u32)>> {
+    let mut cursor = Cursor::new(rest);
+    let mut eof = None;
+    if header.flags & LAST != 0 {
+        let Record::Eof { samples, threads } = Record::decode(&mut cursor)? else {
+            return cursor.fail("the last frame does not end with EOF");
+        };
+        eof = Some((samples, threads));
+    }
+    if !cursor.is_at_end() {
+        return cursor.fail("a frame has bytes left over");
+    }
+    Ok(eof)
+}

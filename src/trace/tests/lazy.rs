@@ -1,0 +1,181 @@
+//! The lazy reader against the eager one, and what it leaves unread.
+
+use super::*;
+
+/// Writes a trace with deep and long calls, two threads, truncated stacks and pauses to files.
+fn written(dir: &Path, options: WriterOptions, rounds: usize) -> PathBuf {
+    let path = dir.join("a.trace");
+    let options = WriterOptions { force: true, salt: Some(5), ..options };
+    let mut writer = TraceWriter::create(&path, options).unwrap();
+    writer.set_metadata("period_ns", Value::Unsigned(10)).unwrap();
+    let ids = locations(&mut writer, 9);
+    let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    for round in 0..rounds {
+        let depth = 1 + round / 7 % 6;
+        let stack: Vec<_> = (0..depth).map(|depth| ids[depth * 10 + round / 50 % 3]).collect();
+        let pause = if round % 400 == 399 { 500 } else { 0 };
+        let time_ns = 1000 + round as u64 * 10 + round as u64 / 400 * 500 + pause;
+        let truncated = Sample { end_reason: u16::from(round % 29 == 0), ..sample(time_ns) };
+        writer.sample(threads[round % 3 % 2], &truncated, &stack).unwrap();
+        if round % 1000 == 999 {
+            writer.flush().unwrap();
+        }
+        if round == 500 {
+            writer.state_change(threads[0], time_ns + 1, 1, Some(202)).unwrap();
+        }
+    }
+    writer.thread_exit(threads[1], 1 << 40).unwrap();
+    writer.finish().unwrap();
+    path
+}
+
+fn lazy_outline(trace: &LazyTrace) -> String {
+    let Objects { modules, methods, locations } = trace.load_objects().unwrap();
+    let (metadata, mapped) = (trace.metadata(), trace.mapped().unwrap());
+    let mut out = format!("{metadata:?} {modules:?} {methods:?} {locations:?} {mapped:?}\n");
+    for summary in trace.threads() {
+        let mut samples = Vec::new();
+        let window = Window { threads: Some([summary.id].into()), ..Window::default() };
+        trace
+            .for_each_sample(&window, &mut |_, sample, stack| {
+                samples.push((sample.clone(), stack.to_vec()));
+            })
+            .unwrap();
+        assert_eq!(summary.samples, samples.len() as u64);
+        assert_eq!(summary.first_ns, samples.first().map(|(sample, _)| sample.time_ns));
+        assert_eq!(summary.last_ns, samples.last().map(|(sample, _)| sample.time_ns));
+        out += &format!("{:?} {:?}\n{samples:?}\n", summary.id, summary.thread);
+    }
+    out
+}
+
+/// How children are loaded in a test.
+#[derive(Debug, Clone, Copy)]
+enum Loading {
+    All,
+    OneByOne,
+    Ranges,
+    Deep,
+    Small,
+}
+
+fn lazy_tree(trace: &LazyTrace, call: &mut LazyCall, loading: Loading, out: &mut String) {
+    match loading {
+        Loading::All => trace.load_all(call).unwrap(),
+        Loading::OneByOne => {
+            // Backwards, so that nothing helps.
+            let count = trace.count_children(call).unwrap();
+            (0..count).rev().for_each(|child| trace.load_child(call, child).unwrap());
+        }
+        Loading::Ranges => {
+            let count = trace.count_children(call).unwrap();
+            for start in (0..count).step_by(3) {
+                trace.load_range(call, start..start + 3).unwrap();
+            }
+        }
+        Loading::Small if call.is_loaded() => {}
+        Loading::Small => trace.load_small(call, 0..u32::MAX, 50).unwrap(),
+        Loading::Deep => {}
+    }
+    assert!(call.is_loaded(), "{loading:?}");
+    for number in 0..call.child_count().unwrap() {
+        match call.child_mut(number).unwrap() {
+            LazyNode::Call(call) => {
+                let (place, site) = (call.location().unwrap(), call.call_site());
+                let times = (call.first_ns(), call.last_ns());
+                let (samples, unfinished) = (call.samples(), call.unfinished());
+                *out += &format!("{place:?}<{site:?} {times:?} {samples} {unfinished}(");
+                lazy_tree(trace, call, loading, out);
+                *out += ")\n";
+            }
+            LazyNode::Sample(sample) => *out += &format!("Sample({sample:?}) "),
+            node => *out += &format!("{node:?} "),
+        }
+    }
+}
+
+fn lazy_trees(trace: &LazyTrace, loading: Loading) -> String {
+    let mut out = String::new();
+    for summary in trace.threads() {
+        let mut call = trace.roots(summary.id).unwrap();
+        if matches!(loading, Loading::Deep) {
+            trace.load_deep(&mut call).unwrap();
+        }
+        lazy_tree(trace, &mut call, loading, &mut out);
+        call.forget_all();
+        assert!(call.child(0).is_none());
+    }
+    out
+}
+
+fn eager_trees(trace: &LoadedTrace) -> String {
+    let mut out = String::new();
+    trace.threads.iter().flat_map(ThreadTrace::roots).for_each(|it| outline_node(it, &mut out));
+    out
+}
+
+#[test]
+fn lazily_read_it_is_the_same_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = [Loading::All, Loading::OneByOne, Loading::Ranges, Loading::Deep, Loading::Small];
+    for (compress, mode, block_bytes) in [
+        (Compression::Zstd(1), WriteMode::Streaming, 200),
+        (Compression::None, WriteMode::Streaming, 90),
+        (Compression::Zstd(1), WriteMode::Collect, 100),
+        (Compression::Zstd(1), WriteMode::Streaming, 1 << 16),
+        (Compression::Zstd(1), WriteMode::Streaming, 1),
+    ] {
+        let options =
+            WriterOptions { compress, mode, block_bytes, frame_bytes: 700, ..Default::default() };
+        let options =
+            WriterOptions { frame_bytes: options.frame_bytes.max(block_bytes), ..options };
+        let path = written(dir.path(), options, 1500);
+        let eager = load(&path).unwrap();
+        let expected = eager_trees(&eager);
+        for with_index in [true, false] {
+            if !with_index {
+                std::fs::remove_file(dir.path().join("a.trace.idx")).unwrap();
+            }
+            let lazy = LazyTrace::open(&path).unwrap();
+            assert!(lazy.closed());
+            assert_eq!(lazy.notices().len(), usize::from(!with_index), "{:?}", lazy.notices());
+            let outline = outline(&eager);
+            for line in lazy_outline(&lazy).lines() {
+                assert!(outline.contains(line), "{line}");
+            }
+            for loading in all {
+                let case = format!("{loading:?} {compress:?} {mode:?} {block_bytes} {with_index}");
+                assert!(lazy_trees(&lazy, loading) == expected, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_stack_at_a_time_is_that_of_the_last_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = WriterOptions { block_bytes: 150, frame_bytes: 400, ..Default::default() };
+    let path = written(dir.path(), options, 1500);
+    let (eager, lazy) = (load(&path).unwrap(), LazyTrace::open(&path).unwrap());
+    for thread in &eager.threads {
+        let samples = samples_of(thread);
+        assert_eq!(lazy.stack_at(thread.id(), 999).unwrap(), None);
+        for time_ns in (1000..20_000).step_by(7).chain([u64::MAX]) {
+            let expected = samples.iter().rfind(|(sample, _)| sample.time_ns <= time_ns);
+            assert_eq!(lazy.stack_at(thread.id(), time_ns).unwrap().as_ref(), expected);
+        }
+        for (from_ns, to_ns) in [(0, 0), (1010, 1010), (5000, 9000), (5003, 5003), (9000, u64::MAX)]
+        {
+            let window = Window { threads: Some([thread.id()].into()), from_ns, to_ns };
+            let mut found = Vec::new();
+            lazy.for_each_sample(&window, &mut |_, sample, stack| {
+                found.push((sample.clone(), stack.to_vec()));
+            })
+            .unwrap();
+            let within = |(sample, _): &&(Sample, _)| (from_ns..=to_ns).contains(&sample.time_ns);
+            let expected: Vec<_> = samples.iter().filter(within).cloned().collect();
+            assert_eq!(found, expected);
+        }
+    }
+    assert!(lazy.stack_at(ThreadId(9), 0).is_err() && lazy.roots(ThreadId(9)).is_err());
+}

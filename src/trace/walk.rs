@@ -1,0 +1,345 @@
+//! The trace points of a block, checked and counted without being built.
+//!
+//! # Invariants
+//! - What [`Walk::block`] accepts, and the state that it ends in, is what [`super::forest`] accepts
+//!   and reaches.
+
+use super::bytes::{Cursor, Malformed, Parsed};
+use super::checkpoint::{BlockEntry, Checkpoint, OpenCall};
+use super::index::tables::CallRow;
+use super::kind::{FIRST_SIZED, Kind};
+use super::object::{Record, bit};
+use super::survey::Survey;
+use super::{LocationId, MAX_DEPTH};
+
+/// An open call.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    location: u32,
+    children: u32,
+    call: OpenCall,
+}
+
+/// A call that was open when the block began and ended in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// Its children in this block.
+    pub(super) children: u32,
+    /// Its row but for the children.
+    pub(super) row: CallRow,
+}
+
+/// What a block holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Walked {
+    /// The state at its end.
+    pub(super) end: Checkpoint,
+    /// How many calls were open all the time.
+    pub(super) low: usize,
+    /// New children of the stream and of the open calls. Those beyond `low` have no others.
+    pub(super) children: Vec<u32>,
+    /// Calls that were open at its begin and ended, innermost first.
+    pub(super) ended: Vec<Ended>,
+    /// Calls that began and ended in it, if they were asked for.
+    pub(super) inner: Vec<CallRow>,
+    /// It has a TRACEPOINT_THREAD_EXIT.
+    pub(super) exit: bool,
+}
+
+/// Walks over blocks.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// Also list the calls that begin and end in one block.
+    all_calls: bool,
+    /// The largest location id that was used.
+    pub(super) highest: Option<u32>,
+    levels: Vec<Level>,
+    roots: u32,
+    low: usize,
+    last_ns: u64,
+    first_ns: Option<u64>,
+    samples: u64,
+    main_before: u64,
+    tick_ns: u64,
+    exit: bool,
+    ended: Vec<Ended>,
+    inner: Vec<CallRow>,
+}
+
+impl Walk {
+    /// `all_calls` also lists the calls that begin and end in one block.
+    pub(super) fn new(all_calls: bool) -> Self {
+        Self { all_calls, ..Self::default() }
+    }
+
+    /// Walks over the block, or the part of one, that `entry` describes and that lies at `at` in its
+    /// payload. Thread-neutral objects in it go to `survey`.
+    pub(super) fn block(
+        &mut self,
+        entry: &BlockEntry,
+        bytes: &[u8],
+        at: usize,
+        survey: &mut Survey,
+    ) -> Parsed<Walked> {
+        let mut cursor = Cursor::new(bytes);
+        begin_block(&mut cursor, entry)?;
+        let Some(data_end) = bytes.len().checked_sub(usize::from(entry.ends.last)) else {
+            return cursor.fail("a block has no room for its end");
+        };
+        if entry.begin.logical.checked_add(entry.data_bytes()).is_none() {
+            return cursor.fail("a logical offset overflows");
+        }
+        self.begin(entry);
+        let base = entry.begin.logical.wrapping_sub(cursor.at() as u64);
+        while cursor.at() < data_end {
+            let start = cursor.at();
+            let number = cursor.u8()?;
+            let wrong = |what| Malformed { at: start, what };
+            match Kind::from_number(number) {
+                Some(Kind::Sample) => self.sample(&mut cursor, start)?,
+                Some(Kind::Call) => {
+                    let location = cursor.varint32()?;
+                    self.call(location, base.wrapping_add(cursor.at() as u64)).map_err(wrong)?;
+                }
+                Some(Kind::Footer) => {
+                    let run = cursor.varint()? >> 1;
+                    self.footer(run, base.wrapping_add(start as u64)).map_err(wrong)?;
+                }
+                Some(Kind::Site) => {
+                    let location = cursor.varint32()?;
+                    self.site(0, location).map_err(wrong)?;
+                }
+                Some(Kind::OuterSite) => {
+                    let up = cursor.varint32()?;
+                    let location = cursor.varint32()?;
+                    self.site(up as usize, location).map_err(wrong)?;
+                }
+                Some(kind) if (kind as u8) < Kind::Call as u8 => {
+                    survey.object(kind, &mut cursor, at + start, bytes)?;
+                }
+                _ => self.rare(number, bytes, &mut cursor, start)?,
+            }
+        }
+        end_block(&mut cursor, entry)?;
+        self.end(entry, base.wrapping_add(data_end as u64))
+    }
+
+    fn begin(&mut self, entry: &BlockEntry) {
+        let begin = &entry.begin;
+        self.levels.clear();
+        self.ended.clear();
+        self.inner.clear();
+        let level = |(location, call): (&LocationId, &OpenCall)| Level {
+            location: location.0,
+            children: 0,
+            call: *call,
+        };
+        self.levels.extend(begin.locations.iter().zip(&begin.calls).map(level));
+        let highest = begin.locations.iter().map(|location| location.0).max();
+        self.highest = self.highest.max(highest);
+        self.low = self.levels.len();
+        (self.roots, self.exit, self.first_ns) = (0, false, None);
+        (self.last_ns, self.samples) = (begin.last_ns, begin.samples);
+        (self.main_before, self.tick_ns) = (begin.main_before, entry.tick_ns);
+    }
+
+    fn end(&mut self, entry: &BlockEntry, logical: u64) -> Parsed<Walked> {
+        let times = (self.first_ns.unwrap_or(entry.begin.last_ns), self.last_ns);
+        let samples = self.samples - entry.begin.samples;
+        if samples != entry.samples || times != (entry.first_ns, entry.last_ns) {
+            let what = "a block has other samples than its directory says";
+            return Err(Malformed { at: 0, what });
+        }
+        let end = Checkpoint {
+            logical,
+            last_ns: self.last_ns,
+            samples: self.samples,
+            main_before: self.main_before,
+            locations: self.levels.iter().map(|level| LocationId(level.location)).collect(),
+            calls: self.levels.iter().map(|level| level.call).collect(),
+        };
+        let of_levels = self.levels.iter().map(|level| level.children);
+        Ok(Walked {
+            end,
+            low: self.low,
+            children: std::iter::once(self.roots).chain(of_levels).collect(),
+            ended: std::mem::take(&mut self.ended),
+            inner: std::mem::take(&mut self.inner),
+            exit: self.exit,
+        })
+    }
+
+    #[inline]
+    fn child(&mut self) {
+        let children = match self.levels.last_mut() {
+            Some(level) => &mut level.children,
+            None => &mut self.roots,
+        };
+        *children = children.saturating_add(1);
+    }
+
+    #[inline]
+    fn call(&mut self, location: u32, start: u64) -> Result<(), &'static str> {
+        if self.levels.len() == MAX_DEPTH {
+            return Err("too many calls are open");
+        }
+        self.child();
+        self.highest = self.highest.max(Some(location));
+        let call = OpenCall { start, samples_before: self.samples };
+        self.levels.push(Level { location, children: 0, call });
+        Ok(())
+    }
+
+    #[inline]
+    fn footer(&mut self, run: u64, end: u64) -> Result<(), &'static str> {
+        let depth = (self.levels.len() as u64).checked_sub(run);
+        let depth = depth.ok_or("a footer closes more calls than are open")? as usize;
+        if depth < self.low || self.all_calls {
+            self.note_ended(depth, end);
+        }
+        self.levels.truncate(depth);
+        Ok(())
+    }
+
+    /// Notes the calls from `depth` on as ended.
+    fn note_ended(&mut self, depth: usize, end: u64) {
+        for place in (depth..self.levels.len()).rev() {
+            let Level { children, call, .. } = self.levels[place];
+            let samples = self.samples - call.samples_before;
+            let row = CallRow { start: call.start, end, children, samples, last_ns: self.last_ns };
+            if place < self.low {
+                self.ended.push(Ended { children, row });
+            } else if self.all_calls {
+                self.inner.push(row);
+            }
+        }
+        self.low = self.low.min(depth);
+    }
+
+    #[inline]
+    fn site(&mut self, up: usize, location: u32) -> Result<(), &'static str> {
+        self.highest = self.highest.max(Some(location));
+        let place = self.levels.len().checked_sub(up.saturating_add(1));
+        self.levels[place.ok_or("a call that is not open moves")?].location = location;
+        Ok(())
+    }
+
+    #[inline]
+    fn sample(&mut self, cursor: &mut Cursor<'_>, start: usize) -> Parsed<()> {
+        let present = cursor.varint()?;
+        if present & !bit::ALL != 0 {
+            return cursor.fail("a sample announces fields that cannot be");
+        }
+        let time = cursor.signed()?;
+        if present & bit::SLOT != 0 {
+            cursor.varint32()?;
+        }
+        if present & bit::EPOCH != 0 {
+            cursor.varint32()?;
+        }
+        if present & !(bit::SLOT | bit::EPOCH) != 0 {
+            self.rare_fields(present, cursor, start)?;
+        }
+        let time_ns = self.last_ns.wrapping_add(self.tick_ns).wrapping_add(time as u64);
+        if time_ns < self.last_ns {
+            let what = "the time of a sample lies before that of the last one";
+            return Err(Malformed { at: start, what });
+        }
+        self.last_ns = time_ns;
+        self.first_ns = self.first_ns.or(Some(time_ns));
+        self.samples += 1;
+        self.child();
+        Ok(())
+    }
+
+    /// The fields of a sample that most samples have not.
+    #[inline(never)]
+    fn rare_fields(&mut self, present: u64, cursor: &mut Cursor<'_>, start: usize) -> Parsed<()> {
+        let has = |bit| present & bit != 0;
+        let mut small = |limit: u64, cursor: &mut Cursor<'_>| match cursor.varint()? {
+            value if value <= limit => Ok(value),
+            _ => cursor.fail("a field of a sample is out of range"),
+        };
+        let wide = u64::from(u32::MAX);
+        let mut outer = 0;
+        for (bit, limit) in [
+            (bit::WEIGHT, wide),
+            (bit::END_REASON, u64::from(u16::MAX)),
+            (bit::FLAGS, wide),
+            (bit::OUTER, wide),
+            (bit::STATE, u64::from(u8::MAX)),
+            (bit::SYSCALL, wide),
+            (bit::SPAN, u64::MAX),
+            (bit::ROOT_SPAN, u64::MAX),
+        ] {
+            if has(bit) {
+                let value = small(limit, cursor)?;
+                outer = if bit == bit::OUTER { value } else { outer };
+            }
+        }
+        if has(bit::TAGS) {
+            let mask = small((1 << 10) - 1, cursor)?;
+            for _ in 0..mask.count_ones() {
+                small(wide, cursor)?;
+            }
+        }
+        if has(bit::MAIN_BEFORE) {
+            let skipped = cursor.varint()?;
+            let overflow = Malformed { at: start, what: "a count overflows" };
+            self.main_before = self.main_before.checked_add(skipped).ok_or(overflow)?;
+        }
+        for _ in 0..(present >> bit::LATER).count_ones() {
+            cursor.varint()?;
+        }
+        if outer > self.levels.len() as u64 {
+            let what = "a sample leaves out more calls than are open";
+            return Err(Malformed { at: start, what });
+        }
+        Ok(())
+    }
+
+    /// An object of a kind that is not common.
+    #[inline(never)]
+    fn rare(
+        &mut self,
+        number: u8,
+        bytes: &[u8],
+        cursor: &mut Cursor<'_>,
+        start: usize,
+    ) -> Parsed<()> {
+        let mut whole = Cursor::new(&bytes[start..]);
+        let at = |bad: Malformed| Malformed { at: start + bad.at, ..bad };
+        let record = Record::decode(&mut whole).map_err(at)?;
+        match (record, Kind::from_number(number)) {
+            (Record::Point(point), _) => {
+                self.exit |= number == Kind::ThreadExit as u8;
+                let ends = super::forest::gap_end(&point, self.last_ns);
+                ends.map_err(|what| Malformed { at: start, what })?;
+                self.child();
+            }
+            _ if number >= FIRST_SIZED => {}
+            _ => {
+                let what = "an object lies where it may not";
+                return Err(Malformed { at: start, what });
+            }
+        }
+        cursor.take(whole.at() - 1).map(drop)
+    }
+}
+
+/// Passes the BLOCK_START that a block must have.
+pub(super) fn begin_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed<()> {
+    let begin = Record::BlockStart { stream: entry.stream };
+    if entry.ends.first && Record::decode(cursor)? != begin {
+        return cursor.fail("a block does not begin as its directory says");
+    }
+    Ok(())
+}
+
+/// Passes the BLOCK_END that a block must have.
+pub(super) fn end_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed<()> {
+    if entry.ends.last && Record::decode(cursor)? != Record::BlockEnd || !cursor.is_at_end() {
+        return cursor.fail("a block does not end where its directory says");
+    }
+    Ok(())
+}
