@@ -89,6 +89,7 @@ impl Forest {
                 let from_ns = self.lane(stream).state.last_ns.wrapping_add(before as u64);
                 let to_ns = gap_end(&point, self.lane(stream).state.last_ns)?
                     .unwrap_or(from_ns.saturating_add(length));
+                self.lane(stream).context.gap(to_ns);
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),

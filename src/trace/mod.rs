@@ -64,6 +64,7 @@ mod pack;
 mod resolve;
 mod sample;
 mod scan;
+mod stacks;
 mod state;
 mod stream;
 mod survey;

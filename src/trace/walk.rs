@@ -61,6 +61,8 @@ pub(super) struct Walk {
     samples: u64,
     main_before: u64,
     tick_ns: u64,
+    /// What the time of the next sample is relative to.
+    due_ns: u64,
     exit: bool,
     ended: Vec<Ended>,
     inner: Vec<CallRow>,
@@ -141,6 +143,7 @@ impl Walk {
         (self.roots, self.exit, self.first_ns) = (0, false, None);
         (self.last_ns, self.samples) = (begin.last_ns, begin.samples);
         (self.main_before, self.tick_ns) = (begin.main_before, entry.tick_ns);
+        self.due_ns = begin.last_ns.wrapping_add(entry.tick_ns);
     }
 
     fn end(&mut self, entry: &BlockEntry, logical: u64) -> Parsed<Walked> {
@@ -240,12 +243,13 @@ impl Walk {
         if present & !(bit::SLOT | bit::EPOCH) != 0 {
             self.rare_fields(present, cursor, start)?;
         }
-        let time_ns = self.last_ns.wrapping_add(self.tick_ns).wrapping_add(time as u64);
+        let time_ns = self.due_ns.wrapping_add(time as u64);
         if time_ns < self.last_ns {
             let what = "the time of a sample lies before that of the last one";
             return Err(Malformed { at: start, what });
         }
         self.last_ns = time_ns;
+        self.due_ns = time_ns.wrapping_add(self.tick_ns);
         self.first_ns = self.first_ns.or(Some(time_ns));
         self.samples += 1;
         self.child();
@@ -313,8 +317,9 @@ impl Walk {
         match (record, Kind::from_number(number)) {
             (Record::Point(point), _) => {
                 self.exit |= number == Kind::ThreadExit as u8;
-                let ends = super::forest::gap_end(&point, self.last_ns);
-                ends.map_err(|what| Malformed { at: start, what })?;
+                let end_ns = super::forest::gap_end(&point, self.last_ns);
+                let end_ns = end_ns.map_err(|what| Malformed { at: start, what })?;
+                self.due_ns = end_ns.unwrap_or(self.due_ns);
                 self.child();
             }
             _ if number >= FIRST_SIZED => {}
