@@ -70,6 +70,7 @@ mod sample;
 mod scan;
 mod schedule;
 mod sink;
+mod stacks;
 mod state;
 mod stream;
 mod survey;
