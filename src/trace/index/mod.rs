@@ -12,7 +12,6 @@
 
 mod broken;
 mod cell;
-mod compare;
 mod consolidate;
 mod dump;
 #[cfg(test)]
