@@ -322,7 +322,7 @@ pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<(
     let mut cursor = Cursor::new(rest);
     let mut eof = None;
     if header.flags & LAST != 0 {
-        let Record::Eof { samples, threads } = Record::decode(&mut cursor)? else {
+        let Record::Eof { samples, threads, .. } = Record::decode(&mut cursor)? else {
             return cursor.fail("the last frame does not end with EOF");
         };
         eof = Some((samples, threads));
