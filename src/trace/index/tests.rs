@@ -385,6 +385,7 @@ fn pages_read_the_same_whatever_the_place() {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
+#[expect(clippy::print_stdout, reason = "it is there to be read")]
 fn time_of_opening_and_of_rows() {
     use std::time::Instant;
     let tables = tables(12_000, 300_000, &[10_000; 40]);
