@@ -269,7 +269,12 @@ impl Frame {
         };
         let directory = next(Part::Directory)?;
         let mut payload = next(Part::Neutral)?;
-        payload.extend_from_slice(&next(Part::Points)?);
+        let points = next(Part::Points)?;
+        if payload.is_empty() {
+            payload = points;
+        } else {
+            payload.extend_from_slice(&points);
+        }
         Ok(Self { header, directory, payload })
     }
 

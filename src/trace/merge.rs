@@ -11,7 +11,7 @@ use super::frame::FrameHeader;
 use super::frames::Frames;
 use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
 use super::kind::Kind;
-use super::loss::{self, Loss, ThreadEnd};
+use super::loss::{self, Loss, ThreadEnd, Totals};
 use super::output::Identity;
 use super::scan::{FrameScan, Scan};
 use super::survey::ObjectRow;
@@ -192,9 +192,7 @@ impl Merge {
     fn note_lost_objects(&mut self, to_ns: u64) {
         if self.noted < self.losses {
             self.noted = self.losses;
-            let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
-            let from_ns = self.seen_ns;
-            self.known_losses.push(Loss { thread: None, from_ns, to_ns, samples: None });
+            self.known_losses.push(loss::of_objects(self.seen_ns, to_ns));
         }
     }
 
@@ -248,11 +246,12 @@ impl Merge {
         let offset = self.last_offset;
         let corrupt = |what| TraceError::Corrupt { offset, what };
         self.check_references().map_err(corrupt)?;
-        let missing = self.missing().map_err(corrupt)?;
+        let missing = self.totals().missing().map_err(corrupt)?;
         let count = self.objects[neutral_place(Kind::Thread).unwrap_or(0)].crcs.len() as u32;
         let ends = (0..count).map(|id| self.thread_end(id));
         let tail = loss::at_end(ends, missing);
         self.known_losses.extend(tail);
+        loss::sort(&mut self.known_losses);
         self.complete_streams(closed);
         self.tables.sort();
         let identity = self.identity();
@@ -292,24 +291,15 @@ impl Merge {
             objects.crcs.resize((objects.crcs.len() as u64 + lacking) as usize, 0);
         }
         if lost {
-            self.note_lost_objects(u64::MAX);
+            self.note_lost_objects(0);
         }
         Ok(())
     }
 
-    /// How many samples are missing of which no later block tells, if the end of the file is there.
-    fn missing(&self) -> Merged<Option<u64>> {
-        const OTHER: &str = "the trace has other samples than its end says";
-        let streams = self.lanes.keys().map(|stream| stream & !SIDE).max();
-        let Some((samples, threads)) = self.eof else {
-            return Ok(if self.losses == 0 { Some(0) } else { None });
-        };
-        let known = self.samples.checked_add(self.lost).ok_or(OTHER)?;
-        let missing = samples.checked_sub(known).ok_or(OTHER)?;
-        if missing > 0 && self.losses == 0 || streams.is_some_and(|last| last >= threads) {
-            return Err(OTHER);
-        }
-        Ok(Some(missing))
+    fn totals(&self) -> Totals {
+        let (eof, samples, lost, losses) = (self.eof, self.samples, self.lost, self.losses);
+        let last_thread = self.lanes.keys().map(|stream| stream & !SIDE).max();
+        Totals { eof, samples, lost, losses, last_thread }
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {

@@ -38,6 +38,7 @@
 //! # Does not
 //! know targets, symbols or terminals; escape names (that is for whoever prints them).
 
+mod budget;
 mod bytes;
 mod call_traces;
 mod checkpoint;
@@ -69,6 +70,7 @@ mod sample;
 mod scan;
 mod schedule;
 mod sink;
+mod stacks;
 mod state;
 mod stream;
 mod survey;
@@ -80,6 +82,7 @@ mod walk;
 mod window;
 mod writer;
 
+pub use budget::LoadLimits;
 pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
@@ -87,7 +90,7 @@ pub use file::is_being_written;
 pub use index::{IndexCell, Reindexed, Unsorted, dump_index, reindex};
 pub use kind::Kind;
 pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, ThreadSummary, Window};
-pub use load::{LoadedTrace, load};
+pub use load::{LoadedTrace, load, load_from, load_within};
 pub use loss::{BadRange, Loss};
 pub use model::*;
 pub use options::{Compression, Durability, WriteMode, WriterOptions};
@@ -117,6 +120,8 @@ const SIDE: u32 = 1 << 31;
 const TRACE_UUID: &str = "trace_uuid";
 /// Name of the method that stacks hang under whose outer frames are unknown.
 const TRUNCATED: &str = "[truncated]";
+/// Name of what was lost with a part of the file.
+const LOST: &str = "[lost]";
 
 /// Longest text in bytes of modified UTF-8.
 const MAX_TEXT_BYTES: usize = 1 << 20;

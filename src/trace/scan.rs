@@ -73,10 +73,18 @@ pub(super) fn scan(path: &Path, full_calls: bool) -> Result<Scan, TraceError> {
 
 /// Scans what `frames` has, with so many threads.
 pub(super) fn scan_frames<R: Read + Send>(
-    frames: Frames<R>,
+    mut frames: Frames<R>,
     full_calls: bool,
     workers: usize,
 ) -> Result<Scan, TraceError> {
+    if workers <= 1 {
+        let mut merge = Merge::new(full_calls);
+        let mut walk = Walk::new(full_calls);
+        while let Some(stored) = frames.next_stored()? {
+            merge.frame(&FrameScan::new(stored, &mut walk)?)?;
+        }
+        return merge.finish(&frames);
+    }
     let queue = Queue {
         state: Mutex::new(State { frames, read: 0, merged: 0, bytes: 0, stop: false }),
         room: Condvar::new(),

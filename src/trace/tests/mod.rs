@@ -1,6 +1,7 @@
 //! Tests of the whole: written, read, torn, forged.
 
 mod crash;
+mod damage;
 mod faults;
 mod format;
 mod indices;
@@ -80,7 +81,7 @@ fn memory_writer(options: WriterOptions) -> (TraceWriter, Memory, Memory) {
 }
 
 fn load_bytes(bytes: &[u8]) -> Result<LoadedTrace, TraceError> {
-    load::load_frames(frames::Frames::new(bytes, Path::new("data"))?)
+    load_from(bytes, Path::new("data"))
 }
 
 /// Writes `count` methods with ten locations each: location n lies at address n of method n / 10.
