@@ -3,6 +3,7 @@
 
 mod agent_image; // what the image must not contain
 mod baseline; // the targets without any recorder
+mod budget; // the memory of a writer
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside

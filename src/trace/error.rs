@@ -197,6 +197,9 @@ fn write_advice(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
         io::ErrorKind::FileTooLarge => {
             write!(f, "; raise the limit for files' sizes (`ulimit -f`), or record for less time")
         }
+        _ if source.raw_os_error() == Some(libc::EIO) => {
+            write!(f, "; the system's log may say more; choose another place with --output")
+        }
         _ => Ok(()),
     }
 }

@@ -249,6 +249,8 @@ impl Output {
 
     /// What follows the last frame.
     fn end(&mut self) -> Result<(), TraceError> {
+        // The index may have it.
+        self.data.release();
         if self.schedule.is_used() {
             self.sync()?;
         }
