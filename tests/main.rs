@@ -9,6 +9,8 @@ mod common; // targets, the command under test, a process seen from outside
 mod docs; // manual pages and completions against the command line
 mod errors; // messages and codes
 mod harm; // what a target must never notice
+mod kill; // a recorder that is killed at any moment
+mod output; // disks that are full, limits, two recorders with one file
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::exit::ExitCode;
-use super::values::{Percent, Rate, RecordingTime};
+use super::values::{BlockSize, Compress, Durable, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
 
 /// Attach sampling profiler for Linux
@@ -104,6 +104,40 @@ pub struct RecordArguments {
     /// Exit with code 5 if the quality of the recording is below this
     #[arg(long, value_name = "PERCENT")]
     pub fail_under: Option<Percent>,
+
+    /// Keep all samples in memory and write them at the end, each thread's in one piece
+    ///
+    /// Memory grows with the number of samples, and all is lost if the recorder is killed; the
+    /// closing report says how much it was. Without this, memory is bounded and others can read the
+    /// trace while it is written.
+    #[arg(long)]
+    pub collect: bool,
+
+    /// Leave out the storage's id of each sample's call trace
+    #[arg(long)]
+    pub no_trace_ids: bool,
+
+    /// Also write each call trace as an object, to look up by its id
+    #[arg(long)]
+    pub call_traces: bool,
+
+    /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
+    ///
+    /// fast is zstd:1, zstd is zstd:3. Without compression the offsets in the index are those in
+    /// the file.
+    #[arg(long, value_name = "METHOD", default_value = "zstd")]
+    pub compress: Compress,
+
+    /// When to force the trace to the disk: none, interval (about every second), or frame (always)
+    ///
+    /// This is about a crash of the machine; of what has been written nothing is lost if only the
+    /// recorder is killed.
+    #[arg(long, value_name = "WHEN", default_value = "interval")]
+    pub durability: Durable,
+
+    /// Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M
+    #[arg(long, value_name = "BYTES", default_value = "64K")]
+    pub block_size: BlockSize,
 
     /// Program to start and record, with its arguments
     #[arg(last = true, value_name = "COMMAND")]

@@ -4,7 +4,7 @@
 //! - `state` is what a reader has after the bytes of `block`.
 //! - A block ends between two objects, never in one.
 
-use super::checkpoint::{BlockEntry, Checkpoint, Ends};
+use super::checkpoint::{BlockEntry, Checkpoint, Ends, OpenCall};
 use super::index::Cell;
 use super::infer::{self, Site};
 use super::kind::Kind;
@@ -54,6 +54,16 @@ pub(super) struct Block {
     /// ones would make up most of an index; a reader finds their ends in this block or the next. Each
     /// is followed by its summary.
     pub(super) cells: Vec<Cell>,
+}
+
+impl Block {
+    /// Bytes of memory that it occupies.
+    pub(super) fn memory(&self) -> usize {
+        let calls = self.entry.begin.locations.capacity() * size_of::<LocationId>()
+            + self.entry.begin.calls.capacity() * size_of::<OpenCall>();
+        let cells = self.cells.capacity() * size_of::<Cell>();
+        size_of::<Self>() + self.content.capacity() + calls + cells
+    }
 }
 
 impl Stream {

@@ -161,6 +161,11 @@ impl Recorder {
         self.child().id() as i32
     }
 
+    /// The data file that is being written.
+    pub(crate) fn output_path(&self) -> PathBuf {
+        self.trace.as_ref().expect("not yet waited for").path()
+    }
+
     pub(crate) fn send(&mut self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("a signal to the recorder");
     }

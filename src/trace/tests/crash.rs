@@ -269,44 +269,6 @@ fn devices_and_links_are_never_written_to() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_what_fitted_is_readable() {
-    let full = || Box::new(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
-    let idle = || Target::new(Box::new(Memory::new(usize::MAX)), PathBuf::new());
-    let target = Target::new(full(), PathBuf::from("/dev/full"));
-    let error = TraceWriter::with_targets(target, idle(), WriterOptions::default()).unwrap_err();
-    assert!(error.is_output_error() && error.to_string().contains("free some space"), "{error}");
-
-    for room in (HEADER_BYTES..3000).step_by(37) {
-        let data = Memory::new(room);
-        let target = Target::new(Box::new(data.clone()), PathBuf::from("x"));
-        let options = WriterOptions { salt: Some(1), ..WriterOptions::default() };
-        let mut writer = TraceWriter::with_targets(target, idle(), options).unwrap();
-        let ids = locations(&mut writer, 3);
-        let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
-        let mut failed = false;
-        let mut flushed = 0;
-        for round in 0..200 {
-            let written = writer.sample(threads[0], &sample(round), &ids[..5]);
-            let written = written.and_then(|()| writer.flush());
-            match written {
-                Ok(()) if !failed => flushed = round as usize + 1,
-                Ok(()) => panic!("written after an error"),
-                Err(error) => {
-                    assert!(error.is_output_error(), "{error}");
-                    failed = true;
-                }
-            }
-        }
-        assert!(failed && writer.finish().is_err());
-        let trace = load_bytes(&data.bytes()).unwrap();
-        assert_eq!(counts(&trace), [flushed, 0]);
-        // Cut back to whole frames: nothing is left over.
-        let whole = "all that was flushed is here";
-        assert!(!trace.closed && trace.notices[0].contains(whole), "{:?}", trace.notices);
-    }
-}
-
-#[test]
 fn what_was_flushed_survives_a_writer_that_vanishes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.trace");

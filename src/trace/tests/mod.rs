@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod faults;
 mod format;
 mod indices;
 mod lazy;
@@ -13,8 +14,9 @@ mod tree;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use super::output::{Sink, Target};
+use super::sink::{Sink, Target};
 use super::*;
 
 /// A file in memory that holds at most `room` bytes.
@@ -56,6 +58,16 @@ impl Sink for Memory {
         self.bytes.lock().unwrap().truncate(bytes as usize);
         Ok(())
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn release(&mut self) {}
 }
 
 /// A writer into memory.
