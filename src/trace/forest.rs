@@ -122,6 +122,7 @@ impl Forest {
             Point::Sample(fields) => self.sample(stream, &fields),
             Point::Gap { before, length } => {
                 let (from_ns, to_ns) = gap(before, length, self.lane(stream).state.last_ns)?;
+                self.lane(stream).context.gap(to_ns);
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),

@@ -71,6 +71,7 @@ mod sample;
 mod scan;
 mod schedule;
 mod sink;
+mod stacks;
 mod state;
 mod stream;
 mod survey;

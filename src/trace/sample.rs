@@ -3,6 +3,7 @@
 use super::Sample;
 use super::checkpoint::Checkpoint;
 use super::object::SampleFields;
+use super::stacks::Stacks;
 
 /// The values of the last sample in the block that the next one is relative to. A block begins with
 /// the default.
@@ -12,9 +13,17 @@ pub(super) struct Context {
     span: u64,
     root_span: u64,
     tags: [u32; 10],
+    stacks: Stacks,
+    /// Where the gap ends that lies between the last sample and the next one.
+    gap_end_ns: Option<u64>,
 }
 
 impl Context {
+    /// Notes a gap in front of the next sample.
+    pub(super) fn gap(&mut self, end_ns: u64) {
+        self.gap_end_ns = Some(end_ns);
+    }
+
     /// The fields of `sample`, `outer` calls of whose stack are not its own.
     pub(super) fn encode(
         &mut self,
@@ -30,9 +39,10 @@ impl Context {
         for (place, tag) in tags.iter_mut().enumerate() {
             *tag = changed_half(sample.tags[place], self.tags[place]);
         }
+        let slot = self.encode_slot(sample.trace_id, state);
         let fields = SampleFields {
-            time: sample.time_ns.wrapping_sub(state.last_ns).wrapping_sub(tick_ns) as i64,
-            slot: changed_half(half(sample.trace_id), half(self.trace_id)),
+            time: sample.time_ns.wrapping_sub(self.due_ns(state, tick_ns)) as i64,
+            slot,
             epoch: changed_half(half(sample.trace_id >> 32), half(self.trace_id >> 32)),
             weight: changed_half(sample.weight, 1),
             end_reason: (sample.end_reason != 0).then_some(sample.end_reason),
@@ -56,16 +66,16 @@ impl Context {
         state: &Checkpoint,
         tick_ns: u64,
     ) -> Option<Sample> {
-        let time_ns = state.last_ns.wrapping_add(tick_ns).wrapping_add(fields.time as u64);
-        let slot = fields.slot.unwrap_or(self.trace_id as u32);
+        let time_ns = self.due_ns(state, tick_ns).wrapping_add(fields.time as u64);
         let epoch = fields.epoch.unwrap_or((self.trace_id >> 32) as u32);
+        let trace_id = self.decode_slot(fields.slot, epoch, state);
         let mut tags = self.tags;
         for (tag, new) in tags.iter_mut().zip(fields.tags.unwrap_or_default()) {
             *tag = new.unwrap_or(*tag);
         }
         let sample = Sample {
             time_ns,
-            trace_id: u64::from(epoch) << 32 | u64::from(slot),
+            trace_id,
             weight: fields.weight.unwrap_or(1),
             end_reason: fields.end_reason.unwrap_or(0),
             flags: fields.flags.unwrap_or(0),
@@ -79,8 +89,50 @@ impl Context {
         (time_ns >= state.last_ns).then_some(sample)
     }
 
+    /// What the time of the next sample is relative to.
+    fn due_ns(&mut self, state: &Checkpoint, tick_ns: u64) -> u64 {
+        self.gap_end_ns.take().unwrap_or(state.last_ns.wrapping_add(tick_ns))
+    }
+
+    /// The slot field of a sample with this id.
+    fn encode_slot(&mut self, trace_id: u64, state: &Checkpoint) -> Option<u32> {
+        let (epoch, slot) = ((trace_id >> 32) as u32, trace_id as u32);
+        if epoch == 0 {
+            return (slot != 0).then_some(zigzag(slot));
+        }
+        let hash = self.stacks.hash(&state.locations);
+        let is_expected = slot == self.stacks.expected(hash, epoch);
+        let difference = slot.wrapping_sub(self.stacks.next(epoch));
+        self.stacks.note(hash, trace_id);
+        (!is_expected).then_some(zigzag(difference))
+    }
+
+    /// The id that a slot field stands for.
+    fn decode_slot(&mut self, field: Option<u32>, epoch: u32, state: &Checkpoint) -> u64 {
+        if epoch == 0 {
+            return field.map_or(0, unzigzag).into();
+        }
+        let hash = self.stacks.hash(&state.locations);
+        let slot = match field {
+            None => self.stacks.expected(hash, epoch),
+            Some(field) => self.stacks.next(epoch).wrapping_add(unzigzag(field)),
+        };
+        let trace_id = u64::from(epoch) << 32 | u64::from(slot);
+        self.stacks.note(hash, trace_id);
+        trace_id
+    }
+
     fn remember(&mut self, sample: &Sample) {
         let Sample { trace_id, span, root_span, tags, .. } = *sample;
-        *self = Self { trace_id, span, root_span, tags };
+        (self.trace_id, self.span, self.root_span, self.tags) = (trace_id, span, root_span, tags);
     }
+}
+
+/// A difference modulo 2^32 as a number that is small if the difference is.
+fn zigzag(difference: u32) -> u32 {
+    difference << 1 ^ (difference as i32 >> 31) as u32
+}
+
+fn unzigzag(number: u32) -> u32 {
+    number >> 1 ^ (number & 1).wrapping_neg()
 }

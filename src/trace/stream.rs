@@ -106,7 +106,6 @@ impl Stream {
     pub(super) fn begin(&mut self, tick_ns: u64) {
         if self.block.is_empty() {
             self.begin.clone_from(&self.state);
-            self.context = Context::default();
             self.tick_ns = tick_ns;
             self.first_ns = self.state.last_ns;
         }
@@ -135,6 +134,7 @@ impl Stream {
     pub(super) fn gap(&mut self, from_ns: u64, to_ns: u64) {
         let before = from_ns.wrapping_sub(self.state.last_ns) as i64;
         self.leaf(Point::Gap { before, length: to_ns - from_ns });
+        self.context.gap(to_ns);
     }
 
     /// Writes a change of the thread's run state.
@@ -231,6 +231,7 @@ impl Stream {
             return None;
         }
         let content = std::mem::take(&mut self.block);
+        self.context = Context::default();
         self.earlier = Some(self.begin.logical);
         self.block.reserve(content.len().min(IDLE_BYTES));
         let entry = BlockEntry {

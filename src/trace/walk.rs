@@ -61,6 +61,8 @@ pub(super) struct Walk {
     samples: u64,
     main_before: u64,
     tick_ns: u64,
+    /// What the time of the next sample is relative to.
+    due_ns: u64,
     exit: bool,
     ended: Vec<Ended>,
     inner: Vec<CallRow>,
@@ -141,6 +143,7 @@ impl Walk {
         (self.roots, self.exit, self.first_ns) = (0, false, None);
         (self.last_ns, self.samples) = (begin.last_ns, begin.samples);
         (self.main_before, self.tick_ns) = (begin.main_before, entry.tick_ns);
+        self.due_ns = begin.last_ns.wrapping_add(entry.tick_ns);
     }
 
     fn end(&mut self, entry: &BlockEntry, logical: u64) -> Parsed<Walked> {
@@ -240,12 +243,13 @@ impl Walk {
         if present & !(bit::SLOT | bit::EPOCH) != 0 {
             self.rare_fields(present, cursor, start)?;
         }
-        let time_ns = self.last_ns.wrapping_add(self.tick_ns).wrapping_add(time as u64);
+        let time_ns = self.due_ns.wrapping_add(time as u64);
         if time_ns < self.last_ns {
             let what = "the time of a sample lies before that of the last one";
             return Err(Malformed { at: start, what });
         }
         self.last_ns = time_ns;
+        self.due_ns = time_ns.wrapping_add(self.tick_ns);
         self.first_ns = self.first_ns.or(Some(time_ns));
         let overflow = Malformed { at: start, what: "a count overflows" };
         self.samples = self.samples.checked_add(1).ok_or(overflow)?;
@@ -316,7 +320,8 @@ impl Walk {
                 self.exit |= number == Kind::ThreadExit as u8;
                 if let Point::Gap { before, length } = point {
                     let times = super::forest::gap(before, length, self.last_ns);
-                    times.map_err(|what| Malformed { at: start, what })?;
+                    let (_, to_ns) = times.map_err(|what| Malformed { at: start, what })?;
+                    self.due_ns = to_ns;
                 }
                 self.child();
             }

@@ -41,6 +41,7 @@ pub(in crate::trace) use paged::SortedIndex;
 pub use reindex::{Reindexed, reindex};
 
 use super::check_header;
+use super::frame::FrameHeader;
 use super::kind::Kind;
 use super::{HEADER_BYTES, MAX_DEPTH, NO_THREAD};
 use tables::{BlockRow, CallRow, FrameRow, StreamTables, Tables, neutral_place};
@@ -97,6 +98,12 @@ impl Index {
     /// The last frame.
     pub(in crate::trace) fn last_frame(&self) -> Result<Option<FrameRow>, Broken> {
         self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
+    }
+
+    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an index
+    /// tells nothing more.
+    pub(in crate::trace) fn has_all_frames(&self, last: &FrameHeader) -> bool {
+        u64::from(last.sequence) + 1 == self.frame_count()
     }
 
     /// The frame that the byte at `offset` of the data file lies in.
@@ -276,12 +283,13 @@ impl Index {
         }
         for kind in tables::NEUTRAL_KINDS {
             let mut before = None;
+            let mut found = None;
             for n in 0..self.neutral_rows(kind) {
                 let (_, id, position) = self.neutral_row(kind, n)?;
                 if before.is_some_and(|before| before >= (id, position)) {
                     return Broken::at(position, "the objects of the index are not in order");
                 }
-                self.check_place(position)?;
+                self.check_place(position, &mut found)?;
                 before = Some((id, position));
             }
         }
@@ -295,10 +303,13 @@ impl Index {
         Ok(self.block(stream, n)?.logical == logical)
     }
 
-    /// Checks that a position lies in a frame. Those of a journal were checked when it was read.
-    fn check_place(&self, position: u64) -> Result<(), Broken> {
+    /// Checks that a position lies in a frame; `frame` is the one that the last was found in. Those
+    /// of a journal were checked when it was read.
+    fn check_place(&self, position: u64, frame: &mut Option<FrameRow>) -> Result<(), Broken> {
         let Self::Sorted(index) = self else { return Ok(()) };
-        let frame = self.frame_at(index.offset_of(position))?;
+        if frame.is_none_or(|frame| !index.holds(&frame, position)) {
+            *frame = self.frame_at(index.offset_of(position))?;
+        }
         match frame.is_some_and(|frame| index.holds(&frame, position)) {
             true => Ok(()),
             false => Broken::at(position, "the index has a position that lies in no frame"),
@@ -310,12 +321,13 @@ impl Index {
             return Broken::at(0, "the index has a stream that does not exist");
         }
         let mut before: Option<BlockRow> = None;
+        let mut found = None;
         for n in 0..self.block_count(stream)? {
             let block = self.block(stream, n)?;
             if before.is_some_and(|before| !block.follows(&before)) {
                 return Broken::at(block.start, "the blocks of a stream are not in order");
             }
-            self.check_place(block.start)?;
+            self.check_place(block.start, &mut found)?;
             before = Some(block);
         }
         // Ends of the calls that the next one may lie in.

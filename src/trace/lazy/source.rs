@@ -43,7 +43,7 @@ impl Directory {
 pub(super) struct Source {
     file: File,
     path: PathBuf,
-    /// Header of the first frame, which all others follow in salt and codec.
+    /// Header of the first frame, which all others go with in salt and codec.
     first: Option<FrameHeader>,
     directories: Mutex<Cache<Arc<Directory>>>,
     /// Neutral blocks, and blocks of threads.

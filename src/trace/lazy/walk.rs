@@ -10,6 +10,7 @@ use super::fault::{Fault, Found};
 use super::reading::Reading;
 use crate::trace::bytes::{Cursor, Malformed};
 use crate::trace::checkpoint::{BlockEntry, Checkpoint};
+use crate::trace::forest::gap;
 use crate::trace::frame::FrameHeader;
 use crate::trace::loss::{Resumption, resume};
 use crate::trace::object::{Point, Record, SampleFields};
@@ -213,7 +214,13 @@ impl<'a> Walk<'a> {
             Point::Site { location } => self.moved(0, location),
             Point::OuterSite { up, location } => self.moved(up as usize, location),
             Point::Sample(fields) => self.sample(&fields),
-            leaf => Ok(Step::Leaf(leaf)),
+            leaf => {
+                if let Point::Gap { before, length } = leaf {
+                    let (_, to_ns) = gap(before, length, state.last_ns)?;
+                    self.context.gap(to_ns);
+                }
+                Ok(Step::Leaf(leaf))
+            }
         }
     }
 

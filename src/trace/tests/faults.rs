@@ -110,7 +110,7 @@ impl Outcome {
     }
 }
 
-const ROUNDS: u64 = 7;
+const ROUNDS: u64 = 10;
 
 fn options(durability: Durability) -> WriterOptions {
     let compress = Compression::None;

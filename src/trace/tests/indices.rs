@@ -477,6 +477,31 @@ fn a_lossy_trace_gets_an_index_of_the_rest() {
     }
 }
 
+/// An index in order of a trace that is not whole is used as far as it can be.
+#[test]
+fn an_unfinished_or_lossy_trace_says_so_with_an_index_of_its_own() {
+    let (data, _) = journaled(options(CODECS[0]), 900);
+    let ends = frame_ends(&data);
+    for tail in [0, 50] {
+        let end = ends[ends.len() / 2] + tail;
+        let files = Files::new(&data[..end], b"");
+        reindex(&files.path, false).unwrap();
+        let lazy = LazyTrace::open(&files.path).unwrap();
+        assert!(!lazy.closed() && lazy.notices().len() == 1, "{:?}", lazy.notices());
+        assert!(lazy.notices()[0].contains("not finished"), "{:?}", lazy.notices());
+        assert_eq!(lazy.notices()[0].contains("50 bytes"), tail == 50, "{:?}", lazy.notices());
+        let eager = load(&files.path).unwrap();
+        let samples = eager.threads.iter().map(|thread| thread.sample_count() as u64);
+        assert!(lazy.threads().iter().map(|thread| thread.samples).eq(samples));
+    }
+    let mut lossy = data.clone();
+    lossy[ends[ends.len() / 2] + 9] ^= 1;
+    let files = Files::new(&lossy, b"");
+    reindex(&files.path, false).unwrap();
+    let lazy = LazyTrace::open(&files.path).unwrap();
+    assert!(lazy.closed() && !lazy.losses().is_empty() && !lazy.notices().is_empty());
+}
+
 #[test]
 fn equal_input_makes_equal_indexes() {
     let [one, other] = [0, 1].map(|_| Files::written(options(CODECS[0]), 500));
