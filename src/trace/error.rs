@@ -40,6 +40,11 @@ pub enum TraceError {
         /// The data file has its end: it is complete in itself.
         closed: bool,
     },
+    /// The output is the input.
+    SameFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// The path names a device, a directory, a socket or a pipe.
     NotRegular {
         /// The path.
@@ -97,6 +102,7 @@ impl TraceError {
         match self {
             Self::Io { writing, .. } => *writing,
             Self::Exists { .. }
+            | Self::SameFile { .. }
             | Self::NotRegular { .. }
             | Self::Busy { .. }
             | Self::CutShort { .. } => true,
@@ -153,6 +159,9 @@ impl fmt::Display for TraceError {
                     "{} exists; choose another name or replace it with --force",
                     path.display()
                 )
+            }
+            Self::SameFile { path } => {
+                write!(f, "{} is what is being read; choose another name", path.display())
             }
             Self::NotRegular { path } => {
                 write!(f, "{} is not a regular file; choose another name", path.display())
