@@ -29,7 +29,7 @@ use traceprof::trace::{Compression, TraceWriter, Value, WriterOptions};
 mod corpus;
 
 use corpus::Corpus;
-use corpus::replay::{BATCH_NS, Lane, Source, Taken};
+use corpus::replay::{BATCH_NS, Lane, Numbers, Source, Taken};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -197,6 +197,7 @@ fn replay(
     let share = options.samples.div_ceil(groups.len() as u64);
     let mut left = vec![share; groups.len()];
     let mut batch = 0;
+    let mut numbers = Numbers::default();
     while left.iter().any(|left| *left > 0) {
         let mut samples = Vec::new();
         for (lanes, left) in groups.iter_mut().zip(&mut left) {
@@ -207,6 +208,7 @@ fn replay(
                 *left -= (samples.len() - before) as u64;
             }
         }
+        numbers.number(batch, &mut samples);
         batch += 1;
         let is_flushed =
             options.flush_every_ns > 0 && (batch * BATCH_NS).is_multiple_of(options.flush_every_ns);

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use traceprof::trace::{
-    self, Compression, Durability, Location, LocationId, Method, Sample, Thread, TraceWriter,
-    WriterOptions,
+    self, Compression, Durability, LazyTrace, Location, LocationId, Method, Sample, Thread,
+    TraceWriter, Window, WriterOptions,
 };
 
 use crate::common::{
@@ -94,7 +94,23 @@ fn check_files(path: &Path, round: &str) -> Vec<Vec<(Sample, Vec<LocationId>)>> 
     let end = frames.last().map_or(16, |(end, _)| *end);
     assert!(trace.closed || data.len() == end || !trace.notices.is_empty(), "{round}");
     check_index(path, &frames, round);
+    check_lazily(path, &threads, round);
     threads
+}
+
+/// The reader that goes by the index says the same.
+fn check_lazily(path: &Path, threads: &[Vec<(Sample, Vec<LocationId>)>], round: &str) {
+    let lazy = LazyTrace::open(path).unwrap_or_else(|error| panic!("{round}: lazily: {error}"));
+    assert!(!lazy.closed() && lazy.losses().is_empty(), "{round}: {:?}", lazy.losses());
+    let counts: Vec<u64> = lazy.threads().iter().map(|thread| thread.samples).collect();
+    let expected: Vec<u64> = threads.iter().map(|samples| samples.len() as u64).collect();
+    assert_eq!(counts, expected, "{round}: lazily");
+    let mut read = vec![Vec::new(); threads.len()];
+    let all = lazy.for_each_sample(&Window::default(), &mut |thread, sample, stack| {
+        read[thread.0 as usize].push((sample.clone(), stack.to_vec()));
+    });
+    all.unwrap_or_else(|error| panic!("{round}: lazily: {error}"));
+    assert!(read == threads, "{round}: other samples lazily");
 }
 
 /// The index is sound or torn at its end, and names no frame that is not there.

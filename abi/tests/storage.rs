@@ -42,6 +42,23 @@ fn equal_stacks_get_equal_ids_and_weights_add_up() {
 }
 
 #[test]
+fn new_traces_are_numbered_from_zero_on_in_each_instance() {
+    let parts = Parts::new(64, 4096, 4);
+    let table = parts.table();
+    for instance in [3, 4] {
+        table.reset(instance);
+        let high = u64::from(instance) << 32;
+        assert_eq!(table.put_with_id(&frames(&[9]), 0, 77), Put::New(77));
+        for number in 0..20 {
+            assert_eq!(table.put(&frames(&[number]), 1, 1), Put::New(high | number));
+        }
+        assert_eq!(table.put(&frames(&[5]), 1, 1), Put::Hit(high | 5));
+        assert_eq!(table.put(&frames(&[9]), 0, 1), Put::Hit(77));
+        assert_eq!(table.put(&frames(&[20]), 1, 1), Put::New(high | 20));
+    }
+}
+
+#[test]
 fn a_trace_without_room_is_dropped_and_its_sample_kept() {
     let parts = Parts::new(64, 16, 4);
     let table = parts.table();

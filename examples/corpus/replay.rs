@@ -3,8 +3,12 @@
 //! A lane is a thread of the long trace. It walks over the samples of all threads of its corpus, one
 //! thread after the other, again and again; lanes of one corpus start at times that are equally far
 //! apart, and stay so. The same samples come again only after as many others as the corpus has, which
-//! is more than fit into one frame of a trace: compression cannot profit from the replaying. Intervals,
-//! stacks and call-trace ids are the recorded ones; times and the ids' epochs go on.
+//! is more than fit into one frame of a trace: compression cannot profit from the replaying. Intervals
+//! and stacks are the recorded ones; times go on. Call traces are numbered as the recorder's storage does
+//! it: from 0 on in the order in which they are first seen in an epoch, which is a batch; that a sample
+//! has a trace of an earlier epoch is recorded.
+
+use std::collections::HashMap;
 
 use traceprof::trace::{
     self, LocationId, MappedModule, Method, Module, ModuleId, Thread, ThreadId, TraceError,
@@ -79,7 +83,7 @@ impl<'a> Source<'a> {
             // Threads do not tick at the same moment.
             let phase_ns = self.corpus.period_ns * number as u64 / count as u64;
             let time_ns = BEGIN_NS + phase_ns - past_ns;
-            Ok(Lane { source: self, thread, at, time_ns, epoch: 1, epoch_before: None })
+            Ok(Lane { source: self, thread, at, time_ns, newest_epoch: None })
         };
         (0..count).map(lane).collect()
     }
@@ -109,14 +113,35 @@ pub(crate) struct Taken<'a> {
     pub(crate) stack: &'a [LocationId],
 }
 
+/// Numbers call traces within their epochs.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    /// By epoch: numbers by stack, which is told by its place, and end reason.
+    epochs: HashMap<u64, HashMap<(*const LocationId, u16), u64>>,
+}
+
+impl Numbers {
+    /// Completes the ids of the samples of a batch, of all threads.
+    pub(crate) fn number(&mut self, batch: u64, samples: &mut [Taken<'_>]) {
+        // No older ones have been seen in recordings.
+        self.epochs.retain(|epoch, _| epoch + 64 > batch);
+        let mut order: Vec<&mut Taken<'_>> = samples.iter_mut().collect();
+        order.sort_by_key(|taken| taken.sample.time_ns);
+        for Taken { sample, stack, .. } in order {
+            let numbers = self.epochs.entry(sample.trace_id >> 32).or_default();
+            let next = numbers.len() as u64;
+            sample.trace_id |= *numbers.entry((stack.as_ptr(), sample.end_reason)).or_insert(next);
+        }
+    }
+}
+
 /// A thread of the long trace.
 pub(crate) struct Lane<'a> {
     source: &'a Source<'a>,
     thread: ThreadId,
     at: usize,
     time_ns: u64,
-    epoch: u32,
-    epoch_before: Option<u32>,
+    newest_epoch: Option<u32>,
 }
 
 impl<'a> Lane<'a> {
@@ -127,19 +152,18 @@ impl<'a> Lane<'a> {
         if time_ns >= BEGIN_NS + (batch + 1) * BATCH_NS {
             return None;
         }
-        // At the seams between threads epochs jump; there time goes on by one.
-        let change =
-            self.epoch_before.map_or(0, |before| i64::from(sample.epoch) - i64::from(before));
-        let change = if change.abs() > 64 { 1 } else { change };
-        self.epoch = (i64::from(self.epoch) + change).max(1) as u32;
-        self.epoch_before = Some(sample.epoch);
+        // At the seams between threads epochs jump.
+        let newest = self.newest_epoch.filter(|newest| newest.abs_diff(sample.epoch) <= 64);
+        let newest = newest.unwrap_or(sample.epoch).max(sample.epoch);
+        self.newest_epoch = Some(newest);
+        let age = u64::from(newest - sample.epoch).min(batch);
         self.time_ns = time_ns;
         self.at = (self.at + 1) % self.source.steps.len();
         let source = self.source;
         let stack = source.stack(sample.path);
         let sample = trace::Sample {
             time_ns,
-            trace_id: u64::from(self.epoch) << 32 | u64::from(sample.slot),
+            trace_id: (batch + 1 - age) << 32,
             weight: sample.weight,
             end_reason: sample.end_reason,
             flags: sample.flags,

@@ -40,6 +40,11 @@ pub enum TraceError {
         /// The data file has its end: it is complete in itself.
         closed: bool,
     },
+    /// The output is the input.
+    SameFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// The path names a device, a directory, a socket or a pipe.
     NotRegular {
         /// The path.
@@ -97,6 +102,7 @@ impl TraceError {
         match self {
             Self::Io { writing, .. } => *writing,
             Self::Exists { .. }
+            | Self::SameFile { .. }
             | Self::NotRegular { .. }
             | Self::Busy { .. }
             | Self::CutShort { .. } => true,
@@ -154,6 +160,9 @@ impl fmt::Display for TraceError {
                     path.display()
                 )
             }
+            Self::SameFile { path } => {
+                write!(f, "{} is what is being read; choose another name", path.display())
+            }
             Self::NotRegular { path } => {
                 write!(f, "{} is not a regular file; choose another name", path.display())
             }
@@ -196,6 +205,9 @@ fn write_advice(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
         }
         io::ErrorKind::FileTooLarge => {
             write!(f, "; raise the limit for files' sizes (`ulimit -f`), or record for less time")
+        }
+        _ if source.raw_os_error() == Some(libc::EIO) => {
+            write!(f, "; the system's log may say more; choose another place with --output")
         }
         _ => Ok(()),
     }

@@ -243,8 +243,9 @@ impl Forest {
             let Content::Call(call) = &mut self.nodes[*node as usize].content else { continue };
             (call.unfinished, call.end_lost) = (closing.unfinished, closing.end_lost);
             if call.samples == 0 {
-                // Our writer makes no call without a sample.
+                // Its samples are lost: no one shows it, nor the calls outside it at that time.
                 (call.first_ns, call.last_ns) = (now_ns, now_ns);
+                continue;
             }
             let (first_ns, last_ns, samples) = (call.first_ns, call.last_ns, call.samples);
             let parent = place.checked_sub(1).map(|place| closed[place]).or(outer);

@@ -322,7 +322,7 @@ impl Loading {
                 locations: neutrals.locations(budget)?,
                 mapped: neutrals.mapped()?,
                 call_traces: neutrals.call_traces()?,
-                metadata: neutrals.metadata(),
+                metadata: neutrals.take_metadata(),
                 threads,
                 closed: end.closed,
                 losses: Vec::new(),

@@ -75,6 +75,8 @@ pub(super) struct Merge {
     decoded_bytes: u64,
     checked: u64,
     seen_ns: u64,
+    lost_frames: u64,
+    mixed: bool,
     /// Losses up to the last one that thread-neutral objects are noted to be among.
     noted: u64,
 }
@@ -103,6 +105,8 @@ impl Merge {
             decoded_bytes: 0,
             checked: super::HEADER_BYTES as u64,
             seen_ns: 0,
+            lost_frames: 0,
+            mixed: false,
             noted: 0,
         }
     }
@@ -111,7 +115,10 @@ impl Merge {
     pub(super) fn frame(&mut self, frame: &FrameScan) -> Result<(), TraceError> {
         let header = &frame.header;
         self.first = self.first.or(Some(*header));
+        self.mixed |= frame.mixed;
         if frame.after_loss {
+            let expected = self.tables.frames.len() as u64 + self.lost_frames;
+            self.lost_frames += u64::from(header.sequence).saturating_sub(expected);
             self.losses += 1;
             let may_skip = loss::ids_in(header.offset - self.last_end);
             self.objects.iter_mut().for_each(|objects| objects.may_skip += may_skip);
@@ -155,7 +162,8 @@ impl Merge {
                 if skipped > objects.may_skip {
                     return Err("an object skips an id");
                 }
-                objects.may_skip = 0;
+                // What follows may have been lost too: an object with a known id is written again.
+                objects.may_skip -= skipped;
                 objects.lost.extend(count as u32..row.id);
                 objects.crcs.resize(row.id as usize, 0);
                 objects.crcs.push(row.crc);
@@ -263,6 +271,9 @@ impl Merge {
             bad: frames.bad().to_vec(),
             losses: self.known_losses,
             lost_samples: self.lost_samples,
+            lost_frames: self.lost_frames,
+            last_ns: self.seen_ns,
+            mixed: self.mixed,
             closed,
             samples: self.samples,
             threads: count,

@@ -65,6 +65,7 @@ mod object;
 mod options;
 mod output;
 mod pack;
+mod recover;
 mod resolve;
 mod sample;
 mod scan;
@@ -78,6 +79,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod verify;
 mod walk;
 mod window;
 mod writer;
@@ -94,7 +96,9 @@ pub use load::{LoadedTrace, load, load_from, load_within};
 pub use loss::{BadRange, Loss};
 pub use model::*;
 pub use options::{Compression, Durability, WriteMode, WriterOptions};
+pub use recover::{Recovered, recover};
 pub use thread::{Call, Node, ThreadTrace};
+pub use verify::{FileState, IndexState, Verification, verify};
 pub use writer::{TraceWriter, Written};
 
 /// First eight bytes of a data file.

@@ -110,7 +110,7 @@ pub struct MappedModule {
 pub struct Sample {
     /// CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
-    /// The storage's 64-bit call-trace id (epoch << 32 | slot); 1 is a dropped trace.
+    /// The storage's 64-bit call-trace id (epoch << 32 | number within the epoch); 1 is a dropped trace.
     pub trace_id: u64,
     /// Weight in sampling periods.
     pub weight: u32,

@@ -36,6 +36,12 @@ pub enum Durability {
 }
 
 /// How a trace is written.
+///
+/// A streaming writer takes at most three times [`buffer_bytes`](Self::buffer_bytes), and 4 KiB per
+/// living thread with 30 open calls (40 bytes per call more or less; measured are 2.5 KiB while
+/// nothing of the thread waits), whatever is written through it: 88 MiB for 10,000 threads. To this
+/// come tables of the distinct objects, and with [`Durability::Interval`] the index of the last
+/// 8 MiB. Collecting takes what [`Written::collected_bytes`](super::Written::collected_bytes) says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Replace files that exist.

@@ -57,11 +57,14 @@ pub(super) struct Contents {
     threads: u32,
     /// The next free id of METADATA.
     pub(super) metadata: u32,
+    /// Thread-neutral objects, each time they are written.
+    objects: u32,
 }
 
 impl Contents {
     fn add(&mut self, header: &FrameHeader, neutral: &[(Kind, u32, usize)]) {
         self.samples += u64::from(header.samples);
+        self.objects = self.objects.saturating_add(neutral.len() as u32);
         for (kind, id, _) in neutral {
             match kind {
                 Kind::Thread => self.threads = self.threads.max(id + 1),
@@ -71,11 +74,12 @@ impl Contents {
         }
     }
 
-    /// The end of a file that holds this.
-    fn end(self) -> Vec<u8> {
+    /// The end of a file that holds this and so many objects more.
+    fn end(self, objects: usize) -> Vec<u8> {
         let mut eof = vec![Kind::Eof as u8];
         put_u64(&mut eof, self.samples);
         put_u32(&mut eof, self.threads);
+        put_u32(&mut eof, self.objects.saturating_add(objects as u32));
         eof
     }
 }
@@ -208,7 +212,7 @@ impl Output {
     /// Writes the last frame and the ends of both files. Everything before must be written.
     pub(super) fn finish(&mut self) -> Result<(), TraceError> {
         self.check()?;
-        self.write_pending(NeutralBlock::default(), Some(self.contents.end()))?;
+        self.write_pending(NeutralBlock::default(), Some(self.contents.end(0)))?;
         self.end()
     }
 
@@ -239,11 +243,14 @@ impl Output {
             let (key, value) = (key.clone(), value.clone());
             neutral.push(&Neutral::Metadata { id, key, value });
         }
-        self.write_pending(neutral, Some(self.contents.end()))
+        let end = self.contents.end(neutral.cells(0).len());
+        self.write_pending(neutral, Some(end))
     }
 
     /// What follows the last frame.
     fn end(&mut self) -> Result<(), TraceError> {
+        // The index may have it.
+        self.data.release();
         if self.schedule.is_used() {
             self.sync()?;
         }

@@ -65,7 +65,8 @@ impl<T: PartialEq> Table<T> {
                 if skipped as u64 > self.may_skip {
                     return Err("an object skips an id");
                 }
-                self.may_skip = 0;
+                // What follows may have been lost too: an object with a known id is written again.
+                self.may_skip -= skipped as u64;
                 self.objects.resize_with(id as usize, || None);
                 self.objects.push(Some(object));
                 Ok(skipped as u64)
@@ -244,8 +245,17 @@ impl Neutrals {
         budget.take(made * size_of::<Option<Neutral>>() as u64)
     }
 
-    pub(super) fn metadata(&mut self) -> Metadata {
+    pub(super) fn take_metadata(&mut self) -> Metadata {
         std::mem::take(&mut self.metadata)
+    }
+
+    pub(super) fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The ids of the call traces, in the order in which they were written.
+    pub(super) fn trace_ids(&self) -> impl Iterator<Item = u64> {
+        self.traces.there().map(|(trace_id, ..)| *trace_id)
     }
 
     pub(super) fn modules(&self, budget: &mut Budget) -> Checked<Vec<Module>> {

@@ -3,7 +3,7 @@
 use super::Sample;
 use super::checkpoint::Checkpoint;
 use super::object::SampleFields;
-use super::stacks::Stacks;
+use super::stacks::{Stacks, epoch_of};
 
 /// The values of the last sample in the block that the next one is relative to. A block begins with
 /// the default.
@@ -33,17 +33,17 @@ impl Context {
         outer: usize,
     ) -> SampleFields {
         let changed = |new: u64, old: u64| (new != old).then_some(new);
-        let half = |word: u64| word as u32;
         let changed_half = |new: u32, old: u32| (new != old).then_some(new);
         let mut tags = [None; 10];
         for (place, tag) in tags.iter_mut().enumerate() {
             *tag = changed_half(sample.tags[place], self.tags[place]);
         }
         let slot = self.encode_slot(sample.trace_id, state);
+        let (epoch, before) = (epoch_of(sample.trace_id), epoch_of(self.trace_id));
         let fields = SampleFields {
             time: sample.time_ns.wrapping_sub(self.due_ns(state, tick_ns)) as i64,
             slot,
-            epoch: changed_half(half(sample.trace_id >> 32), half(self.trace_id >> 32)),
+            epoch: changed_half(zigzag(epoch.wrapping_sub(before)), 0),
             weight: changed_half(sample.weight, 1),
             end_reason: (sample.end_reason != 0).then_some(sample.end_reason),
             flags: changed_half(sample.flags, 0),
@@ -67,7 +67,8 @@ impl Context {
         tick_ns: u64,
     ) -> Option<Sample> {
         let time_ns = self.due_ns(state, tick_ns).wrapping_add(fields.time as u64);
-        let epoch = fields.epoch.unwrap_or((self.trace_id >> 32) as u32);
+        let difference = fields.epoch.map_or(0, unzigzag);
+        let epoch = epoch_of(self.trace_id).wrapping_add(difference);
         let trace_id = self.decode_slot(fields.slot, epoch, state);
         let mut tags = self.tags;
         for (tag, new) in tags.iter_mut().zip(fields.tags.unwrap_or_default()) {
@@ -96,7 +97,7 @@ impl Context {
 
     /// The slot field of a sample with this id.
     fn encode_slot(&mut self, trace_id: u64, state: &Checkpoint) -> Option<u32> {
-        let (epoch, slot) = ((trace_id >> 32) as u32, trace_id as u32);
+        let (epoch, slot) = (epoch_of(trace_id), trace_id as u32);
         if epoch == 0 {
             return (slot != 0).then_some(zigzag(slot));
         }

@@ -59,7 +59,8 @@ impl Stacks {
     }
 }
 
-fn epoch_of(id: u64) -> u32 {
+/// The upper half of a trace id.
+pub(super) fn epoch_of(id: u64) -> u32 {
     (id >> 32) as u32
 }
 

@@ -150,18 +150,24 @@ impl Stream {
         let going_on = if proven { infer::continuing(open, stack, sites) } else { 0 };
         self.close(outer + going_on, false);
         for (depth, new) in stack[..going_on].iter().enumerate() {
-            let old = std::mem::replace(&mut self.state.locations[outer + depth], *new);
-            if old != *new {
-                let location = new.0;
-                self.point(match (going_on - 1 - depth) as u32 {
-                    0 => Point::Site { location },
-                    up => Point::OuterSite { up, location },
-                });
+            if self.state.locations[outer + depth] != *new {
+                self.move_call(outer + depth, *new);
             }
         }
         for location in &stack[going_on..] {
             self.open_call(*location);
         }
+    }
+
+    /// Moves the open call at `place`, counted from the root, to another location of its method.
+    pub(super) fn move_call(&mut self, place: usize, location: LocationId) {
+        let up = (self.state.depth() - 1 - place) as u32;
+        self.state.locations[place] = location;
+        let location = location.0;
+        self.point(match up {
+            0 => Point::Site { location },
+            up => Point::OuterSite { up, location },
+        });
     }
 
     /// Opens a call inside the innermost one.

@@ -5,6 +5,8 @@
 //!   many there are; beyond that every block is ended.
 //! - Times of a thread never go back: an earlier one is raised to the last and counted.
 
+mod copy;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -153,6 +153,11 @@ impl Recorder {
         Self { child: Some(child), trace: Some(trace) }
     }
 
+    /// The trace that is being recorded.
+    pub(crate) fn trace(&self) -> &Trace {
+        self.trace.as_ref().expect("taken only at the end")
+    }
+
     fn child(&mut self) -> &mut Child {
         self.child.as_mut().expect("not yet waited for")
     }

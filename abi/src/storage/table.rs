@@ -3,6 +3,8 @@
 //! # Invariants
 //! - A slot word is 0 or names a complete entry: the entry's words are stored before the one
 //!   compare-and-swap that publishes it, and never change afterwards (but for the weight).
+//! - Ids of new traces count up from 0 within an instance, so that a file that holds them in that order
+//!   need not name them; nothing finds a trace by its id.
 //! - Equal means equal frame by frame; the hash only finds candidates.
 //! - The reader checks every offset against the arena's length: the target may have written it.
 
@@ -51,6 +53,8 @@ pub struct TableHeader {
     pub log_limit: AtomicU64,
     /// Traces published.
     pub traces: AtomicU64,
+    /// Numbers given to new traces: the lower halves of their ids.
+    pub numbers: AtomicU64,
 }
 
 /// What `put` did.
@@ -103,14 +107,18 @@ pub struct TraceTable<'a> {
 impl<'a> TraceTable<'a> {
     /// Finds or inserts a trace. Wait-free but for the bounded probing.
     pub fn put(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> Put {
-        // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
-        let instance = self.header.instance.load(Ordering::Relaxed) << 32;
-        self.insert(frames, flags, weight, |slot| instance | slot as u64)
+        self.insert(frames, flags, weight, || {
+            // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
+            let instance = self.header.instance.load(Ordering::Relaxed) << 32;
+            // Relaxed: numbers must only differ, and no two additions to one word give the same; the
+            // entry is what publishes it. Who loses the race for a slot wastes one.
+            instance | self.header.numbers.fetch_add(1, Ordering::Relaxed)
+        })
     }
 
     /// Inserts a preserved trace under the id it had before. Only the recorder calls it.
     pub fn put_with_id(&self, frames: &[AtomicU64], flags: u32, id: u64) -> Put {
-        self.insert(frames, flags, 0, |_| id)
+        self.insert(frames, flags, 0, || id)
     }
 
     fn insert(
@@ -118,7 +126,7 @@ impl<'a> TraceTable<'a> {
         frames: &[AtomicU64],
         flags: u32,
         weight: u32,
-        id: impl Fn(usize) -> u64,
+        new_id: impl Fn() -> u64,
     ) -> Put {
         let hash = hash(frames, flags);
         let mask = self.slots.len().wrapping_sub(1);
@@ -129,16 +137,16 @@ impl<'a> TraceTable<'a> {
             // Acquire: pairs with the Release of the publishing swap; the entry is whole.
             let mut word = place.load(Ordering::Acquire);
             if word == 0 {
-                let offset = match written {
-                    Some(offset) => offset,
+                let (offset, id) = match written {
+                    Some(written) => written,
                     None => match self.write(frames, flags, weight, hash) {
-                        Some(offset) => *written.insert(offset),
+                        Some(offset) => *written.insert((offset, new_id())),
                         None => return Put::Dropped,
                     },
                 };
                 if let Some(entry) = self.arena.get(offset) {
                     // Relaxed: published by the swap below.
-                    entry.store(id(slot), Ordering::Relaxed);
+                    entry.store(id, Ordering::Relaxed);
                 }
                 let claim = hash >> 32 << 32 | (offset as u64 + 1);
                 // Release: makes the entry visible with its slot; pairs with the Acquire above.
@@ -147,7 +155,7 @@ impl<'a> TraceTable<'a> {
                     Ok(_) => {
                         // Relaxed: a count.
                         self.header.traces.fetch_add(1, Ordering::Relaxed);
-                        return Put::New(id(slot));
+                        return Put::New(id);
                     }
                     Err(winner) => word = winner,
                 }
@@ -270,6 +278,7 @@ impl<'a> TraceTable<'a> {
         self.header.arena_used.store(0, Ordering::Relaxed);
         self.header.log_used.store(0, Ordering::Relaxed);
         self.header.traces.store(0, Ordering::Relaxed);
+        self.header.numbers.store(0, Ordering::Relaxed);
         self.header.instance.store(u64::from(instance), Ordering::Relaxed);
     }
 }

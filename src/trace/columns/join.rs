@@ -2,7 +2,7 @@
 
 use super::super::bytes::{Malformed, Parsed};
 use super::{CALL, COLUMNS, FOOTER, GAP, OUTER_SITE, SAMPLE, SITE};
-use super::{SLACK, presence, shape, varint_bytes};
+use super::{ENDS, SLACK, bytes_to, presence, shape, varint_bytes};
 
 const BAD: Malformed = Malformed { at: 0, what: "columns do not fit together" };
 
@@ -52,9 +52,7 @@ fn step(from: &mut [Column<'_>; COLUMNS], to: &mut Output, before: &mut u64) -> 
     if shape & shape::SITE != 0 {
         to.object(SITE, locations)?;
     }
-    for _ in 0..opened.value()? {
-        to.object(CALL, locations)?;
-    }
+    to.objects(CALL, locations, opened.value()?)?;
     if shape & (shape::OTHERS | shape::END) == 0 {
         if shape & shape::PRESENCE != 0 {
             *before = rest.value()?;
@@ -143,6 +141,33 @@ impl Output {
         }
         self.put(kind.into(), 1)?;
         self.varint(from)
+    }
+
+    /// Does so again and again: most of a payload. Two at a time, because where a varint lies depends
+    /// on the length of the one before it, which takes longer than the copying.
+    #[inline(always)]
+    fn objects(&mut self, kind: u8, from: &mut Column<'_>, count: u64) -> Option<()> {
+        let mut left = count;
+        while left > 1 {
+            let word = from.word()?;
+            let ends = !word & ENDS;
+            let second = ends & ends.wrapping_sub(1);
+            if second == 0 {
+                self.object(kind, from)?;
+                left -= 1;
+                continue;
+            }
+            // Both end within the eight bytes, so that the first has at most seven.
+            let (first, both) = (bytes_to(ends), bytes_to(second));
+            let to: &mut [u8; 16] = self.bytes.get_mut(self.at..)?.first_chunk_mut()?;
+            let (kind, behind) = (u64::from(kind), word >> (8 * first));
+            to[..8].copy_from_slice(&(word << 8 | kind).to_le_bytes());
+            to[first + 1..first + 9].copy_from_slice(&(behind << 8 | kind).to_le_bytes());
+            from.at += both;
+            self.at += both + 2;
+            left -= 2;
+        }
+        if left == 1 { self.object(kind, from) } else { Some(()) }
     }
 
     /// Copies a varint.

@@ -69,10 +69,19 @@ const OUTER_SITE: u8 = Kind::OuterSite as u8;
 const SAMPLE: u8 = Kind::Sample as u8;
 const GAP: u8 = Kind::Gap as u8;
 
+/// The bits that are clear in the last byte of a varint, in eight bytes.
+const ENDS: u64 = 0x8080_8080_8080_8080;
+
+/// Bytes up to the lowest one of `ends` that is set, which is there.
+#[inline(always)]
+fn bytes_to(ends: u64) -> usize {
+    ends.trailing_zeros() as usize / 8 + 1
+}
+
 /// Bytes of a varint of at most eight bytes; its first eight are given, the first of them lowest. 0 if
 /// it is longer.
 #[inline(always)]
 fn varint_bytes(word: u64) -> usize {
-    let ends = !word & 0x8080_8080_8080_8080;
-    if ends == 0 { 0 } else { ends.trailing_zeros() as usize / 8 + 1 }
+    let ends = !word & ENDS;
+    if ends == 0 { 0 } else { bytes_to(ends) }
 }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use super::ThreadSummary;
 use super::fault::{Fault, Found};
 use super::source::{Directory, Source};
-use crate::trace::checkpoint::BlockEntry;
+use crate::trace::bytes::Cursor;
+use crate::trace::checkpoint::{BlockEntry, Checkpoint};
 use crate::trace::index::Index;
+use crate::trace::index::tables::NEUTRAL_KINDS;
+use crate::trace::object::Record;
 use crate::trace::{Loss, SIDE, Thread, ThreadId};
 
 /// What lookups go to.
@@ -104,7 +107,36 @@ impl Reading {
     /// All threads and how much there is of them.
     pub(super) fn summaries(&self) -> Found<Vec<ThreadSummary>> {
         let threads = self.threads()?.into_iter().enumerate();
-        threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect()
+        let summaries: Found<Vec<_>> =
+            threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect();
+        let summaries = summaries?;
+        if self.closed && self.losses.is_empty() {
+            self.check_end(&summaries)?;
+        }
+        Ok(summaries)
+    }
+
+    /// Compares what the index knows with what the end of the data says there is.
+    fn check_end(&self, summaries: &[ThreadSummary]) -> Found<()> {
+        let last = self.index.last_frame()?.ok_or(Fault::Index("the index has no frames"))?;
+        let directory = self.source.directory(last.offset)?;
+        let blocks = directory.blocks.last();
+        let end = blocks.map_or(0, |(at, entry)| at + entry.bytes as usize);
+        if end >= directory.header.payload_bytes() {
+            return Err(Fault::Index("the last frame has no end"));
+        }
+        let (bytes, base) = self.source.payload(&directory, end)?;
+        let mut cursor = Cursor::new(&bytes);
+        cursor.skip_to(end - base);
+        let Ok(Record::Eof { samples, threads, objects }) = Record::decode(&mut cursor) else {
+            return Err(Fault::Index("the last frame has no end"));
+        };
+        let found: u64 = summaries.iter().map(|summary| summary.samples).sum();
+        let cells: u64 = NEUTRAL_KINDS.iter().map(|kind| self.index.neutral_rows(*kind)).sum();
+        if (found, summaries.len(), cells) == (samples, threads as usize, objects.into()) {
+            return Ok(());
+        }
+        Err(Fault::Index("the index does not have all that the data has"))
     }
 
     fn summary(&self, id: ThreadId, thread: Thread) -> Found<ThreadSummary> {
@@ -122,12 +154,17 @@ impl Reading {
 
     /// Samples and times of a stream; `None` if it has no samples.
     fn extent(&self, stream: u32) -> Found<Option<Extent>> {
+        self.check_stream(stream)?;
         let count = self.index.block_count(stream)?;
         let mut first = None;
         for number in 0..count {
-            let row = self.index.block(stream, number)?;
-            if row.samples > 0 {
-                first = Some(row.first_ns);
+            let block = self.block(stream, number)?;
+            let entry = block.entry()?;
+            if number == 0 && entry.begin != Checkpoint::default() && self.losses.is_empty() {
+                return Err(Fault::Index("a thread does not begin where it should"));
+            }
+            if entry.samples > 0 {
+                first = Some(entry.first_ns);
                 break;
             }
         }

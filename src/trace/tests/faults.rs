@@ -197,7 +197,11 @@ fn a_disk_that_is_full_at_any_byte_keeps_what_fitted_and_has_its_end() {
             let reserve = 1000;
             let disk = Disk { room: room + reserve, reserve, full, ..Disk::default() };
             let outcome = run(disk, options(Durability::Interval)).unwrap();
-            let error = outcome.result.as_ref().unwrap_err();
+            let Err(error) = &outcome.result else {
+                // The end of the index had what the end of the data did not need.
+                assert!(room + reserve >= total, "room {room}: nothing failed");
+                continue;
+            };
             assert!(error.is_output_error());
             let TraceError::CutShort { source, kept, lost_samples, closed, path } = error else {
                 panic!("{error}")
@@ -230,7 +234,7 @@ fn a_disk_that_is_full_at_any_byte_keeps_what_fitted_and_has_its_end() {
             seen.insert(kept.samples);
         }
     }
-    assert!(closed_short > 1000 && seen.len() > 8, "{closed_short} {seen:?}");
+    assert!(closed_short > 1000 && seen.len() as u64 == ROUNDS + 1, "{closed_short} {seen:?}");
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn a_failed_sync_is_final_and_what_was_synced_before_stays() {
     for durability in [Durability::Interval, Durability::Frame] {
         let good = run(roomy(), options(durability)).unwrap();
         let syncs = good.disk.lock().unwrap().syncs;
-        let least = if durability == Durability::Frame { ROUNDS as u32 } else { 3 };
+        let least = if durability == Durability::Frame { ROUNDS as u32 } else { 2 };
         assert!(syncs > least && good.result.is_ok(), "{syncs}");
         for bad in 0..syncs {
             let disk = Disk { bad_sync: Some(bad), ..roomy() };

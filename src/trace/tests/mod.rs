@@ -6,6 +6,7 @@ mod faults;
 mod format;
 mod indices;
 mod lazy;
+mod recover;
 mod roundtrip;
 mod scan;
 mod size;
