@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod faults;
 mod format;
+mod heap;
 mod indices;
 mod lazy;
 mod recover;
