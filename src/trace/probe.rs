@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use super::checkpoint::{BlockEntry, Ends};
 use super::frame::{Codec, FrameHeader, LAST, Section};
 use super::frames::Frames;
+use super::index::{self, CELL_BYTES};
+use super::kind::Kind;
+use super::output::Identity;
 use super::scan::{Scan, scan_frames};
 use super::{
     DATA_MAGIC, INDEX_MAGIC, LazyTrace, LoadLimits, LoadedTrace, ThreadId, TraceError, Window,
-    file_header, index, load_within, output,
+    file_header, load_within, output,
 };
 
 /// What a file of a few kilobytes may take.
@@ -28,23 +31,47 @@ pub fn block(bytes: &[u8]) {
     agree(&put_right(bytes));
 }
 
-/// An index file beside a data file that is right: what it says is either refused or right.
+/// The cells of an index file beside a data file that is right. With an odd first byte they are put
+/// into a group of a journal with everything else right, else they are the file behind its identity.
 pub fn index(bytes: &[u8]) {
     let Ok(place) = Place::new() else { return };
     let path = place.0.join("data");
     let data = put_right(SMALL);
-    let header = file_header(INDEX_MAGIC);
-    let identity = data.get(20..62).unwrap_or_default();
-    // Half of the inputs have an identity that may be right.
-    let index = match bytes.split_first() {
-        Some((0..0x80, rest)) => [&header[..], rest].concat(),
-        _ => [&header[..], identity, bytes].concat(),
+    let Ok(mut frames) = Frames::new(&data[..], &path) else { return };
+    let Ok(Some(first)) = frames.next_frame() else { return };
+    let identity = Identity { salt: first.header.salt, uuid: 0 };
+    let mut file = file_header(INDEX_MAGIC).to_vec();
+    let cells = index::identity(identity, first.header.crc(), None);
+    cells.iter().for_each(|cell| cell.encode(&mut file));
+    let (sealed, rest) = match bytes.split_first() {
+        Some((first, rest)) => (first % 2 == 1, rest),
+        None => (false, bytes),
     };
-    let written =
-        std::fs::write(&path, &data).and_then(|()| std::fs::write(index::index_path(&path), index));
-    if written.is_ok() {
-        compare_lazy(&path, &data);
+    let cells = &rest[..rest.len() / CELL_BYTES * CELL_BYTES];
+    if sealed {
+        file.extend_from_slice(&sealed_group(first.header.offset, cells));
+    } else {
+        file.extend_from_slice(rest);
     }
+    let written =
+        std::fs::write(&path, &data).and_then(|()| std::fs::write(index::index_path(&path), file));
+    if written.is_ok() {
+        // What has its checksums right may lie; then it is only asked not to do harm.
+        read_lazily(&path, if sealed { None } else { agree(&data) });
+    }
+}
+
+/// A GROUP cell with the right checksum before cells as they are.
+fn sealed_group(frame_offset: u64, cells: &[u8]) -> Vec<u8> {
+    let head = |crc: u32| {
+        let count = (cells.len() / CELL_BYTES) as u64;
+        let mut head = Vec::new();
+        let kind = Kind::Group;
+        index::Cell { kind, id: crc, start: frame_offset, end: count }.encode(&mut head);
+        head
+    };
+    let crc = crc32fast::hash(&[&head(0), cells].concat());
+    [&head(crc), cells].concat()
 }
 
 /// The content of frames, as for [`block`], read piece by piece.
@@ -53,7 +80,7 @@ pub fn lazy(bytes: &[u8]) {
     let path = place.0.join("data");
     let data = put_right(bytes);
     if std::fs::write(&path, &data).is_ok() {
-        compare_lazy(&path, &data);
+        read_lazily(&path, agree(&data));
     }
 }
 
@@ -77,15 +104,8 @@ impl Drop for Place {
     }
 }
 
-/// A frame of one thread and two samples.
-const SMALL: &[u8] = &[
-    60, 14, // lengths
-    1, 0, 0, 0, 0, 0, 1, b'm', // STRING
-    3, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, // METHOD
-    7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, // THREAD
-    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, // its end, not whole
-    20, 0, 10, 20, 0, 12, 22, 3, 23, 9, 20, 0, 2, 20, // points, the last cut off
-];
+/// The content of a frame of one thread.
+const SMALL: &[u8] = include_bytes!("../../tests/fuzz/corpus/block/one-frame");
 
 /// Puts directories, checksums and headers around contents.
 pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
@@ -178,9 +198,8 @@ fn agree(file: &[u8]) -> Option<(LoadedTrace, Scan)> {
     }
 }
 
-/// A lazy reader of the file at `path` finds the samples that the eager one finds.
-fn compare_lazy(path: &Path, data: &[u8]) {
-    let loaded = agree(data);
+/// A lazy reader of the file at `path` finds the samples that the eager one found.
+fn read_lazily(path: &Path, loaded: Option<(LoadedTrace, Scan)>) {
     let Ok(trace) = LazyTrace::open(path) else { return };
     let mut counts = vec![0; trace.threads().len()];
     let window = Window::default();

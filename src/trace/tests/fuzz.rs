@@ -108,11 +108,13 @@ fn seeds_of_the_corpora() {
         put(target, "cut-off", &second[..second.len() / 2]);
     }
     for (name, compress) in [("plain", Compression::None), ("zstd", Compression::Zstd(3))] {
-        let (data, index, ends) = small_trace(compress);
+        let (data, journal, ends) = small_trace(compress);
         put("frame", name, &data[HEADER_BYTES..]);
         put("frame", &format!("{name}-cut-off"), &data[HEADER_BYTES..ends[1].0 - 9]);
-        put("index", name, &index[HEADER_BYTES..]);
-        put("index", &format!("{name}-cut-off"), &index[HEADER_BYTES..200]);
+        let cells = &journal[HEADER_BYTES + 2 * index::CELL_BYTES..];
+        put("index", &format!("{name}-journal"), &[&[0], cells].concat());
+        // What follows the GROUP of the first frame.
+        put("index", &format!("{name}-cells"), &[&[1], &cells[index::CELL_BYTES..800]].concat());
     }
     put("frame", "content", &probe::put_right(&second)[HEADER_BYTES..]);
 }
