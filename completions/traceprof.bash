@@ -31,6 +31,9 @@ _traceprof() {
             traceprof,record)
                 cmd="traceprof__subcmd__record"
                 ;;
+            traceprof,reindex)
+                cmd="traceprof__subcmd__reindex"
+                ;;
             *)
                 ;;
         esac
@@ -38,7 +41,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record print dump export completions"
+            opts="-h -V --help --version record print dump export reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -80,7 +83,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -h --format --output --threads --force --help"
+            opts="-f -o -t -h --format --output --threads --thread --from --to --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -102,6 +105,18 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --thread)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -110,12 +125,24 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -o -h --verbose --min-percent --depth --output --force --help"
+            opts="-v -o -h --verbose --timeline --follow --thread --from --to --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --thread)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --min-percent)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -140,7 +167,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -d -o -F -q -h --pid --duration --output --freq --force --quiet --allow-seccomp --no-kernel --fail-under --help"
+            opts="-p -d -o -F -q -h --pid --duration --output --freq --force --quiet --allow-seccomp --no-kernel --fail-under --collect --no-trace-ids --call-traces --compress --durability --block-size --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -182,6 +209,32 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --compress)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --durability)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --block-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__reindex)
+            opts="-h --full --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

@@ -30,28 +30,45 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Rec
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "reindex" -d 'Write the index of a trace anew'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durability -d 'When to force the trace to the disk: none, interval (about every second), or frame (always)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter may kill it for a system call that is made in it'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l timeline -d 'Print calls in the order of their times'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded (default: by the extension of the output, .folded or .collapsed)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand reindex" -l full -d 'List every call, not only those that are longer than a block'
+complete -c traceprof -n "__fish_traceprof_using_subcommand reindex" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'

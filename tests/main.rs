@@ -3,15 +3,20 @@
 
 mod agent_image; // what the image must not contain
 mod baseline; // the targets without any recorder
+mod budget; // the memory of a writer
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod docs; // manual pages and completions against the command line
 mod errors; // messages and codes
+mod follow; // traces that are still being written
 mod harm; // what a target must never notice
+mod kill; // a recorder that is killed at any moment
+mod output; // disks that are full, limits, two recorders with one file
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
 mod stop; // signals, exits, second thoughts
 mod tidy; // the house rules
+mod timeline; // calls in the order of their times, as whole texts
 mod views; // the views as whole texts, from profiles made by hand

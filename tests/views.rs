@@ -5,7 +5,7 @@ use traceprof::trace::{
 };
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{Limits, Profile, ThreadGrower};
+use traceprof::view::{Limits, Profile, Recording, ThreadGrower};
 
 use crate::snapshot;
 
@@ -25,14 +25,14 @@ impl Maker {
         let module = |path: &str| Module { path: path.to_owned(), build_id: vec![1] };
         let profile = Profile {
             modules: vec![module("/usr/bin/demo"), module("/usr/lib/libc.so.6")],
-            closed: true,
+            recording: Recording { closed: true, ..Recording::default() },
             ..Profile::default()
         };
         Self { profile, time_ns: 1_000_000_000 }
     }
 
     fn metadata(mut self, key: &str, value: Value) -> Self {
-        self.profile.metadata.insert(key.to_owned(), value);
+        self.profile.recording.metadata.insert(key.to_owned(), value);
         self
     }
 
@@ -202,8 +202,8 @@ fn names_from_the_target_cannot_move_the_cursor_or_break_a_line() {
     let mut profile = Maker::new().thread(1, "\u{1b}[2Jx\ny", &[("a b", 1, ROOT)]).profile;
     profile.methods[1].name = "f\r\n\u{202e};9 1".to_owned();
     profile.modules[0].path = "/x/\u{7}bell".to_owned();
-    profile.metadata.insert("host".to_owned(), Value::Text("h\n\u{9b}".to_owned()));
-    profile.notices.push("odd\u{0}".to_owned());
+    profile.recording.metadata.insert("host".to_owned(), Value::Text("h\n\u{9b}".to_owned()));
+    profile.recording.window = Some("odd\u{0}".to_owned());
     for text in [print(&profile, false, 0.0, None), print(&profile, true, 0.0, None)] {
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         assert!(text.contains("f\\r\\n\\u{202e};9 1"), "{text}");

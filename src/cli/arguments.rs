@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::exit::ExitCode;
-use super::values::{Percent, Rate, RecordingTime};
+use super::values::{BlockSize, Compress, Durable, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
+use crate::view::{Moment, Selection};
 
 /// Attach sampling profiler for Linux
 ///
@@ -41,6 +42,17 @@ pub enum Action {
     /// all that it called, `self` those in the call alone; the percentages `total %` and `self %` are
     /// of the thread, `all %` is of the trace. What is left out is always summed up in a line of its
     /// own. `[truncated]` stands for the callers of a stack that could not be followed to its root.
+    ///
+    /// With --timeline the calls of each thread are listed in the order of their times instead. A
+    /// call goes on as long as consecutive samples show it; `~` marks the time between the first and
+    /// the last of them, one sampling period included. `... <N unloaded children>` stands for calls
+    /// that are too light, too deep or outside of the times asked for, `... <N samples in self>` for
+    /// samples taken in the call itself, `... <gap>` for a time of which nothing is known. A call
+    /// that was not seen to end is `<unfinished>`.
+    ///
+    /// With --follow, what is added to the trace is printed until the recording ends: the samples
+    /// of each new window of time on their own. The exit code is then 0 if the recording ended
+    /// well, and 8 if its recorder is gone without closing the trace.
     Print(PrintArguments),
     /// List everything a trace holds, one object a line
     ///
@@ -52,6 +64,11 @@ pub enum Action {
     /// The format `folded` has a line `root;caller;leaf COUNT` per stack, as flame graph tools read
     /// it; counts are sampling periods. A `;` in a name becomes `:`.
     Export(ExportArguments),
+    /// Write the index of a trace anew
+    ///
+    /// The index only makes reading faster. Without one, or with one that does not fit, a trace is
+    /// read all the same, after its index was made in memory.
+    Reindex(ReindexArguments),
     /// Print the completion script for a shell
     ///
     /// The script goes where the shell looks for it; bash, for example, reads
@@ -105,6 +122,40 @@ pub struct RecordArguments {
     #[arg(long, value_name = "PERCENT")]
     pub fail_under: Option<Percent>,
 
+    /// Keep all samples in memory and write them at the end, each thread's in one piece
+    ///
+    /// Memory grows with the number of samples, and all is lost if the recorder is killed; the
+    /// closing report says how much it was. Without this, memory is bounded and others can read the
+    /// trace while it is written.
+    #[arg(long)]
+    pub collect: bool,
+
+    /// Leave out the storage's id of each sample's call trace
+    #[arg(long)]
+    pub no_trace_ids: bool,
+
+    /// Also write each call trace as an object, to look up by its id
+    #[arg(long)]
+    pub call_traces: bool,
+
+    /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
+    ///
+    /// fast is zstd:1, zstd is zstd:3. Without compression the offsets in the index are those in
+    /// the file.
+    #[arg(long, value_name = "METHOD", default_value = "zstd")]
+    pub compress: Compress,
+
+    /// When to force the trace to the disk: none, interval (about every second), or frame (always)
+    ///
+    /// This is about a crash of the machine; of what has been written nothing is lost if only the
+    /// recorder is killed.
+    #[arg(long, value_name = "WHEN", default_value = "interval")]
+    pub durability: Durable,
+
+    /// Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M
+    #[arg(long, value_name = "BYTES", default_value = "64K")]
+    pub block_size: BlockSize,
+
     /// Program to start and record, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -117,10 +168,26 @@ pub struct PrintArguments {
     pub file: PathBuf,
 
     /// Say for every call where it is: file and line, or module and offset
+    ///
+    /// With --timeline also every sample: when it was taken, its weight, and what else is known.
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Print calls in the order of their times
+    #[arg(long)]
+    pub timeline: bool,
+
+    /// Go on with what is added to the trace, until its recording ends
+    #[arg(long, conflicts_with = "output")]
+    pub follow: bool,
+
+    /// What of the trace is looked at.
+    #[command(flatten)]
+    pub selection: SelectionArguments,
+
     /// Sum up calls and threads below this share; 0 shows everything
+    ///
+    /// Calls are measured against their thread, threads against what is printed of the trace.
     #[arg(long, value_name = "PERCENT", default_value = "0.5")]
     pub min_percent: Percent,
 
@@ -166,9 +233,47 @@ pub struct ExportArguments {
     #[arg(short, long)]
     pub threads: bool,
 
+    /// What of the trace is looked at.
+    #[command(flatten)]
+    pub selection: SelectionArguments,
+
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
+}
+
+/// What of a trace is looked at.
+#[derive(Debug, Args)]
+pub struct SelectionArguments {
+    /// Look at this thread only; repeatable, and `*` in a name stands for any text
+    #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub thread: Vec<String>,
+
+    /// Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<Moment>,
+
+    /// Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<Moment>,
+}
+
+impl From<SelectionArguments> for Selection {
+    fn from(arguments: SelectionArguments) -> Self {
+        let SelectionArguments { thread, from, to } = arguments;
+        Self { threads: thread, from, to }
+    }
+}
+
+/// Arguments of `reindex`.
+#[derive(Debug, Args)]
+pub struct ReindexArguments {
+    /// Trace file to index; its index is FILE.idx
+    pub file: PathBuf,
+
+    /// List every call, not only those that are longer than a block
+    #[arg(long)]
+    pub full: bool,
 }
 
 /// Arguments of `completions`.
@@ -201,7 +306,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub const EXAMPLES: [Example; 11] = [
+pub const EXAMPLES: [Example; 16] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -225,6 +330,17 @@ pub const EXAMPLES: [Example; 11] = [
     example("print", "Print the call trees", "traceprof print out.trace"),
     example("print", "The same with file and line", "traceprof print --verbose out.trace"),
     example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
+    example(
+        "print",
+        "The second half of two threads",
+        "traceprof print --thread 4712 --thread 'pool-*' --from 50% out.trace",
+    ),
+    example(
+        "print",
+        "The calls of half a second in the order of their times, with every sample",
+        "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
+    ),
+    example("print", "Watch a recording", "traceprof print --follow out.trace"),
     example("dump", "List the objects of a trace", "traceprof dump out.trace"),
     example("dump", "The same for a script", "traceprof dump --json out.trace"),
     example(
@@ -232,6 +348,12 @@ pub const EXAMPLES: [Example; 11] = [
         "Write folded stacks to a file",
         "traceprof export out.trace --format folded --output out.folded",
     ),
+    example(
+        "export",
+        "The same of the first ten seconds",
+        "traceprof export out.trace --to 10s --output begin.folded",
+    ),
+    example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
     example("completions", "Print the completion script for bash", "traceprof completions bash"),
 ];
 
@@ -240,7 +362,7 @@ pub fn definition() -> clap::Command {
     let mut definition = Arguments::command()
         .after_help(with_examples(&["record", "print"]))
         .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
-    for action in ["record", "print", "dump", "export", "completions"] {
+    for action in ["record", "print", "dump", "export", "reindex", "completions"] {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
             let long = format!("{examples}\n\n{}", exit_codes());
@@ -261,7 +383,7 @@ fn with_examples(actions: &[&str]) -> String {
 fn exit_codes() -> String {
     let mut text = String::from("Exit codes:");
     for code in ExitCode::ALL {
-        text.push_str(&format!("\n  {}  {}", code.number(), code.meaning()));
+        text.push_str(&format!("\n  {:2}  {}", code.number(), code.meaning()));
     }
     text
 }

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use super::arguments::DumpArguments;
-use super::exit::{ExitCode, Failure};
-use super::output::{Destination, unwritable};
-use crate::view::dump::{self, DumpError, Form};
+use super::exit::Failure;
+use super::output::Destination;
+use crate::view::dump::{self, Form};
 use crate::view::escape::escaped;
 
 /// Lists the trace.
@@ -13,10 +13,7 @@ pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {
     let form = if arguments.json { Form::Json } else { Form::Text };
     let mut indexed = true;
     Destination::Standard.write(|out| {
-        indexed = dump::write(&arguments.file, form, out).map_err(|error| match error {
-            DumpError::Trace(error) => Failure::new(ExitCode::Failure, error),
-            DumpError::Output(error) => unwritable(error),
-        })?;
+        indexed = dump::write(&arguments.file, form, out).map_err(Failure::of_view)?;
         Ok(())
     })?;
     if !indexed {

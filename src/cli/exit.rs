@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::trace::TraceError;
+use crate::view::ViewError;
 use crate::view::escape::escaped;
 
 /// An exit code. Scripts rely on these: a number never changes its meaning.
@@ -25,11 +27,17 @@ pub enum ExitCode {
     Output = 6,
     /// The target ended before there was any data.
     TargetGone = 7,
+    /// The trace is sound to its last byte, but was never closed.
+    Unfinished = 8,
+    /// Parts of the trace are lost.
+    Lossy = 9,
+    /// The file is no trace, or none that can be read.
+    Unreadable = 10,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -38,6 +46,9 @@ impl ExitCode {
         Self::LowQuality,
         Self::Output,
         Self::TargetGone,
+        Self::Unfinished,
+        Self::Lossy,
+        Self::Unreadable,
     ];
 
     /// The number that the shell sees.
@@ -56,6 +67,9 @@ impl ExitCode {
             Self::LowQuality => "the recording is written, but its quality is below --fail-under",
             Self::Output => "the output could not be written (exists, no space, no access)",
             Self::TargetGone => "the target ended before there was any data",
+            Self::Unfinished => "the trace is sound but was not closed: its recording did not end",
+            Self::Lossy => "the trace is readable, but parts of it are lost",
+            Self::Unreadable => "the file is not a trace, or none that can be read",
         }
     }
 }
@@ -79,6 +93,28 @@ impl Failure {
     /// A failure with this code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
+    }
+
+    /// A trace that cannot be read, or an output of a trace that cannot be written.
+    pub fn of_trace(error: TraceError) -> Self {
+        let code = match &error {
+            _ if error.is_output_error() => ExitCode::Output,
+            // It may be a fine trace: the system does not let us see it.
+            TraceError::Io { .. } => ExitCode::Failure,
+            _ => ExitCode::Unreadable,
+        };
+        Self::new(code, error)
+    }
+
+    /// A view that could not be made.
+    pub fn of_view(error: ViewError) -> Self {
+        match error {
+            ViewError::Trace(error) => Self::of_trace(error),
+            ViewError::Output(error) => {
+                let error = anyhow::Error::from(error).context("writing the output");
+                Self::new(ExitCode::Output, error)
+            }
+        }
     }
 
     /// The reader of our output went away, as `head` does: nobody is left to be told.
@@ -114,7 +150,7 @@ mod tests {
     #[test]
     fn codes_are_the_documented_numbers() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! `traceprof export`.
 
-use std::io::Write;
-
 use anyhow::anyhow;
 
 use super::arguments::ExportArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
+use super::source;
 use crate::view::export::{self, ExportOptions, Format};
-use crate::view::{self};
+use crate::view::{self, Selection};
 
 /// Converts the trace.
 pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
@@ -21,12 +20,11 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
         );
         return Err(Failure::new(ExitCode::Usage, error));
     };
-    let profile =
-        view::load(&arguments.file).map_err(|error| Failure::new(ExitCode::Failure, error))?;
-    // The format has no place for these.
-    for notice in &profile.notices {
-        let _ = writeln!(std::io::stderr(), "note: {}", view::escape::escaped(notice));
-    }
+    let trace = source::open(&arguments.file)?;
+    let told = trace.notices().len();
+    let selected = source::select(&trace, &Selection::from(arguments.selection))?;
+    let profile = view::load(&trace, &selected).map_err(Failure::of_trace)?;
+    source::tell_from(&trace, told);
     let options = ExportOptions { format, threads: arguments.threads };
     Destination::new(arguments.output, arguments.force, &arguments.file)?
         .write(|out| export::write(&profile, &options, out).map_err(unwritable))

@@ -8,11 +8,15 @@ pub mod documents;
 mod dump;
 pub mod exit;
 mod export;
+mod follow;
 mod output;
 mod print;
 mod progress;
 mod record;
+mod reindex;
+mod source;
 pub mod values;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -36,7 +40,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match act(arguments.action) {
-        Ok(()) => ExitCode::Ok,
+        Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::Ok,
         Err(failure) => {
             let _ = writeln!(std::io::stderr(), "{failure}");
@@ -45,13 +49,15 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn act(action: Action) -> Result<(), Failure> {
+fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
-        Action::Print(arguments) => print::run(arguments),
+        Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
+        Action::Reindex(arguments) => reindex::run(&arguments),
         Action::Completions(arguments) => documents::completions(&arguments),
         Action::Man(arguments) => documents::man(&arguments),
-    }
+    }?;
+    Ok(ExitCode::Ok)
 }

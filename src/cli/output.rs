@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -31,11 +32,7 @@ impl Destination {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
             return Ok(Self::Standard);
         };
-        let same = |other: &Path| match (fs::canonicalize(&path), fs::canonicalize(other)) {
-            (Ok(path), Ok(other)) => path == other,
-            _ => false,
-        };
-        if same(trace) || same(&index_path(trace)) {
+        if is_part_of(&path, trace) {
             let error = anyhow!("{} is the trace itself: name another output", path.display());
             return Err(Failure::new(ExitCode::Output, error));
         }
@@ -65,6 +62,13 @@ impl Destination {
             }
         }
     }
+}
+
+/// Whether a path names the data or the index file of a trace, under whatever name.
+pub(super) fn is_part_of(path: &Path, trace: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    let own = identity(path);
+    own.is_some() && (own == identity(trace) || own == identity(&index_path(trace)))
 }
 
 /// A failed write to the output.

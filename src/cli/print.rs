@@ -2,15 +2,70 @@
 
 use super::arguments::PrintArguments;
 use super::exit::{ExitCode, Failure};
-use super::output::{Destination, unwritable};
-use crate::view::{self, Limits, tree};
+use super::follow;
+use super::output::Destination;
+use super::source;
+use crate::trace::LazyTrace;
+use crate::view::{self, Limits, Selected, Selection, ViewError, timeline, tree};
 
 /// Prints the trace.
-pub(super) fn run(arguments: PrintArguments) -> Result<(), Failure> {
-    let profile =
-        view::load(&arguments.file).map_err(|error| Failure::new(ExitCode::Failure, error))?;
-    let limits = Limits { min_percent: arguments.min_percent.0, depth: arguments.depth };
-    let options = tree::TreeOptions { verbose: arguments.verbose, limits };
+pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
+    let style = Style {
+        timeline: arguments.timeline,
+        verbose: arguments.verbose,
+        limits: Limits { min_percent: arguments.min_percent.0, depth: arguments.depth },
+    };
+    let selection = Selection::from(arguments.selection);
+    if arguments.follow {
+        return follow::run(&arguments.file, selection, &style);
+    }
+    let trace = source::open(&arguments.file)?;
+    let told = trace.notices().len();
+    let selected = source::select(&trace, &selection)?;
     Destination::new(arguments.output, arguments.force, &arguments.file)?
-        .write(|out| tree::write(&profile, &options, out).map_err(unwritable))
+        .write(|out| style.whole(&trace, &selected, out).map_err(Failure::of_view))?;
+    source::tell_from(&trace, told);
+    Ok(ExitCode::Ok)
+}
+
+/// How a trace is printed.
+#[derive(Debug)]
+pub(super) struct Style {
+    timeline: bool,
+    verbose: bool,
+    limits: Limits,
+}
+
+impl Style {
+    /// The summary and the trees.
+    pub(super) fn whole(
+        &self,
+        trace: &LazyTrace,
+        selected: &Selected,
+        out: &mut dyn std::io::Write,
+    ) -> Result<(), ViewError> {
+        let Self { timeline, verbose, limits } = *self;
+        if timeline {
+            let options = timeline::TimelineOptions { verbose, limits };
+            return timeline::write(trace, selected, &options, out);
+        }
+        let profile = view::load(trace, selected)?;
+        Ok(tree::write(&profile, &tree::TreeOptions { verbose, limits }, out)?)
+    }
+
+    /// The trees alone.
+    pub(super) fn trees(
+        &self,
+        trace: &LazyTrace,
+        selected: &Selected,
+        out: &mut dyn std::io::Write,
+    ) -> Result<(), ViewError> {
+        let Self { timeline, verbose, limits } = *self;
+        if timeline {
+            let options = timeline::TimelineOptions { verbose, limits };
+            return timeline::write_threads(trace, selected, &options, out);
+        }
+        let profile = view::load(trace, selected)?;
+        Ok(tree::write_threads(&profile, &tree::TreeOptions { verbose, limits }, out)?)
+    }
 }

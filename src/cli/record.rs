@@ -13,6 +13,7 @@ use super::exit::{ExitCode, Failure};
 use super::progress;
 use super::values::Percent;
 use crate::record::{Options, RecordError, Summary, Target, record};
+use crate::trace::{WriteMode, WriterOptions};
 use crate::view::escape::{escaped, shell_quoted};
 
 /// Records and reports.
@@ -37,10 +38,24 @@ fn options(arguments: RecordArguments) -> Options {
         None => Target::Command(arguments.command),
     };
     let output = arguments.output.unwrap_or_else(|| free_name(&target, taken));
+    let defaults = WriterOptions::default();
+    let block_bytes = arguments.block_size.0;
+    let writer = WriterOptions {
+        force: arguments.force,
+        compress: arguments.compress.0,
+        mode: if arguments.collect { WriteMode::Collect } else { WriteMode::Streaming },
+        durability: arguments.durability.0,
+        // A frame holds a block at least.
+        frame_bytes: defaults.frame_bytes.max(block_bytes),
+        block_bytes,
+        trace_ids: !arguments.no_trace_ids,
+        call_traces: arguments.call_traces,
+        ..defaults
+    };
     Options {
         target,
         output,
-        force: arguments.force,
+        writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: arguments.rate.0,
         allow_seccomp: arguments.allow_seccomp,
@@ -103,6 +118,9 @@ fn ended(status: ExitStatus) -> String {
 /// What a finished recording comes to.
 fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure> {
     let (output, quality) = (summary.output.display(), summary.quality_percent);
+    if let Some(text) = &summary.cut_short {
+        return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
+    }
     if summary.samples == 0 {
         let error = anyhow!(
             "no samples: the target used no CPU time that could be seen; {output} is written \
@@ -146,6 +164,7 @@ mod tests {
             rooted: 9,
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
+            cut_short: None,
             quality_percent: 90.0,
         }
     }
@@ -155,12 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_follows_samples_then_quality() {
+    fn the_outcome_follows_the_output_then_samples_then_quality() {
         assert_eq!(code(outcome(&summary(), None)), ExitCode::Ok);
         assert_eq!(code(outcome(&summary(), Some(Percent(90.0)))), ExitCode::Ok);
         assert_eq!(code(outcome(&summary(), Some(Percent(90.1)))), ExitCode::LowQuality);
         let empty = Summary { samples: 0, ..summary() };
         assert_eq!(code(outcome(&empty, Some(Percent(99.0)))), ExitCode::NoSamples);
+        let cut_short = Summary { cut_short: Some("no space".to_owned()), samples: 0, ..summary() };
+        assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
         assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
     }

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::trace::{Compression, Durability};
+
 /// How long to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingTime(pub Duration);
@@ -69,6 +71,69 @@ impl FromStr for Percent {
     }
 }
 
+/// How a trace is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compress(pub Compression);
+
+impl FromStr for Compress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let zstd = |level| Ok(Self(Compression::Zstd(level)));
+        match text.split_once(':') {
+            None if text == "none" => Ok(Self(Compression::None)),
+            None if text == "fast" => zstd(1),
+            None if text == "zstd" => zstd(3),
+            Some(("zstd", level)) => match level.parse() {
+                Ok(level @ 1..=22) => zstd(level),
+                _ => Err("the levels of zstd are 1 to 22".to_owned()),
+            },
+            _ => Err("expected none, fast, zstd or zstd:LEVEL".to_owned()),
+        }
+    }
+}
+
+/// What a crash of the machine may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable(pub Durability);
+
+impl FromStr for Durable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(Durability::None)),
+            "interval" => Ok(Self(Durability::Interval)),
+            "frame" => Ok(Self(Durability::Frame)),
+            _ => Err("expected none, interval or frame".to_owned()),
+        }
+    }
+}
+
+/// Bytes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSize(pub usize);
+
+impl FromStr for BlockSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "" => 1,
+            "K" | "k" => 1 << 10,
+            "M" | "m" => 1 << 20,
+            unit => return Err(format!("unknown unit `{unit}`: use K or M")),
+        };
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<usize> = if plain { digits.parse().ok() } else { None };
+        match number.and_then(|number| number.checked_mul(unit)) {
+            Some(bytes) if (1 << 10..=1 << 20).contains(&bytes) => Ok(Self(bytes)),
+            _ => Err("expected a size from 1K to 1M, such as 65536 or 64K".to_owned()),
+        }
+    }
+}
+
 /// A decimal number without sign, exponent, `inf` or `nan`.
 fn number(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -78,6 +143,7 @@ fn number(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::WriterOptions;
 
     #[test]
     fn times_have_units_and_a_bare_number_is_seconds() {
@@ -109,6 +175,38 @@ mod tests {
         assert_eq!("max".parse(), Ok(Rate(50_000)));
         for text in ["0", "50001", "-1", "", "fast", "1.5", "99999999999"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn compression_has_a_level_within_those_of_zstd() {
+        let check = |text: &str, expected| assert_eq!(text.parse(), Ok(Compress(expected)));
+        check("none", Compression::None);
+        check("fast", Compression::Zstd(1));
+        check("zstd", WriterOptions::default().compress);
+        check("zstd:22", Compression::Zstd(22));
+        for text in ["", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "lz4", "none:1", "fast:2"] {
+            assert!(text.parse::<Compress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durability_has_three_values() {
+        let check = |text: &str, expected| assert_eq!(text.parse(), Ok(Durable(expected)));
+        check("none", Durability::None);
+        check("interval", Durability::Interval);
+        check("frame", Durability::Frame);
+        assert!("".parse::<Durable>().is_err() && "always".parse::<Durable>().is_err());
+    }
+
+    #[test]
+    fn blocks_are_as_large_as_frames_can_be() {
+        let check = |text: &str, bytes| assert_eq!(text.parse(), Ok(BlockSize(bytes)), "{text}");
+        check("64K", WriterOptions::default().block_bytes);
+        check("1024", 1024);
+        check("1M", 1 << 20);
+        for text in ["", "K", "1023", "1025K", "2M", "-1", "+2048", "1G", "99999999999999999999M"] {
+            assert!(text.parse::<BlockSize>().is_err(), "{text}");
         }
     }
 

@@ -41,7 +41,7 @@ use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::inject::{self, Guardian, Permits};
 use crate::proc;
-use crate::trace::{TraceError, TraceWriter, Value, WriterOptions};
+use crate::trace::{self, TraceError, TraceWriter, Value};
 
 pub use options::{Options, Target};
 pub use report::{Event, Observer, Progress, RecordError, Summary};
@@ -190,11 +190,15 @@ fn wait_for_handlers(pid: i32) -> Result<(), RecordError> {
 /// that a refused attach leaves nothing behind.
 fn check_output(options: &Options) -> Result<(), RecordError> {
     let exists = options.output.symlink_metadata().is_ok();
-    if exists && !options.force {
+    if exists && !options.writer.force {
         let path = options.output.display();
         return Err(RecordError::Output(anyhow!(
             "{path} exists already: choose another --output, or replace it with --force"
         )));
+    }
+    // What cannot even be asked is an error when it is opened for writing.
+    if exists && trace::is_being_written(&options.output).unwrap_or(false) {
+        return Err(output_error(TraceError::Busy { path: options.output.clone() }));
     }
     let directory = options.output.parent().filter(|path| !path.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -210,13 +214,15 @@ fn create(
     opened: &Opened,
     attached: &Attached,
 ) -> Result<TraceWriter, RecordError> {
-    let writer_options = WriterOptions { force: options.force, ..WriterOptions::default() };
-    let mut writer = TraceWriter::create(&options.output, writer_options).map_err(output_error)?;
+    let created = TraceWriter::create(&options.output, options.writer.clone());
+    let mut writer = created.map_err(output_error)?;
     for (key, value) in report::opening(options, opened.pid, &opened.command_line, attached.setup) {
         writer.set_metadata(&key, value).map_err(output_error)?;
     }
     let start = Value::Unsigned(opened.start_time);
     writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
+    // Whoever looks at the file, or is left with it, can tell from the begin what it is.
+    writer.flush().map_err(output_error)?;
     Ok(writer)
 }
 

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::trace::WriterOptions;
+
 /// What is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -20,8 +22,8 @@ pub struct Options {
     pub target: Target,
     /// The data file; the index is beside it, with `.idx` appended.
     pub output: PathBuf,
-    /// Replace existing files.
-    pub force: bool,
+    /// How the trace is written.
+    pub writer: WriterOptions,
     /// How long; without it until the target ends or the user stops it.
     pub duration: Option<Duration>,
     /// Samples per second of CPU time and thread.

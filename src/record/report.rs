@@ -9,11 +9,12 @@ use anyhow::anyhow;
 use super::account::Reckoning;
 use super::ended::Ended;
 use super::perf::Setup;
+use super::scribe::Closed;
 use super::session::End;
 use super::spawn::Started;
 use super::{Options, Target, clock};
 use crate::inject::{InjectError, Refusal};
-use crate::trace::{Metadata, Value};
+use crate::trace::{Metadata, Value, WriteMode, Written};
 
 /// Watches a recording while it runs.
 pub trait Observer {
@@ -73,6 +74,8 @@ pub struct Summary {
     pub command_status: Option<ExitStatus>,
     /// The data file.
     pub output: PathBuf,
+    /// Why not all of it could be written, what is kept, and what to do.
+    pub cut_short: Option<String>,
     /// The figure that `--fail-under` looks at: samples that reached a root, in percent.
     pub quality_percent: f64,
 }
@@ -163,19 +166,32 @@ pub(super) fn conclude(
     let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
     let quality_percent = quality(&reckoning);
     text.extend(why(&ended, &options.target));
-    let totals = ended.finished.close(metadata).map_err(super::output_error)?;
+    let Closed { written, error } = ended.finished.close(metadata);
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
-    let (data, index) = totals.bytes;
+    text.extend(files(&written, options));
+    let cut_short = error.map(|error| error.to_string());
+    if cut_short.is_some() {
+        let kept = format!("{} of {samples} samples", written.samples);
+        text.push(("cut short".to_string(), format!("{kept} are in the trace")));
+    }
+    let output = options.output.clone();
+    Ok(Summary { text, samples, rooted, command_status, output, cut_short, quality_percent })
+}
+
+/// What the files are like.
+fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
+    let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
     let per_sample = (data + index) as f64 / samples.max(1) as f64;
     let path = options.output.display();
-    text.push((
-        "written".to_string(),
-        format!("{path}: {data} bytes, {path}.idx: {index} bytes ({per_sample:.1} a sample)"),
-    ));
-    let output = options.output.clone();
-    Ok(Summary { text, samples, rooted, command_status, output, quality_percent })
+    let collected = (options.writer.mode == WriteMode::Collect)
+        .then(|| format!("{collected_bytes} bytes held the samples until the end"));
+    let files =
+        format!("{path}: {data} bytes, {path}.idx: {index} bytes ({per_sample:.1} a sample)");
+    let collected = collected.map(|text| ("memory".to_string(), text));
+    let unsorted = written.unsorted.as_ref().map(|why| ("index".to_string(), why.to_string()));
+    collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
 }
 
 fn quality(reckoning: &Reckoning<'_>) -> f64 {

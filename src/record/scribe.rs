@@ -20,7 +20,7 @@ use super::modules::AddressMap;
 use super::names::Names;
 use super::threads::Key;
 use crate::trace::{
-    LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError, TraceWriter,
+    LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError, TraceWriter, Written,
 };
 
 /// Batches in the queue; at the usual rotation a few seconds' worth.
@@ -39,14 +39,12 @@ pub(super) struct Totals {
     pub(super) threads: u64,
     /// Samples of a thread that was never told of: not written.
     pub(super) unattributed: u64,
-    /// Bytes of the data file and of the index file.
-    pub(super) bytes: (u64, u64),
 }
 
 /// The collector's end of the thread.
 pub(super) struct Scribe {
     queue: Option<SyncSender<Batch>>,
-    thread: JoinHandle<Result<Finished, TraceError>>,
+    thread: JoinHandle<Finished>,
     shared: Arc<Shared>,
 }
 
@@ -65,12 +63,12 @@ impl Scribe {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let work = move || {
-            let result = Work::new(writer, pid as u32).run(&batches, &theirs);
-            if result.is_err() {
+            let finished = Work::new(writer, pid as u32).run(&batches, &theirs);
+            if finished.error.is_some() {
                 // Relaxed: the error itself comes with the join.
                 theirs.failed.store(true, Ordering::Relaxed);
             }
-            result
+            finished
         };
         let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
         Ok(Self { queue: Some(queue), thread, shared })
@@ -105,33 +103,50 @@ impl Scribe {
     }
 
     /// Ends the thread and waits for what is queued.
-    pub(super) fn finish(mut self) -> Result<Finished, TraceError> {
+    pub(super) fn finish(mut self) -> Finished {
         self.queue = None;
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// Everything is written but the end.
+/// Everything is written but the end, or as much as could be.
 pub(super) struct Finished {
     writer: TraceWriter,
     totals: Totals,
+    error: Option<TraceError>,
+}
+
+/// The files as they are in the end.
+pub(super) struct Closed {
+    /// What they hold.
+    pub(super) written: Written,
+    /// What could not be written to them.
+    pub(super) error: Option<TraceError>,
 }
 
 impl Finished {
-    /// What was written.
+    /// What was handed to the writer.
     pub(super) fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Writes the closing metadata and the end of both files.
-    pub(super) fn close(mut self, metadata: Metadata) -> Result<Totals, TraceError> {
-        for (key, value) in metadata {
-            self.writer.set_metadata(&key, value)?;
+    /// Writes the closing metadata and the end of both files; after a failure too, as far as the
+    /// reserve goes.
+    pub(super) fn close(mut self, metadata: Metadata) -> Closed {
+        let told = metadata.into_iter().try_for_each(|(key, value)| {
+            // Fails for a value that the format cannot hold, or for the output.
+            self.writer.set_metadata(&key, value)
+        });
+        let error = self.error.or(told.err());
+        match self.writer.finish() {
+            Ok(written) => Closed { written, error },
+            Err(TraceError::CutShort { path, source, kept, lost_samples, closed }) => {
+                // It says more than the error that it came with.
+                let error = TraceError::CutShort { path, source, kept, lost_samples, closed };
+                Closed { written: kept, error: Some(error) }
+            }
+            Err(end) => Closed { written: Written::default(), error: error.or(Some(end)) },
         }
-        let written = self.writer.finish()?;
-        let mut totals = self.totals;
-        totals.bytes = (written.data_bytes, written.index_bytes);
-        Ok(totals)
     }
 }
 
@@ -163,16 +178,19 @@ impl Work {
         }
     }
 
-    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Result<Finished, TraceError> {
-        while let Ok(batch) = batches.recv() {
-            self.write(batch)?;
+    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Finished {
+        let mut error = None;
+        while error.is_none()
+            && let Ok(batch) = batches.recv()
+        {
+            error = self.write(batch).err();
             // Relaxed: a count.
             shared.waiting.fetch_sub(1, Ordering::Relaxed);
             let (data, index) = self.writer.bytes_written();
             // Relaxed: for the eye.
             shared.bytes.store(data + index, Ordering::Relaxed);
         }
-        Ok(Finished { writer: self.writer, totals: self.totals })
+        Finished { writer: self.writer, totals: self.totals, error }
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), TraceError> {
@@ -309,7 +327,10 @@ mod tests {
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
         let scribe = Scribe::start(writer, 1).unwrap();
         batches.into_iter().for_each(|batch| scribe.send(batch));
-        let totals = scribe.finish().unwrap().close(Metadata::new()).unwrap();
+        let finished = scribe.finish();
+        let totals = finished.totals().clone();
+        let closed = finished.close(Metadata::new());
+        assert!(closed.error.is_none() && closed.written.samples == totals.samples);
         let times = |thread: &trace::ThreadTrace| {
             let mut times = Vec::new();
             thread.for_each_sample(&mut |sample, _| times.push(sample.time_ns));

@@ -47,8 +47,9 @@ const ROTATION: Duration = Duration::from_millis(100);
 const SIGNAL_WATCH: Duration = Duration::from_millis(50);
 /// Between two readings of the mappings when nothing hints at a change.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Samples must be readable by others after this long.
-const FLUSH: Duration = Duration::from_secs(1);
+/// Samples must be readable by others after a second: this, a rotation more, and the time that
+/// writing takes.
+const FLUSH: Duration = Duration::from_millis(850);
 /// Between two reports of the progress.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -418,7 +419,7 @@ impl<'a> Session<'a> {
         self.collector.finish(&mut batch);
         self.finish_batch(&mut batch, u64::MAX);
         self.scribe.send(batch);
-        let finished = self.scribe.finish().map_err(super::output_error)?;
+        let finished = self.scribe.finish();
         Ok(Ended {
             end,
             finished,

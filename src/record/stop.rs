@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use libc::SIGXFSZ;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -28,6 +29,9 @@ impl Stop {
             flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&requested))?;
             flag::register(signal, Arc::clone(&requested))?;
         }
+        // A trace that reaches the limit for files' sizes is an error like any other. A handler
+        // that does nothing, since ignoring the signal would be inherited by a started program.
+        flag::register(SIGXFSZ, Arc::default())?;
         Ok(Self { requested, deadline: None })
     }
 

@@ -80,18 +80,16 @@ impl<'a> Cursor<'a> {
     /// A varint of at most 64 bits.
     #[inline]
     pub(super) fn varint(&mut self) -> Parsed<u64> {
-        // Most are of one or two bytes, and most of the time of reading a trace is spent here.
-        match self.bytes.get(self.at..self.at + 2) {
-            Some([byte @ 0..0x80, _]) => {
-                self.at += 1;
-                Ok(u64::from(*byte))
-            }
-            Some([low, high @ 1..0x80]) => {
-                self.at += 2;
-                Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
-            }
-            _ => self.long_varint(),
-        }
+        // Most are this short, and most of the time of reading a trace is spent here.
+        let word = |byte: &u8, shift: u32| u64::from(byte & 0x7f) << shift;
+        let (value, len) = match self.bytes.get(self.at..self.at + 3) {
+            Some([a @ 0..0x80, _, _]) => (word(a, 0), 1),
+            Some([a, b @ 1..0x80, _]) => (word(a, 0) | word(b, 7), 2),
+            Some([a, b @ 0x80..=0xff, c @ 1..0x80]) => (word(a, 0) | word(b, 7) | word(c, 14), 3),
+            _ => return self.long_varint(),
+        };
+        self.at += len;
+        Ok(value)
     }
 
     #[inline(never)]

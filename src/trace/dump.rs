@@ -121,8 +121,10 @@ fn describe(record: &Record) -> (&'static str, Fields) {
             ("BLOCK_START", vec![thread, ("side", u64::from(stream & SIDE != 0).into())])
         }
         Record::BlockEnd => ("BLOCK_END", Vec::new()),
-        Record::Eof { samples, threads } => {
-            ("EOF", vec![("samples", (*samples).into()), ("threads", (*threads).into())])
+        Record::Eof { samples, threads, objects } => {
+            let counts = [("threads", *threads), ("objects", *objects)];
+            let counts = counts.map(|(name, count)| (name, count.into()));
+            ("EOF", [("samples", (*samples).into())].into_iter().chain(counts).collect())
         }
         Record::Unknown { kind, bytes } => {
             let bytes = ("bytes", (*bytes as u64).into());

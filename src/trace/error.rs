@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
+use super::Written;
+
 /// An error of writing or reading a trace.
 #[derive(Debug)]
 pub enum TraceError {
@@ -17,6 +19,29 @@ pub enum TraceError {
     },
     /// An output file exists and `force` was not given.
     Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An output file is being written by another recorder.
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Writing failed on the way; what was written before is kept.
+    CutShort {
+        /// The file that could not be written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+        /// What the files hold.
+        kept: Written,
+        /// Samples that they do not hold.
+        lost_samples: u64,
+        /// The data file has its end: it is complete in itself.
+        closed: bool,
+    },
+    /// The output is the input.
+    SameFile {
         /// The file.
         path: PathBuf,
     },
@@ -76,7 +101,11 @@ impl TraceError {
     pub fn is_output_error(&self) -> bool {
         match self {
             Self::Io { writing, .. } => *writing,
-            Self::Exists { .. } | Self::NotRegular { .. } => true,
+            Self::Exists { .. }
+            | Self::SameFile { .. }
+            | Self::NotRegular { .. }
+            | Self::Busy { .. }
+            | Self::CutShort { .. } => true,
             _ => false,
         }
     }
@@ -96,12 +125,33 @@ impl fmt::Display for TraceError {
             Self::Io { path, writing, source } => {
                 let verb = if *writing { "write" } else { "read" };
                 write!(f, "cannot {verb} {}: {source}", path.display())?;
-                match source.kind() {
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                        write!(f, "; free some space or choose another place with --output")
-                    }
-                    _ => Ok(()),
-                }
+                write_advice(f, source)
+            }
+            Self::Busy { path } => {
+                write!(
+                    f,
+                    "another recorder is writing {}; choose another name, or end that recorder",
+                    path.display()
+                )
+            }
+            Self::CutShort { path, source, kept, lost_samples: 0, closed: true } => {
+                let samples = kept.samples;
+                write!(
+                    f,
+                    "cannot write all of {}: {source}; all {samples} samples are in the data file",
+                    path.display()
+                )?;
+                write_advice(f, source)
+            }
+            Self::CutShort { path, source, kept, lost_samples, closed } => {
+                let (samples, all) = (kept.samples, kept.samples + lost_samples);
+                let end = if *closed { "" } else { " without its end" };
+                write!(
+                    f,
+                    "cannot write {}: {source}; the trace is kept{end}, with {samples} of {all} samples",
+                    path.display()
+                )?;
+                write_advice(f, source)
             }
             Self::Exists { path } => {
                 write!(
@@ -109,6 +159,9 @@ impl fmt::Display for TraceError {
                     "{} exists; choose another name or replace it with --force",
                     path.display()
                 )
+            }
+            Self::SameFile { path } => {
+                write!(f, "{} is what is being read; choose another name", path.display())
             }
             Self::NotRegular { path } => {
                 write!(f, "{} is not a regular file; choose another name", path.display())
@@ -144,10 +197,26 @@ impl fmt::Display for TraceError {
     }
 }
 
+/// The way out, where there is one.
+fn write_advice(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            write!(f, "; free some space or choose another place with --output")
+        }
+        io::ErrorKind::FileTooLarge => {
+            write!(f, "; raise the limit for files' sizes (`ulimit -f`), or record for less time")
+        }
+        _ if source.raw_os_error() == Some(libc::EIO) => {
+            write!(f, "; the system's log may say more; choose another place with --output")
+        }
+        _ => Ok(()),
+    }
+}
+
 impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } => Some(source),
+            Self::Io { source, .. } | Self::CutShort { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //! - Before each block the state that was reached must be the checkpoint of the block, so a block
-//!   means the same alone and in its place.
+//!   means the same alone and in its place; unless frames are lost between, which becomes a node.
 
 use std::collections::HashMap;
 
 use super::checkpoint::{BlockEntry, Checkpoint};
+use super::loss::{self, Loss, Resumption};
 use super::object::{Point, SampleFields};
 use super::sample::Context;
 use super::thread::{CallRecord, Content, NO_NODE, NodeRecord, SampleRecord};
@@ -18,12 +19,11 @@ pub(super) struct Forest {
     main: Lane,
     side: Lane,
     nodes: Vec<NodeRecord>,
-    /// Of both streams; true for the side stream.
-    roots: Vec<(u32, bool)>,
     samples: Vec<SampleRecord>,
     paths: Vec<(u32, LocationId)>,
     path_ids: HashMap<(u32, LocationId), u32>,
     highest: Option<LocationId>,
+    exit: bool,
 }
 
 /// One of the two streams.
@@ -38,22 +38,57 @@ struct Lane {
     nodes: Vec<u32>,
     /// The paths of the open calls, as far as they are up to date.
     paths: Vec<u32>,
+    roots: Vec<u32>,
     /// Samples in order, with the number of main samples before each.
     samples: Vec<(u64, u32)>,
+    /// How many losses lie before its last block.
+    losses: u64,
 }
 
 type Applied = Result<(), &'static str>;
 
 impl Forest {
-    /// Begins a block.
-    pub(super) fn begin(&mut self, entry: &BlockEntry) -> Applied {
+    /// Begins a block, before which frames were lost so many times in all. Says what is lost of the
+    /// stream.
+    pub(super) fn begin(
+        &mut self,
+        entry: &BlockEntry,
+        losses: u64,
+    ) -> Result<Option<Resumption>, &'static str> {
+        let highest = entry.begin.locations.iter().max().copied();
+        self.highest = self.highest.max(highest);
         let lane = self.lane(entry.stream);
-        if lane.state != entry.begin {
-            return Err("a block does not go on where the one before it ended");
+        let resumption = loss::resume(&lane.state, entry, lane.losses < losses)?;
+        lane.losses = losses;
+        if let Some(resumption) = &resumption {
+            self.resume(entry, resumption)?;
         }
+        let lane = self.lane(entry.stream);
         lane.context = Context::default();
         lane.tick_ns = entry.tick_ns;
         lane.first_ns = None;
+        Ok(resumption)
+    }
+
+    /// Goes on with a block after a loss.
+    fn resume(&mut self, entry: &BlockEntry, resumption: &Resumption) -> Applied {
+        let Resumption { survivors, from_ns, to_ns, samples } = *resumption;
+        let stream = entry.stream;
+        let ended = self.lane(stream).state.depth() - survivors;
+        self.close(stream, ended, Closing { end_lost: true, ..Closing::default() })?;
+        let samples = Some(samples);
+        self.leaf(stream, Content::Lost { from_ns, to_ns, samples })?;
+        let lane = self.lane(stream);
+        let outer = survivors.checked_sub(1).map(|place| entry.begin.locations[place]);
+        lane.state.clone_from(&entry.begin);
+        lane.paths.clear();
+        let mut call_site = outer;
+        for location in &entry.begin.locations[survivors..] {
+            let call = CallRecord { begin_lost: true, ..new_call(*location, call_site) };
+            let node = self.attach(stream, Content::Call(call))?;
+            self.lane(stream).nodes.push(node);
+            call_site = Some(*location);
+        }
         Ok(())
     }
 
@@ -86,14 +121,15 @@ impl Forest {
             }
             Point::Sample(fields) => self.sample(stream, &fields),
             Point::Gap { before, length } => {
-                let from_ns = self.lane(stream).state.last_ns.wrapping_add(before as u64);
-                let to_ns = gap_end(&point, self.lane(stream).state.last_ns)?
-                    .unwrap_or(from_ns.saturating_add(length));
+                let (from_ns, to_ns) = gap(before, length, self.lane(stream).state.last_ns)?;
                 self.lane(stream).context.gap(to_ns);
                 self.leaf(stream, Content::Gap { from_ns, to_ns })
             }
             Point::ThreadStart { time_ns } => self.leaf(stream, Content::ThreadStart { time_ns }),
-            Point::ThreadExit { time_ns } => self.leaf(stream, Content::ThreadExit { time_ns }),
+            Point::ThreadExit { time_ns } => {
+                self.exit = true;
+                self.leaf(stream, Content::ThreadExit { time_ns })
+            }
             Point::State { time, state, syscall } => {
                 let time_ns = self.lane(stream).state.last_ns.wrapping_add(time as u64);
                 self.leaf(stream, Content::State { time_ns, state, syscall })
@@ -110,18 +146,49 @@ impl Forest {
         self.samples.len() as u64
     }
 
-    /// Ends what is open and puts the two streams together.
-    pub(super) fn finish(mut self, id: ThreadId, thread: Thread) -> ThreadTrace {
+    /// About how many bytes it takes in memory.
+    pub(super) fn memory(&self) -> u64 {
+        let nodes = self.nodes.len() * size_of::<NodeRecord>();
+        let samples = self.samples.len() * (size_of::<SampleRecord>() + size_of::<(u64, u32)>());
+        // In `paths` and in `path_ids`.
+        let paths = self.paths.len() * 40;
+        (size_of::<Self>() + nodes + samples + paths) as u64
+    }
+
+    /// Time of the last sample, 0 without one.
+    pub(super) fn last_ns(&self) -> u64 {
+        self.main.state.last_ns.max(self.side.state.last_ns)
+    }
+
+    /// How many losses lie before its last block.
+    pub(super) fn losses(&self) -> u64 {
+        self.main.losses.max(self.side.losses)
+    }
+
+    /// The end of the thread was seen.
+    pub(super) fn exit(&self) -> bool {
+        self.exit
+    }
+
+    /// Ends what is open, because the file ends, and puts the two streams together. `losses` is how
+    /// often frames were lost, `lost` what is lost of the thread at its end.
+    pub(super) fn finish(mut self, id: ThreadId, thread: Thread, end: ForestEnd) -> ThreadTrace {
+        let ForestEnd { closed, losses, lost } = end;
         for stream in [0, SIDE] {
-            let open = self.lane(stream).state.depth();
+            let lane = self.lane(stream);
+            let end_lost = lane.losses < losses;
+            let open = lane.state.depth();
             // Not more than are open.
-            let _ = self.footer(stream, open, true);
+            let _ =
+                self.close(stream, open, Closing { unfinished: !(closed && end_lost), end_lost });
+        }
+        if let Some(Loss { from_ns, to_ns, samples, .. }) = lost {
+            // It has room: the limit is one less than the number of nodes that fit.
+            let _ = self.leaf(0, Content::Lost { from_ns, to_ns, samples });
         }
         let order = self.merge();
-        let mut roots = std::mem::take(&mut self.roots);
-        roots.sort_by_key(|(_, of_side)| *of_side);
-        let roots = roots.into_iter().map(|(root, _)| root).collect();
-        let Self { nodes, samples, paths, .. } = self;
+        let Self { main, side, nodes, samples, paths, .. } = self;
+        let roots = main.roots.into_iter().chain(side.roots).collect();
         ThreadTrace { id, thread, nodes, roots, samples, order, paths }
     }
 
@@ -129,8 +196,8 @@ impl Forest {
     fn merge(&self) -> Vec<u32> {
         let mut order = Vec::with_capacity(self.samples.len());
         let mut side = self.side.samples.iter().peekable();
-        for (number, (_, place)) in self.main.samples.iter().enumerate() {
-            while let Some((_, earlier)) = side.next_if(|(before, _)| *before <= number as u64) {
+        for (number, place) in &self.main.samples {
+            while let Some((_, earlier)) = side.next_if(|(before, _)| before <= number) {
                 order.push(*earlier);
             }
             order.push(*place);
@@ -145,16 +212,7 @@ impl Forest {
 
     fn call(&mut self, stream: u32, location: LocationId) -> Applied {
         let call_site = self.lane(stream).state.locations.last().copied();
-        let call = CallRecord {
-            location,
-            call_site,
-            first_ns: u64::MAX,
-            last_ns: 0,
-            samples: 0,
-            unfinished: false,
-            first_child: NO_NODE,
-            last_child: NO_NODE,
-        };
+        let call = new_call(location, call_site);
         self.highest = self.highest.max(Some(location));
         let node = self.attach(stream, Content::Call(call))?;
         let lane = self.lane(stream);
@@ -167,6 +225,11 @@ impl Forest {
     }
 
     fn footer(&mut self, stream: u32, run: usize, unfinished: bool) -> Applied {
+        self.close(stream, run, Closing { unfinished, end_lost: false })
+    }
+
+    /// Ends the innermost calls.
+    fn close(&mut self, stream: u32, run: usize, closing: Closing) -> Applied {
         let lane = self.lane(stream);
         let Some(depth) = lane.state.depth().checked_sub(run) else {
             return Err("a footer closes more calls than are open");
@@ -178,10 +241,11 @@ impl Forest {
         let outer = lane.nodes.last().copied();
         for (place, node) in closed.iter().enumerate().rev() {
             let Content::Call(call) = &mut self.nodes[*node as usize].content else { continue };
-            call.unfinished = unfinished;
+            (call.unfinished, call.end_lost) = (closing.unfinished, closing.end_lost);
             if call.samples == 0 {
-                // Our writer makes no call without a sample.
+                // Its samples are lost: no one shows it, nor the calls outside it at that time.
                 (call.first_ns, call.last_ns) = (now_ns, now_ns);
+                continue;
             }
             let (first_ns, last_ns, samples) = (call.first_ns, call.last_ns, call.samples);
             let parent = place.checked_sub(1).map(|place| closed[place]).or(outer);
@@ -217,11 +281,13 @@ impl Forest {
         let time_ns = sample.time_ns;
         lane.state.last_ns = time_ns;
         lane.first_ns = lane.first_ns.or(Some(time_ns));
-        lane.state.samples += 1;
+        let number = lane.state.samples;
+        lane.state.samples = number.checked_add(1).ok_or("a count overflows")?;
         let skipped = fields.main_before.unwrap_or(0);
         let before = lane.state.main_before.checked_add(skipped).ok_or("a count overflows")?;
         lane.state.main_before = before;
         let place = self.samples.len() as u32;
+        let before = if stream & SIDE == 0 { number } else { before };
         self.lane(stream).samples.push((before, place));
         self.samples.push(SampleRecord { sample, path, frames: frames as u32 });
         self.attach(stream, Content::Sample(place))?;
@@ -246,7 +312,7 @@ impl Forest {
         let node = node.ok_or("a thread has more nodes than can be loaded at once")?;
         self.nodes.push(NodeRecord { content, next: NO_NODE });
         let Some(parent) = self.lane(stream).nodes.last().copied() else {
-            self.roots.push((node, stream & SIDE != 0));
+            self.lane(stream).roots.push(node);
             return Ok(node);
         };
         let mut elder = NO_NODE;
@@ -278,9 +344,43 @@ impl Forest {
     }
 }
 
-/// Where a gap ends whose stream has its last sample at `last_ns`.
-pub(super) fn gap_end(point: &Point, last_ns: u64) -> Result<Option<u64>, &'static str> {
-    let Point::Gap { before, length } = point else { return Ok(None) };
-    let from_ns = last_ns.wrapping_add(*before as u64);
-    from_ns.checked_add(*length).map(Some).ok_or("a gap ends after all time")
+/// How the file ends, for a thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ForestEnd {
+    /// The recording was finished.
+    pub(super) closed: bool,
+    /// How often frames were lost.
+    pub(super) losses: u64,
+    /// What is lost of the thread at its end.
+    pub(super) lost: Option<Loss>,
+}
+
+/// Why calls end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Closing {
+    unfinished: bool,
+    end_lost: bool,
+}
+
+/// A call that begins.
+fn new_call(location: LocationId, call_site: Option<LocationId>) -> CallRecord {
+    CallRecord {
+        location,
+        call_site,
+        first_ns: u64::MAX,
+        last_ns: 0,
+        samples: 0,
+        unfinished: false,
+        begin_lost: false,
+        end_lost: false,
+        first_child: NO_NODE,
+        last_child: NO_NODE,
+    }
+}
+
+/// The times of a gap in a stream whose last sample is at `last_ns`.
+pub(super) fn gap(before: i64, length: u64, last_ns: u64) -> Result<(u64, u64), &'static str> {
+    let from_ns = last_ns.wrapping_add(before as u64);
+    let to_ns = from_ns.checked_add(length).ok_or("a gap ends after all time")?;
+    Ok((from_ns, to_ns))
 }

@@ -45,6 +45,14 @@ impl Codec {
         (self == Self::Plain) == (other == Self::Plain)
     }
 
+    /// The offset in the file that a position means: of the byte, or of its frame.
+    pub(super) fn offset_of(self, position: u64) -> u64 {
+        match self {
+            Self::Plain => position,
+            Self::Zstd | Self::Columns => position >> 24,
+        }
+    }
+
     /// How `part` is stored.
     fn of(self, part: Part) -> Self {
         match self {
@@ -269,7 +277,12 @@ impl Frame {
         };
         let directory = next(Part::Directory)?;
         let mut payload = next(Part::Neutral)?;
-        payload.extend_from_slice(&next(Part::Points)?);
+        let points = next(Part::Points)?;
+        if payload.is_empty() {
+            payload = points;
+        } else {
+            payload.extend_from_slice(&points);
+        }
         Ok(Self { header, directory, payload })
     }
 

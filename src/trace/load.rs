@@ -4,16 +4,21 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 
+use super::budget::Budget;
 use super::bytes::{Cursor, Malformed};
 use super::checkpoint::BlockEntry;
-use super::forest::Forest;
-use super::frame::{Frame, LAST};
+use super::forest::{Forest, ForestEnd};
+use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
+use super::loss::{self, Loss, ThreadEnd, Totals};
+use super::notice::notices;
 use super::object::Record;
 use super::resolve::Neutrals;
+use super::scan::after_blocks;
+use super::walk::{begin_block, end_block};
 use super::{
-    CallTraces, Location, MappedModule, Metadata, Method, Module, NO_THREAD, SIDE, ThreadId,
-    ThreadTrace, TraceError,
+    CallTraces, HEADER_BYTES, LoadLimits, Location, MappedModule, Metadata, Method, Module,
+    NO_THREAD, SIDE, ThreadId, ThreadTrace, TraceError,
 };
 
 /// A trace in memory. Ids are indices of its vectors.
@@ -35,154 +40,295 @@ pub struct LoadedTrace {
     pub threads: Vec<ThreadTrace>,
     /// The recording was finished; otherwise it is still running or was killed.
     pub closed: bool,
+    /// What the file lacks because it is damaged.
+    pub losses: Vec<Loss>,
     /// What a user should know of the file's state.
     pub notices: Vec<String>,
 }
 
 /// Loads the data file at `path`.
 ///
-/// A file without its end, or with a torn or foreign tail, is loaded up to its last whole frame;
-/// [`LoadedTrace::notices`] says so.
+/// A file without its end, or with a torn or foreign tail, is loaded up to its last whole frame. What
+/// is damaged in between is passed: [`LoadedTrace::losses`] and [`Node::Lost`](super::Node::Lost) say
+/// what is lost, and thread-neutral objects that are lost are named `[lost]`.
+/// [`LoadedTrace::notices`] sums it up.
 ///
 /// # Errors
-/// [`TraceError::NotATrace`], [`TraceError::NewerVersion`], [`TraceError::Io`], and
-/// [`TraceError::Corrupt`] for a frame that is whole but says something impossible.
+/// [`TraceError::NotATrace`], [`TraceError::NewerVersion`], [`TraceError::Io`],
+/// [`TraceError::Corrupt`] for a frame that is whole but says something impossible, and
+/// [`TraceError::LimitExceeded`] for a trace that would take more memory than
+/// [`LoadLimits::default`] allows.
 pub fn load(path: &Path) -> Result<LoadedTrace, TraceError> {
-    load_frames(Frames::open(path)?)
+    load_frames(Frames::open(path)?, LoadLimits::default())
+}
+
+/// Loads a data file from anything that can be read, a pipe for example. `name` is for messages.
+///
+/// # Errors
+/// Those of [`load`](fn@load).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("out.trace");
+/// # traceprof::trace::TraceWriter::create(&path, Default::default())?.finish()?;
+/// let bytes = std::fs::read(&path)?;
+/// let trace = traceprof::trace::load_from(&bytes[..], "bytes in memory".as_ref())?;
+/// assert!(trace.closed && trace.losses.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub fn load_from(input: impl Read, name: &Path) -> Result<LoadedTrace, TraceError> {
+    load_within(input, name, LoadLimits::default())
+}
+
+/// As [`load_from`], with other limits.
+pub fn load_within(
+    input: impl Read,
+    name: &Path,
+    limits: LoadLimits,
+) -> Result<LoadedTrace, TraceError> {
+    load_frames(Frames::new(input, name)?, limits)
 }
 
 /// Loads what `frames` has.
-pub(super) fn load_frames<R: Read>(mut frames: Frames<R>) -> Result<LoadedTrace, TraceError> {
-    let mut loading = Loading::default();
+fn load_frames<R: Read>(
+    mut frames: Frames<R>,
+    limits: LoadLimits,
+) -> Result<LoadedTrace, TraceError> {
+    let mut loading = Loading::new(limits);
     while let Some(frame) = frames.next_frame()? {
-        loading.last_offset = frame.header.offset;
+        if frames.after_loss() {
+            loading.note_loss(&frame.header);
+        }
         loading.frame(&frame)?;
     }
-    let end = frames.end();
-    let closed = end.is_some_and(|end| end.closed);
-    let notices = end.and_then(|end| end.notice()).into_iter().collect();
-    loading.finish(closed, notices)
+    loading.finish(&frames)
 }
 
-#[derive(Debug, Default)]
+/// How many objects are taken in between two looks at the memory.
+const OBJECTS_UNCHECKED: u32 = 1024;
+
+#[derive(Debug)]
 struct Loading {
     neutrals: Neutrals,
     forests: HashMap<u32, Forest>,
+    budget: Budget,
     last_offset: u64,
+    last_end: u64,
+    /// Time of the last sample so far.
+    seen_ns: u64,
+    /// How often frames were lost.
+    losses: u64,
+    known_losses: Vec<Loss>,
+    /// Losses up to the last one that thread-neutral objects are noted to be among.
+    noted: u64,
+    lost: u64,
+    /// How many losses lie before each thread was named.
+    named: Vec<u64>,
+    eof: Option<(u64, u32)>,
 }
 
 impl Loading {
+    fn new(limits: LoadLimits) -> Self {
+        Self {
+            neutrals: Neutrals::default(),
+            forests: HashMap::new(),
+            budget: Budget::new(limits),
+            last_offset: HEADER_BYTES as u64,
+            last_end: HEADER_BYTES as u64,
+            seen_ns: 0,
+            losses: 0,
+            known_losses: Vec::new(),
+            noted: 0,
+            lost: 0,
+            named: Vec::new(),
+            eof: None,
+        }
+    }
+
+    fn note_loss(&mut self, header: &FrameHeader) {
+        self.losses += 1;
+        self.neutrals.note_loss(loss::ids_in(header.offset - self.last_end));
+    }
+
     fn frame(&mut self, frame: &Frame) -> Result<(), TraceError> {
-        let directory =
-            |bad: Malformed| TraceError::Corrupt { offset: frame.header.offset, what: bad.what };
+        let header = &frame.header;
+        let offset = header.offset;
         let mut end = 0;
-        let blocks = frame.blocks().map_err(directory)?;
+        let placeholders = self.neutrals.placeholders();
+        let blocks =
+            frame.blocks().map_err(|bad| TraceError::Corrupt { offset, what: bad.what })?;
         if blocks.iter().map(|(_, entry)| u128::from(entry.samples)).sum::<u128>()
-            != u128::from(frame.header.samples)
+            != u128::from(header.samples)
         {
             let what = "a frame has other samples than its header says";
-            return Err(TraceError::Corrupt { offset: frame.header.offset, what });
+            return Err(TraceError::Corrupt { offset, what });
         }
         for (at, entry) in blocks {
             end = at + entry.bytes as usize;
-            self.block(&entry, &frame.payload[at..end]).map_err(|bad| TraceError::Corrupt {
-                offset: frame.header.position(at + bad.at),
-                what: bad.what,
-            })?;
+            let taken = self.block(&entry, &frame.payload[at..end]);
+            taken.map_err(|bad| self.budget.error(header.position(at + bad.at), bad.what))?;
         }
-        self.after_blocks(frame, end).map_err(|bad| TraceError::Corrupt {
-            offset: frame.header.position(end + bad.at),
-            what: bad.what,
-        })
+        self.eof = after_blocks(header, &frame.payload[end..]).map_err(|bad| {
+            let offset = header.position(end + bad.at);
+            TraceError::Corrupt { offset, what: bad.what }
+        })?;
+        for id in self.named.len() as u32..self.neutrals.thread_count() {
+            let lost = self.neutrals.is_thread_lost(id);
+            self.named.push(if lost { 0 } else { self.losses });
+        }
+        if self.neutrals.placeholders() > placeholders {
+            self.note_lost_objects(header.first_ns);
+        }
+        self.seen_ns = self.seen_ns.max(header.last_ns);
+        self.last_offset = offset;
+        self.last_end = offset + header.total_bytes();
+        Ok(())
     }
 
-    /// What follows the blocks: nothing, or in the last frame the EOF object.
-    fn after_blocks(&self, frame: &Frame, end: usize) -> Result<(), Malformed> {
-        let mut cursor = Cursor::new(&frame.payload[end..]);
-        if frame.header.flags & LAST != 0 {
-            let Record::Eof { samples, threads } = Record::decode(&mut cursor)? else {
-                return cursor.fail("the last frame does not end with EOF");
-            };
-            let loaded: u64 = self.forests.values().map(Forest::sample_count).sum();
-            if samples != loaded || (threads as usize) < self.forests.len() {
-                return cursor.fail("the trace has other samples than its end says");
-            }
+    /// Notes once per loss that thread-neutral objects are among what is lost. The next sample is at
+    /// `next_ns`, 0 if that is not known.
+    fn note_lost_objects(&mut self, next_ns: u64) {
+        if self.noted < self.losses {
+            self.noted = self.losses;
+            self.known_losses.push(loss::of_objects(self.seen_ns, next_ns));
         }
-        if !cursor.is_at_end() {
-            return cursor.fail("a frame has bytes left over");
-        }
-        Ok(())
     }
 
     fn block(&mut self, entry: &BlockEntry, bytes: &[u8]) -> Result<(), Malformed> {
         let mut cursor = Cursor::new(bytes);
-        let begin = Record::BlockStart { stream: entry.stream };
-        if entry.ends.first && Record::decode(&mut cursor)? != begin {
-            return cursor.fail("a block does not begin as its directory says");
-        }
-        let neutral_only = entry.stream == NO_THREAD;
-        let mut forest = match neutral_only {
-            true => None,
-            false => Some(self.forests.entry(entry.stream & !SIDE).or_default()),
-        };
-        let at = |at, what| Malformed { at, what };
-        if let Some(forest) = &mut forest {
-            forest.begin(entry).map_err(|what| at(0, what))?;
-        }
+        begin_block(&mut cursor, entry)?;
         let Some(data_end) = bytes.len().checked_sub(usize::from(entry.ends.last)) else {
             return cursor.fail("a block has no room for its end");
         };
+        let at = |at| move |what| Malformed { at, what };
+        if entry.stream == NO_THREAD {
+            while cursor.at() < data_end {
+                let start = cursor.at();
+                match Record::decode(&mut cursor)? {
+                    Record::Neutral(object) => self.neutrals.add(object, &mut self.budget),
+                    Record::Unknown { .. } => Ok(()),
+                    _ => Err("an object lies where it may not"),
+                }
+                .map_err(at(start))?;
+            }
+            return end_block(&mut cursor, entry);
+        }
+        let forest = self.forests.entry(entry.stream & !SIDE).or_default();
+        let held = forest.memory();
+        if let Some(gone) = forest.begin(entry, self.losses).map_err(at(0))? {
+            self.lost = self.lost.saturating_add(gone.samples);
+            self.known_losses.push(Loss {
+                thread: Some(ThreadId(entry.stream & !SIDE)),
+                from_ns: gone.from_ns,
+                to_ns: gone.to_ns,
+                samples: Some(gone.samples),
+            });
+        }
+        let mut unchecked = 0;
         while cursor.at() < data_end {
             let start = cursor.at();
             let record = Record::decode(&mut cursor)?;
-            if let Some(forest) = &mut forest {
-                let bytes = cursor.at() - start;
-                forest.advance(entry.stream, bytes).map_err(|what| at(start, what))?;
-            }
-            let taken = match (record, &mut forest) {
-                (Record::Neutral(object), _) => self.neutrals.add(object),
-                (Record::Point(point), Some(forest)) => forest.apply(entry.stream, point),
-                (Record::Unknown { .. }, _) => Ok(()),
+            forest.advance(entry.stream, cursor.at() - start).map_err(at(start))?;
+            match record {
+                Record::Neutral(object) => self.neutrals.add(object, &mut self.budget),
+                Record::Point(point) => forest.apply(entry.stream, point),
+                Record::Unknown { .. } => Ok(()),
                 _ => Err("an object lies where it may not"),
-            };
-            taken.map_err(|what| at(start, what))?;
+            }
+            .map_err(at(start))?;
+            unchecked += 1;
+            if unchecked % OBJECTS_UNCHECKED == 0 {
+                self.budget.check(forest.memory() - held).map_err(at(start))?;
+            }
         }
-        if entry.ends.last && Record::decode(&mut cursor)? != Record::BlockEnd {
-            return cursor.fail("a block does not end where its directory says");
+        end_block(&mut cursor, entry)?;
+        forest.end(entry).map_err(at(0))?;
+        // A new one counts as a whole.
+        let before = if held == Forest::default().memory() { 0 } else { held };
+        self.budget.take(forest.memory() - before).map_err(at(0))
+    }
+
+    fn finish<R>(mut self, frames: &Frames<R>) -> Result<LoadedTrace, TraceError>
+    where
+        R: Read,
+    {
+        let end = frames.end();
+        let closed = end.is_some_and(|end| end.closed);
+        let missing = self.settle().map_err(|what| self.budget.error(self.last_offset, what))?;
+        let ends = (0..self.neutrals.thread_count()).map(|id| self.thread_end(id));
+        let tail = loss::at_end(ends, missing);
+        self.known_losses.extend_from_slice(&tail);
+        loss::sort(&mut self.known_losses);
+        let notices = notices(frames.bad(), &self.known_losses, end);
+        let losses = std::mem::take(&mut self.known_losses);
+        let offset = self.last_offset;
+        let end = ForestEnd { closed, losses: self.losses, lost: None };
+        self.resolve(end, &tail)
+            .map(|trace| LoadedTrace { notices, losses, ..trace })
+            .map_err(|(budget, what)| budget.error(offset, what))
+    }
+
+    /// Checks what can be checked at the end only; gives how many samples are missing.
+    fn settle(&mut self) -> Result<Option<u64>, &'static str> {
+        let highest = self.forests.values().filter_map(Forest::highest_location).max();
+        let last_thread = self.forests.keys().max().copied();
+        let placeholders = self.neutrals.placeholders();
+        let after = |id: u32| u64::from(id) + 1;
+        self.neutrals.settle(
+            highest.map_or(0, |id| after(id.0)),
+            last_thread.map_or(0, after),
+            &mut self.budget,
+        )?;
+        self.named.resize(self.neutrals.thread_count() as usize, 0);
+        if self.neutrals.placeholders() > placeholders {
+            self.note_lost_objects(0);
         }
-        match forest {
-            Some(forest) => forest.end(entry).map_err(|what| at(0, what)),
-            None => Ok(()),
+        let samples = self.forests.values().map(Forest::sample_count).sum();
+        let (eof, lost, losses) = (self.eof, self.lost, self.losses);
+        Totals { eof, samples, lost, losses, last_thread }.missing()
+    }
+
+    fn thread_end(&self, id: u32) -> ThreadEnd {
+        let forest = self.forests.get(&id);
+        let heard = forest.map_or(0, Forest::losses).max(self.named[id as usize]);
+        ThreadEnd {
+            id: ThreadId(id),
+            last_ns: forest.map_or(0, Forest::last_ns),
+            open: heard < self.losses && !forest.is_some_and(Forest::exit),
         }
     }
 
-    fn finish(mut self, closed: bool, notices: Vec<String>) -> Result<LoadedTrace, TraceError> {
-        let offset = self.last_offset;
-        let corrupt = |what| TraceError::Corrupt { offset, what };
-        let locations = self.neutrals.locations().map_err(corrupt)?;
-        let highest = self.forests.values().filter_map(Forest::highest_location).max();
-        if highest.is_some_and(|id| id.0 as usize >= locations.len()) {
-            return Err(corrupt("a trace point refers to a location that does not exist"));
-        }
-        let mut threads = Vec::new();
-        for thread in self.neutrals.threads().map_err(corrupt)? {
-            let id = ThreadId(threads.len() as u32);
-            let forest = self.forests.remove(&id.0).unwrap_or_default();
-            threads.push(forest.finish(id, thread));
-        }
-        if !self.forests.is_empty() {
-            return Err(corrupt("a block belongs to a thread that does not exist"));
-        }
-        Ok(LoadedTrace {
-            modules: self.neutrals.modules().map_err(corrupt)?,
-            methods: self.neutrals.methods().map_err(corrupt)?,
-            mapped: self.neutrals.mapped().map_err(corrupt)?,
-            call_traces: self.neutrals.call_traces().map_err(corrupt)?,
-            metadata: self.neutrals.metadata(),
-            locations,
-            threads,
-            closed,
-            notices,
-        })
+    /// Resolves all references and ends what is open.
+    fn resolve(
+        mut self,
+        end: ForestEnd,
+        tail: &[Loss],
+    ) -> Result<LoadedTrace, (Budget, &'static str)> {
+        let mut lost: HashMap<_, _> = tail.iter().map(|loss| (loss.thread, *loss)).collect();
+        let Self { neutrals, forests, budget, .. } = &mut self;
+        let resolved = (|| {
+            let mut threads = Vec::new();
+            for thread in neutrals.threads(budget)? {
+                let id = ThreadId(threads.len() as u32);
+                let forest = forests.remove(&id.0).unwrap_or_default();
+                let lost = lost.remove(&Some(id));
+                threads.push(forest.finish(id, thread, ForestEnd { lost, ..end }));
+            }
+            Ok(LoadedTrace {
+                modules: neutrals.modules(budget)?,
+                methods: neutrals.methods(budget)?,
+                locations: neutrals.locations(budget)?,
+                mapped: neutrals.mapped()?,
+                call_traces: neutrals.call_traces()?,
+                metadata: neutrals.take_metadata(),
+                threads,
+                closed: end.closed,
+                losses: Vec::new(),
+                notices: Vec::new(),
+            })
+        })();
+        resolved.map_err(|what| (self.budget, what))
     }
 }

@@ -80,6 +80,17 @@ pub(super) fn ids_in(lost_bytes: u64) -> u64 {
     lost_bytes.saturating_mul(16).saturating_add(1024)
 }
 
+/// The loss of thread-neutral objects between two times; 0 stands for an end that is not known.
+pub(super) fn of_objects(from_ns: u64, to_ns: u64) -> Loss {
+    let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
+    Loss { thread: None, from_ns, to_ns, samples: None }
+}
+
+/// Brings losses into the order of threads and times.
+pub(super) fn sort(losses: &mut [Loss]) {
+    losses.sort_by_key(|loss| (loss.thread, loss.from_ns, loss.to_ns));
+}
+
 /// What is known of a thread at the end of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadEnd {
@@ -111,4 +122,34 @@ pub(super) fn at_end(threads: impl Iterator<Item = ThreadEnd>, missing: Option<u
         _ => {}
     }
     losses
+}
+
+/// What was counted up to the end of the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Totals {
+    /// Samples and threads, as the end of the file says.
+    pub(super) eof: Option<(u64, u32)>,
+    /// Samples that are there.
+    pub(super) samples: u64,
+    /// Samples of which later blocks tell that they are lost.
+    pub(super) lost: u64,
+    /// How often frames were lost.
+    pub(super) losses: u64,
+    /// The largest id of a thread that has a block.
+    pub(super) last_thread: Option<u32>,
+}
+
+impl Totals {
+    /// How many samples are missing of which no later block tells; `None` if only the end of the
+    /// file, which is missing too, would tell.
+    pub(super) fn missing(self) -> Result<Option<u64>, &'static str> {
+        const OTHER: &str = "the trace has other samples than its end says";
+        let Some((samples, threads)) = self.eof else {
+            return Ok(if self.losses == 0 { Some(0) } else { None });
+        };
+        let known = self.samples.checked_add(self.lost).ok_or(OTHER)?;
+        let missing = samples.checked_sub(known).ok_or(OTHER)?;
+        let more_threads = self.last_thread.is_some_and(|last| last >= threads);
+        if missing > 0 && self.losses == 0 || more_threads { Err(OTHER) } else { Ok(Some(missing)) }
+    }
 }

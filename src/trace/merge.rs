@@ -11,7 +11,7 @@ use super::frame::FrameHeader;
 use super::frames::Frames;
 use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
 use super::kind::Kind;
-use super::loss::{self, Loss, ThreadEnd};
+use super::loss::{self, Loss, ThreadEnd, Totals};
 use super::output::Identity;
 use super::scan::{FrameScan, Scan};
 use super::survey::ObjectRow;
@@ -75,6 +75,8 @@ pub(super) struct Merge {
     decoded_bytes: u64,
     checked: u64,
     seen_ns: u64,
+    lost_frames: u64,
+    mixed: bool,
     /// Losses up to the last one that thread-neutral objects are noted to be among.
     noted: u64,
 }
@@ -103,6 +105,8 @@ impl Merge {
             decoded_bytes: 0,
             checked: super::HEADER_BYTES as u64,
             seen_ns: 0,
+            lost_frames: 0,
+            mixed: false,
             noted: 0,
         }
     }
@@ -111,7 +115,10 @@ impl Merge {
     pub(super) fn frame(&mut self, frame: &FrameScan) -> Result<(), TraceError> {
         let header = &frame.header;
         self.first = self.first.or(Some(*header));
+        self.mixed |= frame.mixed;
         if frame.after_loss {
+            let expected = self.tables.frames.len() as u64 + self.lost_frames;
+            self.lost_frames += u64::from(header.sequence).saturating_sub(expected);
             self.losses += 1;
             let may_skip = loss::ids_in(header.offset - self.last_end);
             self.objects.iter_mut().for_each(|objects| objects.may_skip += may_skip);
@@ -155,7 +162,8 @@ impl Merge {
                 if skipped > objects.may_skip {
                     return Err("an object skips an id");
                 }
-                objects.may_skip = 0;
+                // What follows may have been lost too: an object with a known id is written again.
+                objects.may_skip -= skipped;
                 objects.lost.extend(count as u32..row.id);
                 objects.crcs.resize(row.id as usize, 0);
                 objects.crcs.push(row.crc);
@@ -192,9 +200,7 @@ impl Merge {
     fn note_lost_objects(&mut self, to_ns: u64) {
         if self.noted < self.losses {
             self.noted = self.losses;
-            let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
-            let from_ns = self.seen_ns;
-            self.known_losses.push(Loss { thread: None, from_ns, to_ns, samples: None });
+            self.known_losses.push(loss::of_objects(self.seen_ns, to_ns));
         }
     }
 
@@ -248,11 +254,12 @@ impl Merge {
         let offset = self.last_offset;
         let corrupt = |what| TraceError::Corrupt { offset, what };
         self.check_references().map_err(corrupt)?;
-        let missing = self.missing().map_err(corrupt)?;
+        let missing = self.totals().missing().map_err(corrupt)?;
         let count = self.objects[neutral_place(Kind::Thread).unwrap_or(0)].crcs.len() as u32;
         let ends = (0..count).map(|id| self.thread_end(id));
         let tail = loss::at_end(ends, missing);
         self.known_losses.extend(tail);
+        loss::sort(&mut self.known_losses);
         self.complete_streams(closed);
         self.tables.sort();
         let identity = self.identity();
@@ -264,6 +271,9 @@ impl Merge {
             bad: frames.bad().to_vec(),
             losses: self.known_losses,
             lost_samples: self.lost_samples,
+            lost_frames: self.lost_frames,
+            last_ns: self.seen_ns,
+            mixed: self.mixed,
             closed,
             samples: self.samples,
             threads: count,
@@ -292,24 +302,15 @@ impl Merge {
             objects.crcs.resize((objects.crcs.len() as u64 + lacking) as usize, 0);
         }
         if lost {
-            self.note_lost_objects(u64::MAX);
+            self.note_lost_objects(0);
         }
         Ok(())
     }
 
-    /// How many samples are missing of which no later block tells, if the end of the file is there.
-    fn missing(&self) -> Merged<Option<u64>> {
-        const OTHER: &str = "the trace has other samples than its end says";
-        let streams = self.lanes.keys().map(|stream| stream & !SIDE).max();
-        let Some((samples, threads)) = self.eof else {
-            return Ok(if self.losses == 0 { Some(0) } else { None });
-        };
-        let known = self.samples.checked_add(self.lost).ok_or(OTHER)?;
-        let missing = samples.checked_sub(known).ok_or(OTHER)?;
-        if missing > 0 && self.losses == 0 || streams.is_some_and(|last| last >= threads) {
-            return Err(OTHER);
-        }
-        Ok(Some(missing))
+    fn totals(&self) -> Totals {
+        let (eof, samples, lost, losses) = (self.eof, self.samples, self.lost, self.losses);
+        let last_thread = self.lanes.keys().map(|stream| stream & !SIDE).max();
+        Totals { eof, samples, lost, losses, last_thread }
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {

@@ -30,19 +30,23 @@
 //! - Every prefix of a data file is readable: nothing that was written is changed later, and nothing
 //!   essential lies only at the end.
 //! - An object is written after all that it refers to.
-//! - The data of a frame is written before its index cells.
+//! - The data of a frame is durable before its index cells are written, unless durability was not
+//!   asked for; then it is written before them.
 //! - A reader checks every length, count, depth and id before it allocates or follows it, and never
 //!   recurses on input.
 //!
 //! # Does not
 //! know targets, symbols or terminals; escape names (that is for whoever prints them).
 
+mod budget;
 mod bytes;
 mod call_traces;
 mod checkpoint;
 mod columns;
 mod dump;
 mod error;
+mod failure;
+mod file;
 mod forest;
 mod frame;
 mod frames;
@@ -61,9 +65,12 @@ mod object;
 mod options;
 mod output;
 mod pack;
+mod recover;
 mod resolve;
 mod sample;
 mod scan;
+mod schedule;
+mod sink;
 mod stacks;
 mod state;
 mod stream;
@@ -72,21 +79,26 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod verify;
 mod walk;
 mod window;
 mod writer;
 
+pub use budget::LoadLimits;
 pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
-pub use index::{IndexCell, Unsorted, dump_index};
+pub use file::is_being_written;
+pub use index::{IndexCell, Reindexed, Unsorted, dump_index, reindex};
 pub use kind::Kind;
 pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, ThreadSummary, Window};
-pub use load::{LoadedTrace, load};
+pub use load::{LoadedTrace, load, load_from, load_within};
 pub use loss::{BadRange, Loss};
 pub use model::*;
-pub use options::{Compression, WriteMode, WriterOptions};
+pub use options::{Compression, Durability, WriteMode, WriterOptions};
+pub use recover::{Recovered, recover};
 pub use thread::{Call, Node, ThreadTrace};
+pub use verify::{FileState, IndexState, Verification, verify};
 pub use writer::{TraceWriter, Written};
 
 /// First eight bytes of a data file.
@@ -108,8 +120,12 @@ const NONE: u32 = u32::MAX;
 const NO_THREAD: u32 = u32::MAX;
 /// Set in the thread id of a block of a thread's side stream.
 const SIDE: u32 = 1 << 31;
+/// Key of the metadata that names a trace.
+const TRACE_UUID: &str = "trace_uuid";
 /// Name of the method that stacks hang under whose outer frames are unknown.
 const TRUNCATED: &str = "[truncated]";
+/// Name of what was lost with a part of the file.
+const LOST: &str = "[lost]";
 
 /// Longest text in bytes of modified UTF-8.
 const MAX_TEXT_BYTES: usize = 1 << 20;

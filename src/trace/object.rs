@@ -86,7 +86,7 @@ pub(super) enum Record {
     Point(Point),
     BlockStart { stream: u32 },
     BlockEnd,
-    Eof { samples: u64, threads: u32 },
+    Eof { samples: u64, threads: u32, objects: u32 },
     Unknown { kind: u8, bytes: usize },
 }
 
@@ -448,7 +448,9 @@ impl Record {
         Ok(match kind {
             Kind::BlockStart => Self::BlockStart { stream: cursor.u32()? },
             Kind::BlockEnd => Self::BlockEnd,
-            Kind::Eof => Self::Eof { samples: cursor.u64()?, threads: cursor.u32()? },
+            Kind::Eof => {
+                Self::Eof { samples: cursor.u64()?, threads: cursor.u32()?, objects: cursor.u32()? }
+            }
             _ => return cursor.fail("an object of the index lies in the data"),
         })
     }

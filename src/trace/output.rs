@@ -1,88 +1,35 @@
-//! The two files that a trace is written to.
+//! The frames of the data file, and their groups in the index file.
 //!
 //! # Invariants
-//! - A frame is one write at the end of the data file; its index group follows.
-//! - After a failed write the data file is cut back to its last whole frame and takes no more.
-
-use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+//! - A frame is one write at the end of the data file. Its index group is written when the frame is
+//!   durable, or, if durability was not asked for, right after it.
+//! - After a failed write the data file is cut back to its last whole frame and takes nothing more
+//!   but its end; after a failed sync it is cut back to what was synced and takes nothing at all.
+//! - An index that cannot be written ends no recording: it can be made anew.
 
 use super::bytes::{put_u32, put_u64};
 use super::checkpoint::BlockEntry;
+use super::failure::Failure;
 use super::frame::{FrameHeader, HEADER_BYTES, LAST, Section, TRAILER_BYTES};
 use super::index::{self, Cell};
 use super::kind::Kind;
+use super::object::Neutral;
 use super::pack::Packer;
+use super::schedule::Schedule;
+use super::sink::Target;
 use super::stream::Block;
 use super::tables::NeutralBlock;
 use super::{
-    Compression, DATA_MAGIC, INDEX_MAGIC, MAX_FRAME_BYTES, NO_THREAD, TraceError, file_header,
+    DATA_MAGIC, INDEX_MAGIC, MAX_FRAME_BYTES, NO_THREAD, TraceError, Value, WriterOptions,
+    file_header,
 };
 
-/// A file, or what stands for one in tests.
-pub(super) trait Sink: Write + Send + std::fmt::Debug {
-    /// Cuts what was written to `bytes` bytes.
-    fn cut(&mut self, bytes: u64) -> io::Result<()>;
-}
-
-impl Sink for File {
-    fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        self.set_len(bytes)?;
-        self.seek(SeekFrom::Start(bytes)).map(drop)
-    }
-}
-
-/// One of the two files.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub(super) sink: Box<dyn Sink>,
-    pub(super) path: PathBuf,
-    bytes: u64,
-}
-
-impl Target {
-    pub(super) fn new(sink: Box<dyn Sink>, path: PathBuf) -> Self {
-        Self { sink, path, bytes: 0 }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), TraceError> {
-        if let Err(source) = self.sink.write_all(bytes) {
-            // What the file has beyond its last whole frame is harmless; this only tidies.
-            let _ = self.sink.cut(self.bytes);
-            return Err(TraceError::write(&self.path, source));
-        }
-        self.bytes += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-/// Opens a new regular file; with `force` one that exists is emptied.
-pub(super) fn create(path: &Path, force: bool) -> Result<Target, TraceError> {
-    let write = |source| TraceError::write(path, source);
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    let file = match options.clone().create_new(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let meta = std::fs::symlink_metadata(path).map_err(write)?;
-            if !meta.is_file() {
-                return Err(TraceError::NotRegular { path: path.to_owned() });
-            }
-            if !force {
-                return Err(TraceError::Exists { path: path.to_owned() });
-            }
-            options.open(path).map_err(write)?
-        }
-        other => other.map_err(write)?,
-    };
-    // Looked at again through the descriptor: the name may have changed hands.
-    if !file.metadata().map_err(write)?.is_file() {
-        return Err(TraceError::NotRegular { path: path.to_owned() });
-    }
-    file.set_len(0).map_err(write)?;
-    Ok(Target::new(Box::new(file), path.to_owned()))
-}
+/// No frame begins at or behind this: positions shift offsets by 24 bits.
+const OFFSET_MAX: u64 = 1 << 39;
+/// What is left of that for the last frame.
+const END_BYTES: u64 = 1 << 28;
+/// Key of the metadata that says why a trace ends early.
+const WRITE_ERROR: &str = "write_error";
 
 /// Where a frame ends: its length and its header's checksum once more.
 pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
@@ -101,6 +48,42 @@ struct Pending {
     cells: Vec<Cell>,
 }
 
+/// What the frames that were written hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Contents {
+    /// Samples.
+    pub(super) samples: u64,
+    /// Threads that have an object.
+    threads: u32,
+    /// The next free id of METADATA.
+    pub(super) metadata: u32,
+    /// Thread-neutral objects, each time they are written.
+    objects: u32,
+}
+
+impl Contents {
+    fn add(&mut self, header: &FrameHeader, neutral: &[(Kind, u32, usize)]) {
+        self.samples += u64::from(header.samples);
+        self.objects = self.objects.saturating_add(neutral.len() as u32);
+        for (kind, id, _) in neutral {
+            match kind {
+                Kind::Thread => self.threads = self.threads.max(id + 1),
+                Kind::Metadata => self.metadata = self.metadata.max(id + 1),
+                _ => {}
+            }
+        }
+    }
+
+    /// The end of a file that holds this and so many objects more.
+    fn end(self, objects: usize) -> Vec<u8> {
+        let mut eof = vec![Kind::Eof as u8];
+        put_u64(&mut eof, self.samples);
+        put_u32(&mut eof, self.threads);
+        put_u32(&mut eof, self.objects.saturating_add(objects as u32));
+        eof
+    }
+}
+
 /// Both files and the frame that is being put together.
 #[derive(Debug)]
 pub(super) struct Output {
@@ -111,7 +94,15 @@ pub(super) struct Output {
     pending: Pending,
     sequence: u32,
     previous: u64,
-    failed: Option<i32>,
+    contents: Contents,
+    /// What would be left if the next sync failed.
+    durable: Contents,
+    schedule: Schedule,
+    /// Index groups of frames that are not durable yet.
+    held: Vec<u8>,
+    failed: Option<Failure>,
+    index_failed: Option<Failure>,
+    closed: bool,
 }
 
 impl Output {
@@ -120,13 +111,16 @@ impl Output {
         mut data: Target,
         mut index: Target,
         identity: Identity,
-        compression: Compression,
+        options: &WriterOptions,
     ) -> Result<Self, TraceError> {
-        let packer = Packer::new(compression);
+        let packer = Packer::new(options.compress);
         let packer = packer.map_err(|source| TraceError::write(&data.path, source))?;
         data.write(&file_header(DATA_MAGIC))?;
         index.write(&file_header(INDEX_MAGIC))?;
+        data.assume_synced();
+        index.assume_synced();
         Ok(Self {
+            schedule: Schedule::new(options.durability, data.uptime()),
             data,
             index,
             identity,
@@ -134,7 +128,12 @@ impl Output {
             pending: Pending::default(),
             sequence: 0,
             previous: 0,
+            contents: Contents::default(),
+            durable: Contents::default(),
+            held: Vec::new(),
             failed: None,
+            index_failed: None,
+            closed: false,
         })
     }
 
@@ -145,7 +144,27 @@ impl Output {
 
     /// Bytes of both files.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        (self.data.bytes, self.index.bytes)
+        (self.data.bytes(), self.index.bytes())
+    }
+
+    /// What the data file holds.
+    pub(super) fn contents(&self) -> Contents {
+        self.contents
+    }
+
+    /// The data file has its end.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// An error if the data file could not be written before.
+    pub(super) fn check(&self) -> Result<(), TraceError> {
+        self.failed.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
+    }
+
+    /// Why the data file, or else the index, is not all that it should be.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failed.as_ref().or(self.index_failed.as_ref())
     }
 
     /// Bytes of the frame that is being put together.
@@ -177,21 +196,106 @@ impl Output {
         self.pending.cells.extend(cells);
     }
 
-    /// Writes the frame with `neutral` as its first block, and its index group.
+    /// Writes the frame with `neutral` as its first block, if there is anything in it, and syncs if
+    /// it is time to.
     pub(super) fn write_frame(&mut self, neutral: NeutralBlock) -> Result<(), TraceError> {
-        if neutral.is_empty() && self.pending.entries.is_empty() {
-            return Ok(());
+        self.check()?;
+        if !neutral.is_empty() || !self.pending.entries.is_empty() {
+            self.write_pending(neutral, None)?;
         }
-        self.write_pending(neutral, None)
+        match self.schedule.is_due(self.data.uptime()) {
+            true => self.sync(),
+            false => Ok(()),
+        }
     }
 
     /// Writes the last frame and the ends of both files. Everything before must be written.
-    pub(super) fn finish(&mut self, samples: u64, threads: u32) -> Result<(), TraceError> {
-        let mut eof = vec![Kind::Eof as u8];
-        put_u64(&mut eof, samples);
-        put_u32(&mut eof, threads);
-        self.write_pending(NeutralBlock::default(), Some(eof))?;
-        self.index.write(&index::footer())
+    pub(super) fn finish(&mut self) -> Result<(), TraceError> {
+        self.check()?;
+        self.write_pending(NeutralBlock::default(), Some(self.contents.end(0)))?;
+        self.end()
+    }
+
+    /// Writes the end of a data file that took no more, with `metadata` and the reason: into the
+    /// room that was kept free for it.
+    pub(super) fn finish_failed(&mut self, mut metadata: Vec<(String, Value)>) {
+        let Some(failure) = self.failed.take_if(|failure| failure.may_close) else { return };
+        // What could not be written is lost, whatever came after it.
+        self.pending = Pending::default();
+        if !self.data.is_torn() {
+            self.data.release();
+            metadata.push((WRITE_ERROR.into(), Value::Text(failure.to_string())));
+            let written = self.write_end(&metadata).or_else(|_| {
+                // The least that a reader needs.
+                metadata.retain(|(key, _)| key == WRITE_ERROR || key == super::TRACE_UUID);
+                self.write_end(&metadata)
+            });
+            // The first failure is the one to tell of; whether this worked shows in `closed`.
+            let _ = written.and_then(|()| self.end());
+        }
+        self.failed = Some(failure);
+    }
+
+    fn write_end(&mut self, metadata: &[(String, Value)]) -> Result<(), TraceError> {
+        self.failed = None;
+        let mut neutral = NeutralBlock::default();
+        for (id, (key, value)) in (self.contents.metadata..).zip(metadata) {
+            let (key, value) = (key.clone(), value.clone());
+            neutral.push(&Neutral::Metadata { id, key, value });
+        }
+        let end = self.contents.end(neutral.cells(0).len());
+        self.write_pending(neutral, Some(end))
+    }
+
+    /// What follows the last frame.
+    fn end(&mut self) -> Result<(), TraceError> {
+        // The index may have it.
+        self.data.release();
+        if self.schedule.is_used() {
+            self.sync()?;
+        }
+        self.closed = true;
+        self.finish_index();
+        Ok(())
+    }
+
+    /// Completes the index. The data file is whole and, if that was asked for, durable.
+    fn finish_index(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.write_index(&held);
+        self.write_index(&index::footer());
+        if self.schedule.is_used()
+            && self.index_failed.is_none()
+            && let Err(error) = self.index.sync()
+        {
+            self.index_failed = Some(Failure::new(error, &self.index.path, false));
+        }
+    }
+
+    /// Makes the data file durable, and then writes the index groups that waited for it.
+    fn sync(&mut self) -> Result<(), TraceError> {
+        if let Err(error) = self.data.sync() {
+            let failure = Failure::new(error, &self.data.path, false);
+            let error = failure.error();
+            self.failed = Some(failure);
+            self.contents = self.durable;
+            self.held = Vec::new();
+            self.pending = Pending::default();
+            return Err(error);
+        }
+        self.schedule.synced(self.data.uptime());
+        self.durable = self.contents;
+        let held = std::mem::take(&mut self.held);
+        self.write_index(&held);
+        Ok(())
+    }
+
+    fn write_index(&mut self, bytes: &[u8]) {
+        if self.index_failed.is_none()
+            && let Err(error) = self.index.write(bytes)
+        {
+            self.index_failed = Some(Failure::new(error, &self.index.path, false));
+        }
     }
 
     fn write_pending(
@@ -199,18 +303,13 @@ impl Output {
         neutral: NeutralBlock,
         eof: Option<Vec<u8>>,
     ) -> Result<(), TraceError> {
-        if let Some(error) = self.failed {
-            return Err(TraceError::write(&self.data.path, io::Error::from_raw_os_error(error)));
-        }
         let written = self.try_write(neutral, eof);
-        if let Err(error) = &written {
-            let code = match error {
-                TraceError::Io { source, .. } => source.raw_os_error(),
-                _ => None,
-            };
-            self.failed = Some(code.unwrap_or(libc::EIO));
-        }
-        written
+        written.map_err(|error| {
+            let failure = Failure::new(error, &self.data.path, true);
+            let error = failure.error();
+            self.failed = Some(failure);
+            error
+        })
     }
 
     fn try_write(&mut self, neutral: NeutralBlock, eof: Option<Vec<u8>>) -> Result<(), TraceError> {
@@ -232,6 +331,7 @@ impl Output {
             return Err(TraceError::LimitExceeded { what: "the size of a frame", limit });
         }
         let header = self.write_data(&entries, [&neutral_bytes, &points], flags)?;
+        self.contents.add(&header, &neutral_cells);
         let mut group =
             Vec::with_capacity(1 + neutral_cells.len() + 2 * entries.len() + cells.len());
         group.push(index::frame(&header));
@@ -244,13 +344,16 @@ impl Output {
             at += entry.bytes as usize;
         }
         group.extend(cells);
-        let mut bytes = Vec::new();
         if header.sequence == 0 {
             let identity = index::identity(self.identity, header.crc(), None);
-            identity.iter().for_each(|cell| cell.encode(&mut bytes));
+            identity.iter().for_each(|cell| cell.encode(&mut self.held));
         }
-        bytes.extend_from_slice(&index::group(header.offset, &group));
-        self.index.write(&bytes)
+        self.held.extend_from_slice(&index::group(header.offset, &group));
+        if !self.schedule.is_used() {
+            let held = std::mem::take(&mut self.held);
+            self.write_index(&held);
+        }
+        Ok(())
     }
 
     fn write_data(
@@ -280,7 +383,7 @@ impl Output {
         let of_threads = || entries.iter().filter(|entry| entry.stream != NO_THREAD);
         let header = FrameHeader {
             salt: self.identity.salt,
-            offset: self.data.bytes,
+            offset: self.data.bytes(),
             previous: self.previous,
             sequence: self.sequence,
             codec,
@@ -291,8 +394,9 @@ impl Output {
             first_ns: of_threads().map(|entry| entry.first_ns).min().unwrap_or(0),
             last_ns: of_threads().map(|entry| entry.last_ns).max().unwrap_or(0),
         };
-        if header.offset >> 39 != 0 {
-            return Err(TraceError::LimitExceeded { what: "the data file", limit: 1 << 39 });
+        let limit = if flags & LAST != 0 { OFFSET_MAX } else { OFFSET_MAX - END_BYTES };
+        if header.offset >= limit {
+            return Err(TraceError::LimitExceeded { what: "the data file", limit });
         }
         let mut bytes = header.encode();
         debug_assert_eq!(bytes.len(), HEADER_BYTES);
@@ -300,6 +404,7 @@ impl Output {
         bytes.extend_from_slice(&body);
         bytes.extend_from_slice(&trailer);
         self.data.write(&bytes)?;
+        self.schedule.wrote(bytes.len() as u64);
         self.sequence = self.sequence.saturating_add(1);
         self.previous = header.offset;
         Ok(header)

@@ -4,6 +4,7 @@
 //! - Unpacking gives exactly the length that a frame's header says, and allocates for no more than a
 //!   few times that.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 
@@ -92,13 +93,25 @@ pub(super) fn unpack(codec: Codec, stored: &[u8], bytes: usize) -> Parsed<Vec<u8
         _ if stored.is_empty() && bytes == 0 => Ok(Vec::new()),
         Codec::Plain if stored.len() == bytes => Ok(stored.to_vec()),
         Codec::Plain => bad("a plain section has two lengths"),
-        Codec::Zstd => decompress(&mut decompressor()?, stored, bytes, 1),
+        Codec::Zstd => with_zstd(|zstd| decompress(zstd, stored, bytes, 1)),
         Codec::Columns => join(&unpack_columns(stored, bytes)?, bytes),
     }
 }
 
-fn decompressor() -> Parsed<Decompressor<'static>> {
-    Decompressor::new().map_err(|_| Malformed { at: 0, what: BAD_ZSTD })
+thread_local! {
+    /// Making one takes as long as decompressing a small frame.
+    static ZSTD: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// What `f` does with a decompressor.
+fn with_zstd<T>(f: impl FnOnce(&mut Decompressor<'static>) -> Parsed<T>) -> Parsed<T> {
+    ZSTD.with_borrow_mut(|zstd| match zstd {
+        Some(zstd) => f(zstd),
+        none => {
+            let new = Decompressor::new().map_err(|_| Malformed { at: 0, what: BAD_ZSTD })?;
+            f(none.insert(new))
+        }
+    })
 }
 
 /// What a zstd frame holds, with room for `spare` bytes more, at least 1: so that a longer one is
@@ -132,17 +145,19 @@ fn unpack_columns(stored: &[u8], bytes: usize) -> Parsed<[Vec<u8>; COLUMNS]> {
         };
         left = rest;
     }
-    let mut zstd = decompressor()?;
     let mut columns = [const { Vec::new() }; COLUMNS];
-    for (column, (bytes, stored)) in columns.iter_mut().zip(lengths) {
-        let packed = cursor.take(stored)?;
-        if stored == bytes {
-            column.reserve_exact(bytes + SLACK);
-            column.extend_from_slice(packed);
-        } else {
-            *column = decompress(&mut zstd, packed, bytes, SLACK)?;
+    with_zstd(|zstd| {
+        for (column, (bytes, stored)) in columns.iter_mut().zip(lengths) {
+            let packed = cursor.take(stored)?;
+            if stored == bytes {
+                column.reserve_exact(bytes + SLACK);
+                column.extend_from_slice(packed);
+            } else {
+                *column = decompress(zstd, packed, bytes, SLACK)?;
+            }
+            column.resize(bytes + SLACK, 0);
         }
-        column.resize(bytes + SLACK, 0);
-    }
+        Ok(())
+    })?;
     if cursor.is_at_end() { Ok(columns) } else { cursor.fail("columns have bytes left over") }
 }

@@ -45,8 +45,14 @@ pub(super) struct Scan {
     pub(super) losses: Vec<Loss>,
     /// Per stream: samples before a loss as its checkpoints count them, and how many are lost.
     pub(super) lost_samples: HashMap<u32, Vec<(u64, u64)>>,
+    /// Frames that are lost, as the numbers of those around them say.
+    pub(super) lost_frames: u64,
     pub(super) closed: bool,
     pub(super) samples: u64,
+    /// Time of the last sample, 0 without one.
+    pub(super) last_ns: u64,
+    /// Thread-neutral objects lie in blocks of threads.
+    pub(super) mixed: bool,
     /// Threads, those that are only referred to included.
     pub(super) threads: u32,
     /// The header of the first whole frame.
@@ -73,10 +79,18 @@ pub(super) fn scan(path: &Path, full_calls: bool) -> Result<Scan, TraceError> {
 
 /// Scans what `frames` has, with so many threads.
 pub(super) fn scan_frames<R: Read + Send>(
-    frames: Frames<R>,
+    mut frames: Frames<R>,
     full_calls: bool,
     workers: usize,
 ) -> Result<Scan, TraceError> {
+    if workers <= 1 {
+        let mut merge = Merge::new(full_calls);
+        let mut walk = Walk::new(full_calls);
+        while let Some(stored) = frames.next_stored()? {
+            merge.frame(&FrameScan::new(stored, &mut walk)?)?;
+        }
+        return merge.finish(&frames);
+    }
     let queue = Queue {
         state: Mutex::new(State { frames, read: 0, merged: 0, bytes: 0, stop: false }),
         room: Condvar::new(),
@@ -229,6 +243,8 @@ pub(super) struct FrameScan {
     pub(super) survey: Survey,
     /// Samples and threads, as the EOF object says.
     pub(super) eof: Option<(u64, u32)>,
+    /// Thread-neutral objects lie in blocks of threads.
+    pub(super) mixed: bool,
     pub(super) decoded_bytes: u64,
 }
 
@@ -245,6 +261,7 @@ impl FrameScan {
             blocks: Vec::new(),
             survey: Survey::default(),
             eof: None,
+            mixed: false,
             decoded_bytes: (frame.directory.len() + frame.payload.len()) as u64,
         };
         walk.highest = None;
@@ -274,7 +291,10 @@ impl FrameScan {
             None
         } else {
             self.survey.refer_always(Kind::Thread, entry.stream & !SIDE);
-            Some(walk.block(&entry, bytes, at, &mut self.survey)?)
+            let objects = self.survey.objects.len();
+            let walked = walk.block(&entry, bytes, at, &mut self.survey)?;
+            self.mixed |= self.survey.objects.len() > objects;
+            Some(walked)
         };
         self.blocks.push(BlockScan { at, entry, walked });
         Ok(())
@@ -314,7 +334,7 @@ pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<(
     let mut cursor = Cursor::new(rest);
     let mut eof = None;
     if header.flags & LAST != 0 {
-        let Record::Eof { samples, threads } = Record::decode(&mut cursor)? else {
+        let Record::Eof { samples, threads, .. } = Record::decode(&mut cursor)? else {
             return cursor.fail("the last frame does not end with EOF");
         };
         eof = Some((samples, threads));

@@ -6,7 +6,7 @@ use super::gap::Intervals;
 use super::infer::{self, Site};
 use super::object::{Neutral, Point};
 use super::stream::{Block, Placed, Stream};
-use super::{LocationId, SIDE, Sample, Thread};
+use super::{LocationId, SIDE, Sample, Thread, ThreadId};
 
 /// What all threads of a trace share.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,13 @@ pub(super) struct Common<'a> {
     pub(super) sites: &'a [Site],
     /// The sampling period, or 0.
     pub(super) period_ns: u64,
+}
+
+/// A stream of a thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Copied {
+    pub(super) thread: ThreadId,
+    pub(super) side: bool,
 }
 
 /// A thread that is being written.
@@ -63,6 +70,15 @@ impl ThreadState {
     pub(super) fn object(&self, ended_ns: Option<u64>) -> Neutral {
         let Self { id, pid, tid, name, first_seen_ns: first_seen, .. } = *self;
         Neutral::Thread { id, tid, pid, name, first_seen, ended: ended_ns.unwrap_or(u64::MAX) }
+    }
+
+    /// One of its streams.
+    pub(super) fn stream(&mut self, side: bool) -> &mut Stream {
+        let Self { main, side: of_side, .. } = self;
+        match side {
+            true => of_side.get_or_insert_with(|| Box::new(Stream::new(main.word() | SIDE))),
+            false => main,
+        }
     }
 
     pub(super) fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {

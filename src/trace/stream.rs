@@ -4,7 +4,7 @@
 //! - `state` is what a reader has after the bytes of `block`.
 //! - A block ends between two objects, never in one.
 
-use super::checkpoint::{BlockEntry, Checkpoint, Ends};
+use super::checkpoint::{BlockEntry, Checkpoint, Ends, OpenCall};
 use super::index::Cell;
 use super::infer::{self, Site};
 use super::kind::Kind;
@@ -54,6 +54,16 @@ pub(super) struct Block {
     /// ones would make up most of an index; a reader finds their ends in this block or the next. Each
     /// is followed by its summary.
     pub(super) cells: Vec<Cell>,
+}
+
+impl Block {
+    /// Bytes of memory that it occupies.
+    pub(super) fn memory(&self) -> usize {
+        let calls = self.entry.begin.locations.capacity() * size_of::<LocationId>()
+            + self.entry.begin.calls.capacity() * size_of::<OpenCall>();
+        let cells = self.cells.capacity() * size_of::<Cell>();
+        size_of::<Self>() + self.content.capacity() + calls + cells
+    }
 }
 
 impl Stream {
@@ -140,18 +150,24 @@ impl Stream {
         let going_on = if proven { infer::continuing(open, stack, sites) } else { 0 };
         self.close(outer + going_on, false);
         for (depth, new) in stack[..going_on].iter().enumerate() {
-            let old = std::mem::replace(&mut self.state.locations[outer + depth], *new);
-            if old != *new {
-                let location = new.0;
-                self.point(match (going_on - 1 - depth) as u32 {
-                    0 => Point::Site { location },
-                    up => Point::OuterSite { up, location },
-                });
+            if self.state.locations[outer + depth] != *new {
+                self.move_call(outer + depth, *new);
             }
         }
         for location in &stack[going_on..] {
             self.open_call(*location);
         }
+    }
+
+    /// Moves the open call at `place`, counted from the root, to another location of its method.
+    pub(super) fn move_call(&mut self, place: usize, location: LocationId) {
+        let up = (self.state.depth() - 1 - place) as u32;
+        self.state.locations[place] = location;
+        let location = location.0;
+        self.point(match up {
+            0 => Point::Site { location },
+            up => Point::OuterSite { up, location },
+        });
     }
 
     /// Opens a call inside the innermost one.

@@ -43,6 +43,7 @@ pub(super) enum Content {
     ThreadStart { time_ns: u64 },
     ThreadExit { time_ns: u64 },
     State { time_ns: u64, state: u8, syscall: Option<u32> },
+    Lost { from_ns: u64, to_ns: u64, samples: Option<u64> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub(super) struct CallRecord {
     pub(super) last_ns: u64,
     pub(super) samples: u64,
     pub(super) unfinished: bool,
+    pub(super) begin_lost: bool,
+    pub(super) end_lost: bool,
     pub(super) first_child: u32,
     pub(super) last_child: u32,
 }
@@ -90,6 +93,15 @@ pub enum Node<'a> {
         /// System call that it waits in, if known.
         syscall: Option<u32>,
     },
+    /// Here something is lost: the file is damaged. The call that it lies in went on.
+    Lost {
+        /// Time of the last sample before, 0 if there is none.
+        from_ns: u64,
+        /// Time of the first sample after, [`u64::MAX`] if there is none.
+        to_ns: u64,
+        /// How many samples are lost, if that is known.
+        samples: Option<u64>,
+    },
 }
 
 impl Node<'_> {
@@ -98,7 +110,7 @@ impl Node<'_> {
         match self {
             Self::Call(call) => call.first_ns(),
             Self::Sample(sample) => sample.time_ns,
-            Self::Gap { from_ns, .. } => *from_ns,
+            Self::Gap { from_ns, .. } | Self::Lost { from_ns, .. } => *from_ns,
             Self::ThreadStart { time_ns }
             | Self::ThreadExit { time_ns }
             | Self::State { time_ns, .. } => *time_ns,
@@ -144,6 +156,16 @@ impl<'a> Call<'a> {
         self.record.unfinished
     }
 
+    /// True if its begin is lost: it was open where the file goes on after damage.
+    pub fn begin_lost(&self) -> bool {
+        self.record.begin_lost
+    }
+
+    /// True if its end is lost: it was open before damage and is not after it.
+    pub fn end_lost(&self) -> bool {
+        self.record.end_lost
+    }
+
     /// Calls and samples in it, in the order of their times.
     pub fn children(&self) -> impl Iterator<Item = Node<'a>> + use<'a> {
         let trace = self.trace;
@@ -182,7 +204,8 @@ impl ThreadTrace {
         self.order.last().map(|last| self.samples[*last as usize].sample.time_ns)
     }
 
-    /// The outermost calls and what lies between them, in the order of their times.
+    /// The outermost calls and what lies between them, in the order of their times; after those of
+    /// samples with whole stacks come those of samples that hang under `[truncated]`.
     pub fn roots(&self) -> impl Iterator<Item = Node<'_>> {
         self.roots.iter().map(|root| self.node(&self.nodes[*root as usize]))
     }
@@ -213,6 +236,9 @@ impl ThreadTrace {
             Content::ThreadExit { time_ns } => Node::ThreadExit { time_ns: *time_ns },
             Content::State { time_ns, state, syscall } => {
                 Node::State { time_ns: *time_ns, state: *state, syscall: *syscall }
+            }
+            Content::Lost { from_ns, to_ns, samples } => {
+                Node::Lost { from_ns: *from_ns, to_ns: *to_ns, samples: *samples }
             }
         }
     }

@@ -8,7 +8,7 @@ use super::bytes::{Cursor, Malformed, Parsed};
 use super::checkpoint::{BlockEntry, Checkpoint, OpenCall};
 use super::index::tables::CallRow;
 use super::kind::{FIRST_SIZED, Kind};
-use super::object::{Record, bit};
+use super::object::{Point, Record, bit};
 use super::survey::Survey;
 use super::{LocationId, MAX_DEPTH};
 
@@ -251,7 +251,8 @@ impl Walk {
         self.last_ns = time_ns;
         self.due_ns = time_ns.wrapping_add(self.tick_ns);
         self.first_ns = self.first_ns.or(Some(time_ns));
-        self.samples += 1;
+        let overflow = Malformed { at: start, what: "a count overflows" };
+        self.samples = self.samples.checked_add(1).ok_or(overflow)?;
         self.child();
         Ok(())
     }
@@ -317,9 +318,11 @@ impl Walk {
         match (record, Kind::from_number(number)) {
             (Record::Point(point), _) => {
                 self.exit |= number == Kind::ThreadExit as u8;
-                let end_ns = super::forest::gap_end(&point, self.last_ns);
-                let end_ns = end_ns.map_err(|what| Malformed { at: start, what })?;
-                self.due_ns = end_ns.unwrap_or(self.due_ns);
+                if let Point::Gap { before, length } = point {
+                    let times = super::forest::gap(before, length, self.last_ns);
+                    let (_, to_ns) = times.map_err(|what| Malformed { at: start, what })?;
+                    self.due_ns = to_ns;
+                }
                 self.child();
             }
             _ if number >= FIRST_SIZED => {}

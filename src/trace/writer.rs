@@ -5,15 +5,19 @@
 //!   many there are; beyond that every block is ended.
 //! - Times of a thread never go back: an earlier one is raised to the last and counted.
 
-use std::collections::BTreeMap;
+mod copy;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::Ends;
+use super::file::{self, Role};
 use super::index::{self, Unsorted, index_path};
 use super::metadata;
 use super::object::Neutral;
-use super::output::{self, Identity, Output};
+use super::output::{Identity, Output};
+use super::sink::Target;
 use super::state::{Common, ThreadState};
 use super::stream::{Block, Stream};
 use super::tables::{Tables, next_id};
@@ -23,7 +27,7 @@ use super::{
 };
 
 /// What was written in the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
     /// Bytes of the data file.
     pub data_bytes: u64,
@@ -31,6 +35,10 @@ pub struct Written {
     pub index_bytes: u64,
     /// Why the index file is not sorted, if it is not.
     pub unsorted: Option<Unsorted>,
+    /// Samples in the data file.
+    pub samples: u64,
+    /// Bytes of memory that held the samples until the end, with [`WriteMode::Collect`].
+    pub collected_bytes: u64,
 }
 
 /// Writes a trace.
@@ -53,6 +61,9 @@ pub struct TraceWriter {
     clamped: u64,
     /// Parts of blocks by stream, if all is written at the end.
     collected: BTreeMap<u32, Vec<Block>>,
+    collected_bytes: u64,
+    /// Metadata that is in no frame yet, with its id: the end of a file that fails has it too.
+    unwritten: VecDeque<(u32, String, Value)>,
 }
 
 impl TraceWriter {
@@ -60,7 +71,8 @@ impl TraceWriter {
     ///
     /// # Errors
     /// [`TraceError::Exists`] if one of them is there and `force` is not set (neither is touched
-    /// then), [`TraceError::NotRegular`] for a link or a device, [`TraceError::Io`].
+    /// then), [`TraceError::Busy`] if another writer has not finished the data file,
+    /// [`TraceError::NotRegular`] for a link or a device, [`TraceError::Io`].
     pub fn create(path: &Path, options: WriterOptions) -> Result<TraceWriter, TraceError> {
         let index_path = index_path(path);
         if !options.force {
@@ -70,8 +82,8 @@ impl TraceWriter {
                 }
             }
         }
-        let data = output::create(path, options.force)?;
-        let index = output::create(&index_path, options.force).inspect_err(|_| {
+        let data = file::create(path, options.force, Role::Data)?;
+        let index = file::create(&index_path, options.force, Role::Index).inspect_err(|_| {
             if !options.force {
                 // It was created above and holds nothing.
                 let _ = std::fs::remove_file(path);
@@ -82,8 +94,8 @@ impl TraceWriter {
     }
 
     pub(super) fn with_targets(
-        data: output::Target,
-        index: output::Target,
+        data: Target,
+        index: Target,
         options: WriterOptions,
     ) -> Result<TraceWriter, TraceError> {
         let identity = match options.salt {
@@ -92,7 +104,7 @@ impl TraceWriter {
         };
         let mut writer = TraceWriter {
             path: None,
-            output: Output::new(data, index, identity, options.compress)?,
+            output: Output::new(data, index, identity, &options)?,
             options: options.within_limits(),
             tables: Tables::default(),
             threads: BTreeMap::new(),
@@ -105,14 +117,17 @@ impl TraceWriter {
             samples: 0,
             clamped: 0,
             collected: BTreeMap::new(),
+            collected_bytes: 0,
+            unwritten: VecDeque::new(),
         };
         let uuid = format!("{:032x}", identity.uuid);
-        writer.set_metadata("trace_uuid", Value::Text(uuid))?;
+        writer.set_metadata(super::TRACE_UUID, Value::Text(uuid))?;
         Ok(writer)
     }
 
     /// Sets a value; the last one set for a key counts. `period_ns` is the sampling period that
-    /// gaps are found by: without it only [`TraceWriter::gap`] makes them.
+    /// gaps are found by: without it only [`TraceWriter::gap`] makes them. After a failed write it
+    /// goes to the end of the file.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
         metadata::check(key, &value)?;
         if let ("period_ns", Value::Unsigned(period_ns)) = (key, &value) {
@@ -120,6 +135,15 @@ impl TraceWriter {
         }
         let id = next_id(self.metadata as usize)?;
         self.metadata += 1;
+        let written = self.output.contents().metadata;
+        while self.unwritten.front().is_some_and(|(id, ..)| *id < written) {
+            self.unwritten.pop_front();
+        }
+        self.unwritten.push_back((id, key.into(), value.clone()));
+        if self.output.check().is_err() {
+            // It comes with the end of the file.
+            return Ok(());
+        }
         self.tables.block.push(&Neutral::Metadata { id, key: key.into(), value });
         self.write_full_frame()
     }
@@ -191,6 +215,7 @@ impl TraceWriter {
         sample: &Sample,
         stack: &[LocationId],
     ) -> Result<(), TraceError> {
+        self.output.check()?;
         self.tables.known_stack(stack)?;
         // One is left for the call of `[truncated]`.
         if stack.len() >= MAX_DEPTH {
@@ -251,6 +276,7 @@ impl TraceWriter {
     /// Notes that a thread ended; ends its open calls. Nothing of it may follow: its id is unknown
     /// from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
+        self.output.check()?;
         let period_ns = self.period_ns;
         let state = self.state(thread)?;
         let before = state.pending();
@@ -296,7 +322,42 @@ impl TraceWriter {
     }
 
     /// Ends the open calls, marked as unfinished, and both files. The index is then sorted.
+    ///
+    /// # Errors
+    /// [`TraceError::CutShort`] if anything could not be written, now or before. The data file then
+    /// holds what was written before the failure and, if there was room, its end.
     pub fn finish(mut self) -> Result<Written, TraceError> {
+        let finished = self.write_rest();
+        if finished.is_err() {
+            let written = self.output.contents().metadata;
+            let unwritten = std::mem::take(&mut self.unwritten).into_iter();
+            let unwritten = unwritten.filter(|(id, ..)| *id >= written);
+            self.output.finish_failed(unwritten.map(|(_, key, value)| (key, value)).collect());
+        }
+        let sorted = self.path.as_deref().filter(|_| self.output.failure().is_none());
+        let sorted = sorted.map(|path| index::consolidate(path, self.output.identity()));
+        let (data_bytes, journal_bytes) = self.output.bytes();
+        let (index_bytes, unsorted) = match sorted {
+            None => (journal_bytes, None),
+            Some(Ok(index_bytes)) => (index_bytes, None),
+            Some(Err(unsorted)) => (journal_bytes, Some(unsorted)),
+        };
+        let (samples, collected_bytes) = (self.output.contents().samples, self.collected_bytes);
+        let kept = Written { data_bytes, index_bytes, unsorted, samples, collected_bytes };
+        match self.output.failure() {
+            Some(failure) => Err(TraceError::CutShort {
+                path: failure.path.clone(),
+                source: failure.source(),
+                kept,
+                lost_samples: self.samples.saturating_sub(samples),
+                closed: self.output.is_closed(),
+            }),
+            None => finished.map(|()| kept),
+        }
+    }
+
+    fn write_rest(&mut self) -> Result<(), TraceError> {
+        self.output.check()?;
         for state in self.threads.values_mut() {
             let before = state.pending();
             state.finish(self.period_ns);
@@ -310,16 +371,7 @@ impl TraceWriter {
         self.write_collected()?;
         self.output.add_cells(cells);
         self.write_all()?;
-        self.output.finish(self.samples, self.threads_ever)?;
-        let (data_bytes, journal_bytes) = self.output.bytes();
-        let sorted =
-            self.path.as_deref().map(|path| index::consolidate(path, self.output.identity()));
-        let (index_bytes, unsorted) = match sorted {
-            None => (journal_bytes, None),
-            Some(Ok(index_bytes)) => (index_bytes, None),
-            Some(Err(unsorted)) => (journal_bytes, Some(unsorted)),
-        };
-        Ok(Written { data_bytes, index_bytes, unsorted })
+        self.output.finish()
     }
 
     /// Writes what was collected: the objects first, then one thread after the other.
@@ -359,6 +411,7 @@ impl TraceWriter {
         thread: ThreadId,
         change: impl FnOnce(&mut ThreadState),
     ) -> Result<(), TraceError> {
+        self.output.check()?;
         let state = self.state(thread)?;
         let before = state.pending();
         change(state);
@@ -405,6 +458,7 @@ impl TraceWriter {
         match self.options.mode {
             WriteMode::Streaming => self.output.add(block),
             WriteMode::Collect => {
+                self.collected_bytes += block.memory() as u64;
                 self.collected.entry(block.entry.stream).or_default().push(block);
                 return Ok(());
             }
@@ -414,6 +468,7 @@ impl TraceWriter {
 
     /// Writes the frame that is being put together if it is large enough.
     fn write_full_frame(&mut self) -> Result<(), TraceError> {
+        self.output.check()?;
         let full =
             self.output.pending() + self.tables.block.bytes().len() >= self.options.frame_bytes;
         if !full || self.options.mode == WriteMode::Collect {

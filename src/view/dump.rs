@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
+use super::error::ViewError;
 use super::escape::escaped;
-use crate::trace::{FieldValue, IndexCell, Object, TraceError, dump_index, dump_objects};
+use crate::trace::{FieldValue, IndexCell, Object, dump_index, dump_objects};
 
 /// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,30 +21,9 @@ pub enum Form {
     Json,
 }
 
-/// Why a dump ended early.
-#[derive(Debug)]
-pub enum DumpError {
-    /// A file cannot be read on; what could be is written.
-    Trace(TraceError),
-    /// The output cannot be written.
-    Output(io::Error),
-}
-
-impl From<io::Error> for DumpError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-impl From<TraceError> for DumpError {
-    fn from(error: TraceError) -> Self {
-        Self::Trace(error)
-    }
-}
-
 /// Writes the objects of the data file at `path`, then the cells of its index. Says whether there
 /// is an index.
-pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, DumpError> {
+pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, ViewError> {
     for object in dump_objects(path)? {
         let object = object?;
         match form {

@@ -1,30 +1,27 @@
-//! From the files of a trace to a profile.
+//! From a trace to a profile.
+//!
+//! Invariant: memory is that of the distinct stacks and of the names, not of the samples.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use super::profile::{Profile, ThreadGrower};
-use crate::trace::{self, LoadedTrace, TraceError};
+use super::recording::Recording;
+use super::selection::Selected;
+use crate::trace::{LazyTrace, Objects, ThreadId, TraceError};
 
-/// Reads a trace and aggregates its samples.
-pub fn load(path: &Path) -> Result<Profile, TraceError> {
-    trace::load(path).map(Profile::from)
-}
-
-impl From<LoadedTrace> for Profile {
-    fn from(trace: LoadedTrace) -> Self {
-        let threads = trace.threads.iter().map(|thread| {
-            let mut grower = ThreadGrower::default();
-            thread.for_each_sample(&mut |sample, stack| grower.add(sample, stack));
-            grower.finish(thread.thread().clone())
-        });
-        Self {
-            threads: threads.collect(),
-            metadata: trace.metadata,
-            modules: trace.modules,
-            methods: trace.methods,
-            locations: trace.locations,
-            closed: trace.closed,
-            notices: trace.notices,
-        }
+/// Aggregates the samples of what is selected.
+pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
+    let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
+    for window in &selected.windows {
+        trace.for_each_sample(window, &mut |thread, sample, stack| {
+            growers.entry(thread).or_default().add(sample, stack);
+        })?;
     }
+    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let threads = covered
+        .map(|thread| growers.remove(&thread.id).unwrap_or_default().finish(thread.thread.clone()))
+        .collect();
+    let Objects { modules, methods, locations } = trace.load_objects()?;
+    let recording = Recording::of(trace).showing(selected);
+    Ok(Profile { recording, modules, methods, locations, threads })
 }

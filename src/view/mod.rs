@@ -7,15 +7,24 @@
 pub mod calls;
 mod date;
 pub mod dump;
+mod error;
 pub mod escape;
 pub mod export;
 mod load;
 mod names;
+mod news;
 mod profile;
+mod recording;
 mod rows;
+mod selection;
 mod summary;
+pub mod timeline;
 pub mod tree;
 
+pub use error::ViewError;
 pub use load::load;
+pub use news::News;
 pub use profile::{Profile, ThreadGrower, ThreadProfile};
+pub use recording::Recording;
 pub use rows::Limits;
+pub use selection::{Moment, Selected, Selection};

@@ -1,13 +1,12 @@
-//! A trace as the views want it: per thread the tree of its stacks, and the tables of names.
+//! A trace aggregated: per thread the tree of its stacks, and the tables of names.
 
 use std::collections::BTreeMap;
 
 use traceprof_abi::unwind::EndReason;
 
 use super::calls::{CallTree, Count, Grower, Step};
-use crate::trace::{
-    Location, LocationId, Metadata, Method, MethodId, Module, Sample, Thread, Value,
-};
+use super::recording::Recording;
+use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
 
 /// The id of a call trace that found no room in the storage.
 const DROPPED_TRACE_ID: u64 = 1;
@@ -23,55 +22,24 @@ pub struct ThreadProfile {
     pub count: Count,
     /// Samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
-    /// Time of the first and the last sample.
-    pub span_ns: Option<(u64, u64)>,
 }
 
 /// Everything in a trace, aggregated by stack.
 #[derive(Debug, Default)]
 pub struct Profile {
-    /// What the recorder said of the recording.
-    pub metadata: Metadata,
+    /// What the trace says of the recording.
+    pub recording: Recording,
     /// Modules by id.
     pub modules: Vec<Module>,
     /// Methods by id.
     pub methods: Vec<Method>,
     /// Locations by id.
     pub locations: Vec<Location>,
-    /// Threads by id.
+    /// The threads that are shown, by id.
     pub threads: Vec<ThreadProfile>,
-    /// The recorder came to its end and closed the file.
-    pub closed: bool,
-    /// What the reader had to say.
-    pub notices: Vec<String>,
 }
 
 impl Profile {
-    /// A number of the metadata.
-    pub fn number(&self, key: &str) -> Option<u64> {
-        match self.metadata.get(key)? {
-            Value::Unsigned(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    /// A text of the metadata.
-    pub fn text(&self, key: &str) -> Option<&str> {
-        match self.metadata.get(key)? {
-            Value::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// What one sampling period is, if the trace says so.
-    pub fn period_ns(&self) -> Option<f64> {
-        let from_rate = |hz: u64| (hz > 0).then(|| 1e9 / hz as f64);
-        match self.number("period_ns") {
-            Some(period) if period > 0 => Some(period as f64),
-            _ => self.number("freq_hz").and_then(from_rate),
-        }
-    }
-
     /// All samples of all threads.
     pub fn count(&self) -> Count {
         let mut count = Count::default();
@@ -104,7 +72,6 @@ pub struct ThreadGrower {
     tree: Grower<LocationId>,
     count: Count,
     ends: BTreeMap<u16, u64>,
-    span_ns: Option<(u64, u64)>,
 }
 
 impl ThreadGrower {
@@ -124,18 +91,11 @@ impl ThreadGrower {
         self.tree.add(mark.into_iter().chain(frames), count);
         self.count += count;
         *self.ends.entry(sample.end_reason).or_default() += 1;
-        let (first, last) = self.span_ns.unwrap_or((sample.time_ns, sample.time_ns));
-        self.span_ns = Some((first.min(sample.time_ns), last.max(sample.time_ns)));
     }
 
     /// The thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
-        ThreadProfile {
-            thread,
-            tree: self.tree.finish(),
-            count: self.count,
-            ends: self.ends,
-            span_ns: self.span_ns,
-        }
+        let Self { tree, count, ends } = self;
+        ThreadProfile { thread, tree: tree.finish(), count, ends }
     }
 }

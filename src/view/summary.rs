@@ -3,6 +3,7 @@
 //! Every line rests on what the trace holds; a key that the recorder did not write leaves its part
 //! out, it is never guessed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
@@ -10,36 +11,71 @@ use traceprof_abi::unwind::EndReason;
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
 use super::profile::Profile;
+use super::recording::Recording;
 use super::rows::{counted, percent};
-use crate::trace::Value;
+use crate::trace::{ThreadSummary, Value};
+
+/// How many samples are shown, as far as that is known without reading them.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    samples: u64,
+    /// Sampling periods.
+    weight: Option<u64>,
+    threads: u64,
+    /// By the number of the [`EndReason`].
+    ends: BTreeMap<u16, u64>,
+}
+
+impl Seen {
+    /// All samples of a recording.
+    pub(super) fn in_profile(profile: &Profile) -> Self {
+        let count = profile.count();
+        let sampled = profile.threads.iter().filter(|thread| thread.count.samples > 0);
+        let mut ends = BTreeMap::new();
+        for (reason, samples) in profile.threads.iter().flat_map(|thread| &thread.ends) {
+            *ends.entry(*reason).or_insert(0u64) += samples;
+        }
+        let (samples, threads) = (count.samples, sampled.count() as u64);
+        Self { samples, weight: Some(count.weight), threads, ends }
+    }
+
+    /// All samples of some threads.
+    pub(super) fn in_threads<'a>(threads: impl Iterator<Item = &'a ThreadSummary>) -> Self {
+        let mut seen = Self::default();
+        for thread in threads.filter(|thread| thread.samples > 0) {
+            seen.samples = seen.samples.saturating_add(thread.samples);
+            seen.threads += 1;
+        }
+        seen
+    }
+}
 
 /// Writes the head.
-pub(super) fn write(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
     let lines = [
-        ("command", command(profile)),
-        ("recorded", recorded(profile)),
-        ("sampling", sampling(profile)),
-        ("samples", samples(profile)),
-        ("rooted", rooted(profile)),
-        ("lost", lost(profile)),
-        ("cpu time", cpu_time(profile)),
-        ("target", stops(profile)),
-        ("note", unfinished(profile)),
+        ("command", command(recording)),
+        ("recorded", recorded(recording)),
+        ("sampling", sampling(recording)),
+        ("window", recording.window.clone()),
+        ("samples", Some(samples(recording, seen))),
+        ("rooted", rooted(seen)),
+        ("lost", lost(recording)),
+        ("cpu time", cpu_time(recording, seen)),
+        ("target", stops(recording)),
+        ("damage", damage(recording)),
+        ("note", unfinished(recording)),
     ];
     for (label, text) in lines {
         if let Some(text) = text {
             writeln!(out, "{label:9} {}", escaped(&text))?;
         }
     }
-    for notice in &profile.notices {
-        writeln!(out, "{:9} {}", "note", escaped(notice))?;
-    }
     Ok(())
 }
 
-fn command(profile: &Profile) -> Option<String> {
-    let pid = profile.number("pid").map(|pid| format!("pid {pid}"));
-    let Some(Value::List(words)) = profile.metadata.get("command_line") else {
+fn command(recording: &Recording) -> Option<String> {
+    let pid = recording.number("pid").map(|pid| format!("pid {pid}"));
+    let Some(Value::List(words)) = recording.metadata.get("command_line") else {
         return pid;
     };
     let words: Vec<String> = words
@@ -56,77 +92,72 @@ fn command(profile: &Profile) -> Option<String> {
     }
 }
 
-fn recorded(profile: &Profile) -> Option<String> {
+fn recorded(recording: &Recording) -> Option<String> {
     let mut parts = Vec::new();
-    if let Some(time_ns) = profile.number("start_realtime_ns") {
+    if let Some(time_ns) = recording.number("start_realtime_ns") {
         parts.push(utc(time_ns));
     }
-    if let Some(duration_ns) = duration_ns(profile) {
+    if let Some(duration_ns) = duration_ns(recording) {
         parts.push(format!("for {:.3} s", duration_ns as f64 / 1e9));
     }
-    if let Some(host) = profile.text("host") {
-        let kernel = profile.text("kernel").map(|kernel| format!(", {kernel}"));
+    if let Some(host) = recording.text("host") {
+        let kernel = recording.text("kernel").map(|kernel| format!(", {kernel}"));
         parts.push(format!("on {host}{}", kernel.unwrap_or_default()));
     }
-    if let Some(cpus) = profile.number("cpus") {
+    if let Some(cpus) = recording.number("cpus") {
         parts.push(format!("with {}", counted(cpus, "cpu")));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 /// From the recorder, or from the first to the last sample.
-fn duration_ns(profile: &Profile) -> Option<u64> {
-    let spans = || profile.threads.iter().filter_map(|thread| thread.span_ns);
-    let start = profile.number("start_monotonic_ns").or(spans().map(|span| span.0).min())?;
-    let end = profile.number("end_monotonic_ns").or(spans().map(|span| span.1).max())?;
-    end.checked_sub(start)
+fn duration_ns(recording: &Recording) -> Option<u64> {
+    recording.end_ns()?.checked_sub(recording.begin_ns()?)
 }
 
-fn sampling(profile: &Profile) -> Option<String> {
+fn sampling(recording: &Recording) -> Option<String> {
     let mut parts = Vec::new();
-    if let Some(engine) = profile.text("engine") {
+    if let Some(engine) = recording.text("engine") {
         parts.push(format!("{engine} engine"));
     }
-    if let Some(hz) = profile.number("freq_hz") {
+    if let Some(hz) = recording.number("freq_hz") {
         parts.push(format!("{hz} Hz"));
     }
-    if let Some(period_ns) = profile.period_ns() {
+    if let Some(period_ns) = recording.period_ns() {
         parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
     }
-    match profile.number("kernel_included") {
+    match recording.number("kernel_included") {
         Some(0) => parts.push("without time in the kernel".to_owned()),
         Some(_) => parts.push("with time in the kernel".to_owned()),
         None => {}
     }
-    if let Some(version) = profile.text("traceprof_version") {
+    if let Some(version) = recording.text("traceprof_version") {
         parts.push(format!("traceprof {version}"));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn samples(profile: &Profile) -> Option<String> {
-    let count = profile.count();
-    let threads = profile.threads.iter().filter(|thread| thread.count.samples > 0).count();
-    Some(format!(
-        "{} for {} in {}",
-        count.samples,
-        counted(count.weight, "period"),
-        counted(threads as u64, "thread")
-    ))
+fn samples(recording: &Recording, seen: &Seen) -> String {
+    let Seen { samples, weight, threads, .. } = seen;
+    let threads = counted(*threads, "thread");
+    match weight {
+        Some(weight) => format!("{samples} for {} in {threads}", counted(*weight, "period")),
+        // Nobody has counted those that are shown.
+        None if recording.window.is_some() => format!("{samples} in {threads} at all times"),
+        None => format!("{samples} in {threads}"),
+    }
 }
 
-fn rooted(profile: &Profile) -> Option<String> {
-    let all = profile.count().samples;
-    let mut by_reason = std::collections::BTreeMap::new();
-    for (reason, samples) in profile.threads.iter().flat_map(|thread| &thread.ends) {
-        *by_reason.entry(*reason).or_insert(0u64) += samples;
-    }
-    let rooted = by_reason.remove(&(EndReason::Root as u16)).unwrap_or(0);
+fn rooted(seen: &Seen) -> Option<String> {
+    let all: u64 = seen.ends.values().sum();
     if all == 0 {
         return None;
     }
+    let root = EndReason::Root as u16;
+    let rooted = seen.ends.get(&root).copied().unwrap_or(0);
     let mut text = format!("{:.1} % of the stacks reach the root", percent(rooted, all));
-    for (index, (reason, samples)) in by_reason.iter().enumerate() {
+    let stopped = seen.ends.iter().filter(|(reason, _)| **reason != root);
+    for (index, (reason, samples)) in stopped.enumerate() {
         let name = EndReason::from_number(*reason).map_or("unknown reason", EndReason::name);
         let before = if index == 0 { "; stopped early: " } else { ", " };
         text.push_str(&format!("{before}{name} {samples}"));
@@ -134,11 +165,11 @@ fn rooted(profile: &Profile) -> Option<String> {
     Some(text)
 }
 
-fn lost(profile: &Profile) -> Option<String> {
+fn lost(recording: &Recording) -> Option<String> {
     let mut total = 0u64;
     let mut reasons = Vec::new();
     let mut counted_any = false;
-    for (key, value) in &profile.metadata {
+    for (key, value) in &recording.metadata {
         if let (Some(reason), Value::Unsigned(number)) = (key.strip_prefix("lost."), value) {
             counted_any = true;
             total = total.saturating_add(*number);
@@ -154,9 +185,13 @@ fn lost(profile: &Profile) -> Option<String> {
     }
 }
 
-fn cpu_time(profile: &Profile) -> Option<String> {
-    let used_ns = profile.number("cpu_time_ns")? as f64;
-    let seen_ns = profile.count().weight as f64 * profile.period_ns()?;
+/// Of the whole recording only: how much was used in a part of it nobody knows.
+fn cpu_time(recording: &Recording, seen: &Seen) -> Option<String> {
+    if recording.window.is_some() {
+        return None;
+    }
+    let used_ns = recording.number("cpu_time_ns")? as f64;
+    let seen_ns = seen.weight? as f64 * recording.period_ns()?;
     let share = if used_ns > 0.0 {
         format!(" ({:.1} %)", seen_ns * 100.0 / used_ns)
     } else {
@@ -169,9 +204,9 @@ fn cpu_time(profile: &Profile) -> Option<String> {
     ))
 }
 
-fn stops(profile: &Profile) -> Option<String> {
+fn stops(recording: &Recording) -> Option<String> {
     let mut parts = Vec::new();
-    if let Some(Value::List(stops)) = profile.metadata.get("attach_stops_ns") {
+    if let Some(Value::List(stops)) = recording.metadata.get("attach_stops_ns") {
         let stops: Vec<String> = stops
             .iter()
             .filter_map(|stop| match stop {
@@ -183,7 +218,7 @@ fn stops(profile: &Profile) -> Option<String> {
             parts.push(format!("{} at attach", stops.join(" + ")));
         }
     }
-    if let Some(ns) = profile.number("detach_stopped_ns") {
+    if let Some(ns) = recording.number("detach_stopped_ns") {
         parts.push(format!("{} at detach", milliseconds(ns)));
     }
     (!parts.is_empty()).then(|| format!("stopped for {}", parts.join(", ")))
@@ -193,8 +228,26 @@ fn milliseconds(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-/// For a reader that does not say it itself.
-fn unfinished(profile: &Profile) -> Option<String> {
+/// What cannot be read of the file.
+fn damage(recording: &Recording) -> Option<String> {
+    let losses = &recording.losses;
+    if losses.is_empty() {
+        return None;
+    }
+    let threads: BTreeSet<_> = losses.iter().filter_map(|loss| loss.thread).collect();
+    let known: u64 = losses.iter().filter_map(|loss| loss.samples).sum();
+    let more = losses.iter().any(|loss| loss.samples.is_none());
+    let samples = match (known, more) {
+        (0, true) => "an unknown number of samples".to_owned(),
+        (known, true) => format!("{} and an unknown number more", counted(known, "sample")),
+        (known, false) => counted(known, "sample"),
+    };
+    let places = counted(losses.len() as u64, "place");
+    let threads = counted(threads.len() as u64, "thread");
+    Some(format!("{samples} cannot be read any more, at {places} of {threads}"))
+}
+
+fn unfinished(recording: &Recording) -> Option<String> {
     let text = "the recording did not end properly: this is all that was written until then";
-    (!profile.closed && profile.notices.is_empty()).then(|| text.to_owned())
+    (!recording.closed).then(|| text.to_owned())
 }

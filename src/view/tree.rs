@@ -8,8 +8,8 @@ use super::escape::escaped;
 use super::names::{NameId, Names};
 use super::profile::{Profile, ThreadProfile};
 use super::rows::{Limits, Rows, Scale, counted, percent, seconds};
-use super::summary;
-use crate::trace::LocationId;
+use super::summary::{self, Seen};
+use crate::trace::{LocationId, Thread};
 
 /// How a trace is printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,13 +22,22 @@ pub struct TreeOptions {
 
 /// Writes the summary and the call trees.
 pub fn write(profile: &Profile, options: &TreeOptions, out: &mut dyn Write) -> io::Result<()> {
-    summary::write(profile, out)?;
+    summary::write(&profile.recording, &Seen::in_profile(profile), out)?;
+    write_threads(profile, options, out)
+}
+
+/// Writes the call trees alone.
+pub fn write_threads(
+    profile: &Profile,
+    options: &TreeOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let names =
         if options.verbose { Names::of_places(profile) } else { Names::of_functions(profile) };
     let sections = Sections {
         names: &names,
         limits: options.limits,
-        scale: Scale { all: profile.count().weight, period_ns: profile.period_ns() },
+        scale: Scale { all: profile.count().weight, period_ns: profile.recording.period_ns() },
     };
     let mut threads: Vec<&ThreadProfile> = profile.threads.iter().collect();
     threads
@@ -45,7 +54,7 @@ pub fn write(profile: &Profile, options: &TreeOptions, out: &mut dyn Write) -> i
         sections.thread(out, thread)?;
     }
     sections.light_threads(out, light)?;
-    idle_threads(out, idle)
+    idle_threads(out, idle.iter().map(|profile| &profile.thread))
 }
 
 /// Writes the parts of the print that hold a tree.
@@ -109,13 +118,16 @@ fn describe(profile: &ThreadProfile) -> String {
     format!("thread {} \"{name}\"{process}", thread.tid)
 }
 
-fn idle_threads(out: &mut dyn Write, threads: &[&ThreadProfile]) -> io::Result<()> {
-    if threads.is_empty() {
+/// Threads that there is nothing else to say of.
+pub(super) fn idle_threads<'a>(
+    out: &mut dyn Write,
+    threads: impl ExactSizeIterator<Item = &'a Thread>,
+) -> io::Result<()> {
+    if threads.len() == 0 {
         return Ok(());
     }
-    let number = counted(threads.len() as u64, "thread");
-    write!(out, "\n{number} without a sample:")?;
-    let mut names: Vec<_> = threads.iter().map(|thread| escaped(&thread.thread.name)).collect();
+    write!(out, "\n{} without a sample:", counted(threads.len() as u64, "thread"))?;
+    let mut names: Vec<_> = threads.map(|thread| escaped(&thread.name)).collect();
     names.sort();
     for group in names.chunk_by(|a, b| a == b) {
         let name = &group[0];

@@ -5,6 +5,8 @@
 
 mod folded;
 mod host;
+pub(crate) mod maker;
+mod peak;
 mod program;
 mod recorder;
 mod snapshot;
@@ -15,6 +17,8 @@ pub(crate) use host::{
     child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
     unprivileged_obstacle,
 };
+pub(crate) use maker::Maker;
+pub(crate) use peak::peak_kib;
 pub(crate) use program::{program, program_for_everyone, scratch_dir};
 pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, record_cpu, traceprof};
 pub(crate) use snapshot::Snapshot;

@@ -153,12 +153,22 @@ impl Recorder {
         Self { child: Some(child), trace: Some(trace) }
     }
 
+    /// The trace that is being recorded.
+    pub(crate) fn trace(&self) -> &Trace {
+        self.trace.as_ref().expect("taken only at the end")
+    }
+
     fn child(&mut self) -> &mut Child {
         self.child.as_mut().expect("not yet waited for")
     }
 
     pub(crate) fn pid(&mut self) -> i32 {
         self.child().id() as i32
+    }
+
+    /// The data file that is being written.
+    pub(crate) fn output_path(&self) -> PathBuf {
+        self.trace.as_ref().expect("not yet waited for").path()
     }
 
     pub(crate) fn send(&mut self, signal: Signal) {

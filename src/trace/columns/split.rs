@@ -216,7 +216,7 @@ impl Source<'_> {
             Some(Kind::State) => varints(self, 3)?,
             Some(Kind::BlockStart) => self.at += 4,
             Some(Kind::BlockEnd) => {}
-            Some(Kind::Eof) => self.at += 12,
+            Some(Kind::Eof) => self.at += 16,
             None if kind >= FIRST_SIZED => {
                 let len = self.value()?;
                 self.at = self.at.checked_add(usize::try_from(len).ok()?)?;

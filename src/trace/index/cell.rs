@@ -47,19 +47,23 @@ pub(super) struct RawCell {
 }
 
 impl RawCell {
-    /// Reads a cell from the first [`CELL_BYTES`] of `bytes`; what is missing is read as 0, which is
-    /// no kind.
+    /// Reads a cell from the first [`CELL_BYTES`] of `bytes`; where they are too few it is one of
+    /// kind 0, which is none.
     pub(super) fn decode(bytes: &[u8]) -> Self {
-        let number = |at: usize, len: usize| {
-            let field = bytes.get(at..at + len).unwrap_or_default();
-            field.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-        };
-        Self {
-            number: number(0, 1) as u8,
-            id: number(1, 4) as u32,
-            start: number(5, 8),
-            end: number(13, 8),
-        }
+        Self::parse(bytes).unwrap_or(Self { number: 0, id: 0, start: 0, end: 0 })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (number, rest) = bytes.split_first()?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (start, rest) = rest.split_first_chunk()?;
+        let (end, _) = rest.split_first_chunk()?;
+        Some(Self {
+            number: *number,
+            id: u32::from_be_bytes(*id),
+            start: u64::from_be_bytes(*start),
+            end: u64::from_be_bytes(*end),
+        })
     }
 
     pub(super) fn is(&self, kind: Kind) -> bool {

@@ -21,6 +21,8 @@ use crate::trace::{HEADER_BYTES, TraceError};
 pub enum Unsorted {
     /// There is no room for a second index file.
     NoRoom,
+    /// It would be larger than a sorted index may be.
+    TooLarge,
     /// The files are not where they were begun, or not as they were written.
     Moved,
     /// The new index file cannot be written.
@@ -32,6 +34,7 @@ impl fmt::Display for Unsorted {
         write!(f, "the index was not sorted, which makes opening slower: ")?;
         match self {
             Self::NoRoom => write!(f, "no space is left for it"),
+            Self::TooLarge => write!(f, "it is too large"),
             Self::Moved => write!(f, "the files were moved or changed"),
             Self::Unwritable(kind) => write!(f, "it cannot be written ({kind})"),
         }
@@ -47,6 +50,7 @@ impl From<TraceError> for Unsorted {
                 }
                 kind => Self::Unwritable(kind),
             },
+            TraceError::LimitExceeded { .. } => Self::TooLarge,
             _ => Self::Moved,
         }
     }

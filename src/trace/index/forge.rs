@@ -20,7 +20,8 @@ pub(in crate::trace) fn reseal(bytes: &mut Vec<u8>) {
     let mut at = TABLES_AT as usize;
     while bytes.get(at).copied() == Some(Kind::Group as u8) {
         let cells = RawCell::decode(&bytes[at..]).end;
-        let end = at as u64 + cells.saturating_add(1).saturating_mul(CELL_BYTES as u64);
+        let size = cells.saturating_add(1).saturating_mul(CELL_BYTES as u64);
+        let end = size.saturating_add(at as u64);
         if end > bytes.len() as u64 {
             break;
         }

@@ -20,6 +20,7 @@ mod journal;
 mod open;
 mod paged;
 mod pages;
+mod reindex;
 mod replace;
 mod sorted;
 pub(in crate::trace) mod tables;
@@ -37,8 +38,10 @@ pub(in crate::trace) use consolidate::consolidate;
 pub use dump::{IndexCell, dump_index};
 pub(in crate::trace) use open::{Opened, index_path, open};
 pub(in crate::trace) use paged::SortedIndex;
+pub use reindex::{Reindexed, reindex};
 
 use super::check_header;
+use super::frame::FrameHeader;
 use super::kind::Kind;
 use super::{HEADER_BYTES, MAX_DEPTH, NO_THREAD};
 use tables::{BlockRow, CallRow, FrameRow, StreamTables, Tables, neutral_place};
@@ -95,6 +98,12 @@ impl Index {
     /// The last frame.
     pub(in crate::trace) fn last_frame(&self) -> Result<Option<FrameRow>, Broken> {
         self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
+    }
+
+    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an index
+    /// tells nothing more.
+    pub(in crate::trace) fn has_all_frames(&self, last: &FrameHeader) -> bool {
+        u64::from(last.sequence) + 1 == self.frame_count()
     }
 
     /// The frame that the byte at `offset` of the data file lies in.
@@ -274,22 +283,33 @@ impl Index {
         }
         for kind in tables::NEUTRAL_KINDS {
             let mut before = None;
+            let mut found = None;
             for n in 0..self.neutral_rows(kind) {
                 let (_, id, position) = self.neutral_row(kind, n)?;
                 if before.is_some_and(|before| before >= (id, position)) {
                     return Broken::at(position, "the objects of the index are not in order");
                 }
-                self.check_place(position)?;
+                self.check_place(position, &mut found)?;
                 before = Some((id, position));
             }
         }
         self.streams()?.into_iter().try_for_each(|stream| self.check_stream(stream))
     }
 
-    /// Checks that a position lies in a frame. Those of a journal were checked when it was read.
-    fn check_place(&self, position: u64) -> Result<(), Broken> {
+    /// Whether a block begins at a logical offset. Where frames are lost a call ends there that in
+    /// truth ended somewhere before, maybe before one began that goes on.
+    fn is_block_begin(&self, stream: u32, logical: u64) -> Result<bool, Broken> {
+        let Some(n) = self.block_at(stream, logical)? else { return Ok(false) };
+        Ok(self.block(stream, n)?.logical == logical)
+    }
+
+    /// Checks that a position lies in a frame; `frame` is the one that the last was found in. Those
+    /// of a journal were checked when it was read.
+    fn check_place(&self, position: u64, frame: &mut Option<FrameRow>) -> Result<(), Broken> {
         let Self::Sorted(index) = self else { return Ok(()) };
-        let frame = self.frame_at(index.offset_of(position))?;
+        if frame.is_none_or(|frame| !index.holds(&frame, position)) {
+            *frame = self.frame_at(index.offset_of(position))?;
+        }
         match frame.is_some_and(|frame| index.holds(&frame, position)) {
             true => Ok(()),
             false => Broken::at(position, "the index has a position that lies in no frame"),
@@ -301,12 +321,13 @@ impl Index {
             return Broken::at(0, "the index has a stream that does not exist");
         }
         let mut before: Option<BlockRow> = None;
+        let mut found = None;
         for n in 0..self.block_count(stream)? {
             let block = self.block(stream, n)?;
             if before.is_some_and(|before| !block.follows(&before)) {
                 return Broken::at(block.start, "the blocks of a stream are not in order");
             }
-            self.check_place(block.start)?;
+            self.check_place(block.start, &mut found)?;
             before = Some(block);
         }
         // Ends of the calls that the next one may lie in.
@@ -315,7 +336,10 @@ impl Index {
         for n in 0..self.call_count(stream)? {
             let call = self.call_row(stream, n)?;
             while open.pop_if(|end| *end < call.start).is_some() {}
-            let crosses = open.last().is_some_and(|end| *end < call.end);
+            let mut crosses = false;
+            while let Some(end) = open.pop_if(|end| *end < call.end) {
+                crosses |= !self.is_block_begin(stream, end)?;
+            }
             if start >= Some(call.start) || crosses || open.len() > MAX_DEPTH {
                 return Broken::at(call.start, "the calls of a stream are not nested");
             }

@@ -9,6 +9,7 @@ use super::broken::Broken;
 use super::cell::{CELL_BYTES, RawCell};
 use super::journal::{self, Journal};
 use super::paged::SortedIndex;
+use super::sorted::TABLES_AT;
 use super::tables::{FrameRow, Tables};
 use super::{Index, check_header};
 use crate::trace::frame::{self, FrameHeader, LAST};
@@ -81,14 +82,18 @@ pub(in crate::trace) fn open(
     check_identity(&identity, first)?;
     let mut next = [0; 1];
     let read = input.read(&mut next).map_err(unreadable)?;
-    let opened = if read == 1 && next[0] == Kind::Table as u8 {
-        let index = Index::Sorted(SortedIndex::open(file, bytes, first)?);
-        Opened { index, complete: true }
-    } else {
-        let mut groups = next[..read].chain(input);
-        let Journal { tables, complete } =
-            journal::read(&mut groups, first, data_bytes).map_err(unreadable)?;
-        Opened { index: Index::Tables(tables), complete }
+    let opened = match next[..read].first().map(|number| Kind::from_number(*number)) {
+        Some(Some(Kind::Table)) => {
+            let index = Index::Sorted(SortedIndex::open(file, bytes, first)?);
+            Opened { index, complete: true }
+        }
+        None | Some(Some(Kind::Group | Kind::Eof)) => {
+            let mut groups = next[..read].chain(input);
+            let Journal { tables, complete } =
+                journal::read(&mut groups, first, data_bytes).map_err(unreadable)?;
+            Opened { index: Index::Tables(tables), complete }
+        }
+        _ => return Broken::at(TABLES_AT, "the index has neither groups nor tables"),
     };
     check_end(&opened, data, first, data_bytes)?;
     Ok(Some(opened))

@@ -70,9 +70,9 @@ impl SortedIndex {
         };
         index.frames = index.table(0, Kind::Frame as u32)?;
         let rows_at = index.frames.start;
-        let tables = rows_at.checked_sub(TABLES_AT).filter(|bytes| bytes % CELL == 0);
+        let tables = rows_at.checked_sub(TABLES_AT).filter(|bytes| bytes.is_multiple_of(CELL));
         let of_streams = tables.and_then(|bytes| (bytes / CELL).checked_sub(FIXED_TABLES as u64));
-        match of_streams.filter(|tables| tables % 2 == 0) {
+        match of_streams.filter(|tables| tables.is_multiple_of(2)) {
             Some(tables) => index.streams = tables / 2,
             None => return Broken::at(TABLES_AT, "the tables of the index do not fit"),
         }
@@ -192,10 +192,7 @@ impl SortedIndex {
 
     /// The offset in the data file that a position means, for a compressed one that of its frame.
     pub(super) fn offset_of(&self, position: u64) -> u64 {
-        match self.codec {
-            Codec::Plain => position,
-            Codec::Zstd | Codec::Columns => position >> 24,
-        }
+        self.codec.offset_of(position)
     }
 
     pub(super) fn holds(&self, frame: &FrameRow, position: u64) -> bool {
@@ -252,7 +249,7 @@ impl SortedIndex {
         let at = TABLES_AT + (FIXED_TABLES as u64 + PAIR * n) * CELL;
         let bytes = self.pages.read::<{ 2 * CELL_BYTES }>(at)?;
         let [blocks, calls] = [0, CELL_BYTES].map(|from| RawCell::decode(&bytes[from..]));
-        let paired = |cell: RawCell| cell.is(Kind::Table) && cell.end % PAIR == 0;
+        let paired = |cell: RawCell| cell.is(Kind::Table) && cell.end.is_multiple_of(PAIR);
         if !paired(blocks) || !paired(calls) || blocks.id != calls.id {
             return Broken::at(at, "the tables of a stream are missing");
         }

@@ -30,6 +30,8 @@ const WAYS: usize = 4;
 pub(super) const CACHED_BYTES: usize = SETS * WAYS * CHUNK_BYTES;
 /// Most pages of an index, 4 GiB: their checksums are read when it is opened.
 const MAX_PAGES: u64 = 1 << 20;
+/// Most bytes before the checksums.
+pub(super) const MAX_BYTES: u64 = MAX_PAGES * PAGE_BYTES as u64;
 /// SEAL, EOF and the magic.
 pub(super) const TAIL_BYTES: u64 = 2 * CELL_BYTES as u64 + 8;
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::open::index_path;
+use super::pages::MAX_BYTES;
 use super::sorted::{self, Stamp};
 use super::tables::Tables;
 use crate::trace::TraceError;
@@ -21,6 +22,9 @@ const PERMISSIONS: u32 = 0o777;
 
 /// Writes the index of the data file at `data`, with the same permissions; gives its bytes.
 pub(super) fn write(data: &Path, tables: &Tables, stamp: &Stamp) -> Result<u64, TraceError> {
+    if sorted::size(tables) > MAX_BYTES {
+        return Err(TraceError::LimitExceeded { what: "the index file", limit: MAX_BYTES });
+    }
     let path = index_path(data);
     let temporary = temporary_path(&path);
     let failed = |source| TraceError::write(&temporary, source);

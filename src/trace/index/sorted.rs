@@ -62,6 +62,12 @@ pub(in crate::trace) fn write(
     paged.finish()
 }
 
+/// Bytes of a sorted index before its checksums.
+pub(super) fn size(tables: &Tables) -> u64 {
+    let end = |last: &Cell| last.start + last.end * CELL_BYTES as u64;
+    table_cells(tables).last().map_or(0, end)
+}
+
 fn of_threads(tables: &Tables) -> impl Iterator<Item = (u32, &StreamTables)> {
     tables
         .streams

@@ -382,3 +382,40 @@ fn pages_read_the_same_whatever_the_place() {
     assert!(pages.read::<99>(end as u64 - 98).is_err());
     assert!(pages.read::<99>(u64::MAX - 3).is_err());
 }
+
+#[test]
+#[ignore = "a measurement, for release builds"]
+#[expect(clippy::print_stdout, reason = "it is there to be read")]
+fn time_of_opening_and_of_rows() {
+    use std::time::Instant;
+    let tables = tables(12_000, 300_000, &[10_000; 40]);
+    let begun = Instant::now();
+    let bytes = bytes_of(&tables);
+    println!("writing {} bytes: {:?}", bytes.len(), begun.elapsed());
+    let mut place = Place::new();
+    place.put(&bytes);
+    let begun = Instant::now();
+    let file = place.0.try_clone().unwrap();
+    let index = SortedIndex::open(file, bytes.len() as u64, &first()).map(Index::Sorted).unwrap();
+    println!("opening: {:?}", begun.elapsed());
+    let time = |what: &str, count: u64, read: &dyn Fn(u64)| {
+        let begun = Instant::now();
+        (0..count).for_each(read);
+        println!("{what}: {:?}", begun.elapsed() / count as u32);
+    };
+    time("a block, cached", 1_000_000, &|n| {
+        index.block(3, n % 300).unwrap();
+    });
+    time("a block, anywhere", 100_000, &|n| {
+        index.block(n as u32 % 20, n * 7919 % 10_000).unwrap();
+    });
+    time("an object by its id", 100_000, &|n| {
+        index.neutral(Kind::Location, (n * 7919 % 300_000) as u32).unwrap();
+    });
+    time("a call by its start", 10_000, &|n| {
+        index.call(3, 1 + 3 * (n * 7919 % 10_000)).unwrap();
+    });
+    let begun = Instant::now();
+    index.check().unwrap();
+    println!("checking all: {:?}", begun.elapsed());
+}

@@ -208,6 +208,11 @@ impl LazyCall {
         self.children.get_mut(&number)
     }
 
+    /// Takes a child that is loaded out; it can be loaded again.
+    pub fn take(&mut self, number: u32) -> Option<LazyNode> {
+        self.children.remove(&number)
+    }
+
     /// The children that are loaded, with their numbers.
     pub fn loaded(&self) -> impl Iterator<Item = (u32, &LazyNode)> {
         self.children.iter().map(|(number, child)| (*number, child))

@@ -45,9 +45,9 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
         next: from.map_or(0, |mark| mark.children),
         levels: wanted.levels,
         open: Vec::new(),
-        shallow: false,
         nodes: 0,
         lost: 0,
+        samples: 0,
         wanted,
         call,
     };
@@ -58,7 +58,17 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
             return Ok(());
         }
     }
-    gather.call.count = Some(gather.next);
+    let (count, samples) = (Some(gather.next), gather.samples);
+    let known = gather.call.count.is_none_or(|known| Some(known) == count)
+        && (from.is_some() || gather.call.samples == samples);
+    if !known && !reading.scanned {
+        return Err(Fault::Index("a call has other contents than it should"));
+    }
+    // What a wrong index said of it is put right.
+    gather.call.count = count;
+    if from.is_none() {
+        gather.call.samples = samples;
+    }
     Ok(())
 }
 
@@ -70,8 +80,8 @@ struct Open {
     number: u32,
     /// Its children so far; `None` if they will not be known.
     count: Option<u32>,
-    /// It was stepped over: count, samples are known.
-    skipped: bool,
+    /// It was stepped over, and has so many samples.
+    skipped: Option<u64>,
     samples_before: u64,
     lost_before: u64,
 }
@@ -86,11 +96,11 @@ struct Gather<'a> {
     levels: usize,
     /// The open calls below the call, as deep as they are loaded.
     open: Vec<Open>,
-    /// Of the child that is open, nothing more is wanted.
-    shallow: bool,
     nodes: usize,
     /// Samples that are lost so far.
     lost: u64,
+    /// Samples of the call in the segments that were gone through.
+    samples: u64,
 }
 
 impl Gather<'_> {
@@ -99,10 +109,12 @@ impl Gather<'_> {
         let Segment { stream, start, .. } = segment;
         let block = match from {
             Some(mark) => mark.block,
-            None => self.reading.index.block_at(stream, start)?.unwrap_or(0),
+            None => self.reading.block_at(stream, start)?,
         };
         let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
         self.go_to(&mut walk, segment)?;
+        let (samples, lost) = (walk.state.samples, self.lost);
+        let mut outside = 0;
         loop {
             if self.open.is_empty() && self.next >= self.wanted.children.end {
                 return Ok(false);
@@ -112,11 +124,20 @@ impl Gather<'_> {
             if matches!(step, Step::BlockEnd) {
                 let block = self.block_end(&mut walk, segment)?;
                 self.mark(Mark { children: self.next, segment: number, block });
-            } else if !self.take(step, &walk, (segment, before))? {
-                break;
+            } else {
+                let losing = matches!(step, Step::Lost { .. });
+                let known = self.lost;
+                if !self.take(step, &walk, (segment, before))? {
+                    // A loss that ends the call does not lie in it.
+                    outside = if losing { self.lost - known } else { 0 };
+                    break;
+                }
             }
         }
         self.close(0, Now::of(&walk), Ending::Unfinished, None);
+        let samples = walk.state.samples.saturating_sub(samples);
+        self.samples += samples.saturating_sub(self.lost - lost);
+        self.lost -= outside;
         Ok(true)
     }
 
@@ -140,13 +161,12 @@ impl Gather<'_> {
         if lost {
             self.begin_lost(depth, walk, segment)?;
         } else if walk.state.depth() > depth {
-            self.shallow = true;
             self.levels = 1;
             self.open.push(Open {
                 call: None,
                 number: self.next.saturating_sub(1),
                 count: None,
-                skipped: false,
+                skipped: None,
                 samples_before: 0,
                 lost_before: 0,
             });
@@ -162,8 +182,8 @@ impl Gather<'_> {
             Step::Call { location } => {
                 let level = walk.state.depth() - 1 - depth;
                 if level == 0 {
-                    self.shallow = self.nodes >= self.wanted.deep_nodes;
-                    self.levels = if self.shallow { 1 } else { self.wanted.levels };
+                    let full = self.nodes >= self.wanted.deep_nodes;
+                    self.levels = if full { 1 } else { self.wanted.levels };
                 }
                 self.begin(level, location, walk, segment)?;
             }
@@ -237,7 +257,7 @@ impl Gather<'_> {
             call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
             number,
             count: Some(0),
-            skipped: false,
+            skipped: None,
             samples_before: state.samples,
             lost_before: self.lost,
         });
@@ -270,7 +290,7 @@ impl Gather<'_> {
         };
         let open = &mut self.open[place];
         let number = open.count.unwrap_or(0);
-        if let (Some(count), false) = (&mut open.count, open.skipped) {
+        if let (Some(count), None) = (&mut open.count, open.skipped) {
             *count = count.saturating_add(1);
         }
         Ok((number, open.call.is_some()))
@@ -291,12 +311,16 @@ impl Gather<'_> {
     fn close(&mut self, left: usize, now: Now, ending: Ending, end: Option<u64>) {
         while self.open.len() > left {
             let Some(open) = self.open.pop() else { break };
+            let samples = now.samples.saturating_sub(open.samples_before);
+            if let Some(known) = open.skipped {
+                // What is lost in it was stepped over as well.
+                self.lost = open.lost_before + samples.saturating_sub(known);
+            }
             let Some(mut call) = open.call else { continue };
             call.ending = ending;
             call.count = open.count;
-            if !open.skipped {
-                let lost = self.lost - open.lost_before;
-                call.samples = now.samples.saturating_sub(open.samples_before + lost);
+            call.samples = samples.saturating_sub(self.lost - open.lost_before);
+            if open.skipped.is_none() {
                 call.last_ns = now.last_ns;
             }
             if call.first_ns == u64::MAX {
@@ -320,7 +344,7 @@ impl Gather<'_> {
         }
         // It is large: what lies in it is left out.
         self.open.truncate(1);
-        (self.shallow, self.levels) = (true, 1);
+        self.levels = 1;
         let Some(open) = self.open.first_mut() else { return Ok(next) };
         if let Some(call) = &mut open.call {
             call.children.clear();
@@ -329,7 +353,7 @@ impl Gather<'_> {
             }
         }
         let Some(row) = self.reading.index.call(segment.stream, start)? else { return Ok(next) };
-        let target = self.reading.index.block_at(segment.stream, row.end)?.unwrap_or(0);
+        let target = self.reading.block_at(segment.stream, row.end)?;
         if target <= next {
             return Ok(next);
         }
@@ -337,10 +361,9 @@ impl Gather<'_> {
         if walk.state.calls.get(segment.depth).is_none_or(|call| call.start != start) {
             return Err(Fault::Index("a call does not reach as far as it should"));
         }
-        open.skipped = true;
-        open.count = Some(row.children);
+        (open.skipped, open.count) = (Some(row.samples), Some(row.children));
         if let Some(call) = &mut open.call {
-            (call.samples, call.last_ns) = (row.samples, row.last_ns);
+            call.last_ns = row.last_ns;
         }
         Ok(target)
     }

@@ -38,14 +38,7 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
             match tail.read(bytes) {
                 Ok(closed) => {
                     let left_over = bytes - tail.end();
-                    if !closed {
-                        notices.push(match left_over {
-                            0 => UNFINISHED.into(),
-                            _ => format!(
-                                "{UNFINISHED} ({left_over} bytes at its end are no whole frame)"
-                            ),
-                        });
-                    }
+                    notices.extend((!closed).then(|| unfinished(left_over)));
                     Ok(tail.into_reading(closed))
                 }
                 Err(Fault::Trace(error)) => Err(error),
@@ -53,16 +46,21 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
             }
         }
         Ok(Some(index)) => {
-            // An index in order is made when the trace is complete, or from a scan of what there is.
-            let closed = (|| {
+            // It is of a complete trace, or of all that there is.
+            let last = (|| {
                 let last = index.last_frame()?.ok_or(Fault::Index("the index has no frames"))?;
-                Ok(source.directory(last.offset)?.header.flags & LAST != 0)
+                Ok((source.directory(last.offset)?.header, bytes - last.end))
             })();
-            match closed {
-                Ok(true) => {
-                    Ok(Reading { source, index, scanned: false, closed: true, losses: Vec::new() })
+            match last {
+                // Only a scan tells what is lost.
+                Ok((last, _)) if !index.has_all_frames(&last) => {
+                    scanned(path, open_data(path)?, notices)
                 }
-                Ok(false) => rebuilt(path, "the trace has no end", notices),
+                Ok((last, left_over)) => {
+                    let closed = last.flags & LAST != 0;
+                    notices.extend((!closed).then(|| unfinished(left_over)));
+                    Ok(Reading { source, index, scanned: false, closed, losses: Vec::new() })
+                }
                 Err(Fault::Trace(error)) => Err(error),
                 Err(Fault::Index(what)) => rebuilt(path, what, notices),
             }
@@ -75,6 +73,13 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
             scanned(path, open_data(path)?, notices)
         }
         Err(broken) => rebuilt(path, broken.what, notices),
+    }
+}
+
+fn unfinished(left_over: u64) -> String {
+    match left_over {
+        0 => UNFINISHED.into(),
+        _ => format!("{UNFINISHED} ({left_over} bytes at its end are no whole frame)"),
     }
 }
 

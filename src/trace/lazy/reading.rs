@@ -5,8 +5,11 @@ use std::sync::Arc;
 use super::ThreadSummary;
 use super::fault::{Fault, Found};
 use super::source::{Directory, Source};
-use crate::trace::checkpoint::BlockEntry;
+use crate::trace::bytes::Cursor;
+use crate::trace::checkpoint::{BlockEntry, Checkpoint};
 use crate::trace::index::Index;
+use crate::trace::index::tables::NEUTRAL_KINDS;
+use crate::trace::object::Record;
 use crate::trace::{Loss, SIDE, Thread, ThreadId};
 
 /// What lookups go to.
@@ -51,16 +54,89 @@ impl Reading {
         let (frame, at) = self.locate(row.start)?;
         let found = FoundBlock { directory: self.source.directory(frame)?, at };
         let entry = found.entry()?;
-        if entry.stream != stream || entry.begin.logical != row.logical {
-            return Err(Fault::Index("a block is not what it should be"));
+        let same = (entry.stream, entry.ends.first, entry.begin.logical, entry.first_ns)
+            == (stream, row.first, row.logical, row.first_ns)
+            && u64::from(row.samples) == entry.samples.min(u32::MAX.into());
+        if same { Ok(found) } else { Err(Fault::Index("a block is not what it should be")) }
+    }
+
+    /// The last block of a stream that begins at or before a logical offset, or the first.
+    pub(super) fn block_at(&self, stream: u32, logical: u64) -> Found<u64> {
+        let number = self.index.block_at(stream, logical)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.begin.logical <= logical)?;
+        Ok(number)
+    }
+
+    /// The last block of a stream whose first sample was taken at or before a time, or the first.
+    pub(super) fn block_at_time(&self, stream: u32, time_ns: u64) -> Found<u64> {
+        let number = self.index.block_at_time(stream, time_ns)?.unwrap_or(0);
+        self.check_place(stream, number, |begin| begin.first_ns <= time_ns)?;
+        Ok(number)
+    }
+
+    /// What a search by rows found is compared with the data: the block is not behind the place
+    /// that is sought, and the next one is.
+    fn check_place(
+        &self,
+        stream: u32,
+        number: u64,
+        is_before: impl Fn(&BlockEntry) -> bool,
+    ) -> Found<()> {
+        let count = self.index.block_count(stream)?;
+        let found = number >= count
+            || ((number == 0 || is_before(self.block(stream, number)?.entry()?))
+                && (number + 1 >= count || !is_before(self.block(stream, number + 1)?.entry()?)));
+        if found { Ok(()) } else { Err(Fault::Index("the blocks of a thread are not in order")) }
+    }
+
+    /// Compares what the index says of a whole stream with its last block.
+    pub(super) fn check_stream(&self, stream: u32) -> Found<()> {
+        let Some(row) = self.index.call(stream, 0)? else { return Ok(()) };
+        let Some(last) = self.index.block_count(stream)?.checked_sub(1) else { return Ok(()) };
+        let last = self.block(stream, last)?;
+        let entry = last.entry()?;
+        let (samples, end) =
+            (entry.begin.samples + entry.samples, entry.begin.logical + entry.data_bytes());
+        let lost = self.scanned && !self.losses.is_empty();
+        if lost || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
+            return Ok(());
         }
-        Ok(found)
+        Err(Fault::Index("a thread does not reach as far as it should"))
     }
 
     /// All threads and how much there is of them.
     pub(super) fn summaries(&self) -> Found<Vec<ThreadSummary>> {
         let threads = self.threads()?.into_iter().enumerate();
-        threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect()
+        let summaries: Found<Vec<_>> =
+            threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect();
+        let summaries = summaries?;
+        if self.closed && self.losses.is_empty() {
+            self.check_end(&summaries)?;
+        }
+        Ok(summaries)
+    }
+
+    /// Compares what the index knows with what the end of the data says there is.
+    fn check_end(&self, summaries: &[ThreadSummary]) -> Found<()> {
+        let last = self.index.last_frame()?.ok_or(Fault::Index("the index has no frames"))?;
+        let directory = self.source.directory(last.offset)?;
+        let blocks = directory.blocks.last();
+        let end = blocks.map_or(0, |(at, entry)| at + entry.bytes as usize);
+        if end >= directory.header.payload_bytes() {
+            return Err(Fault::Index("the last frame has no end"));
+        }
+        let (bytes, base) = self.source.payload(&directory, end)?;
+        let mut cursor = Cursor::new(&bytes);
+        cursor.skip_to(end - base);
+        let Ok(Record::Eof { samples, threads, objects }) = Record::decode(&mut cursor) else {
+            return Err(Fault::Index("the last frame has no end"));
+        };
+        let found: u64 = summaries.iter().map(|summary| summary.samples).sum();
+        let cells: u64 = NEUTRAL_KINDS.iter().map(|kind| self.index.neutral_rows(*kind)).sum();
+        if (found, summaries.len(), cells) == (samples, threads as usize, objects.into()) {
+            return Ok(());
+        }
+        Err(Fault::Index("the index does not have all that the data has"))
     }
 
     fn summary(&self, id: ThreadId, thread: Thread) -> Found<ThreadSummary> {
@@ -78,12 +154,17 @@ impl Reading {
 
     /// Samples and times of a stream; `None` if it has no samples.
     fn extent(&self, stream: u32) -> Found<Option<Extent>> {
+        self.check_stream(stream)?;
         let count = self.index.block_count(stream)?;
         let mut first = None;
         for number in 0..count {
-            let row = self.index.block(stream, number)?;
-            if row.samples > 0 {
-                first = Some(row.first_ns);
+            let block = self.block(stream, number)?;
+            let entry = block.entry()?;
+            if number == 0 && entry.begin != Checkpoint::default() && self.losses.is_empty() {
+                return Err(Fault::Index("a thread does not begin where it should"));
+            }
+            if entry.samples > 0 {
+                first = Some(entry.first_ns);
                 break;
             }
         }
@@ -103,6 +184,7 @@ impl Reading {
     pub(super) fn roots(&self, thread: ThreadId) -> Found<(Option<u32>, bool)> {
         let mut count = Some(0u32);
         for stream in [thread.0, thread.0 | SIDE] {
+            self.check_stream(stream)?;
             if self.index.block_count(stream)? > 0 {
                 let row = self.index.call(stream, 0)?;
                 count = count.zip(row).map(|(count, row)| count.saturating_add(row.children));

@@ -43,7 +43,7 @@ impl<'a> Samples<'a> {
     /// From the block on that the first sample at or after `from_ns` can be in.
     fn new(reading: &'a Reading, stream: u32, from_ns: u64) -> Found<Self> {
         // Samples of equal times may begin in the block before.
-        let block = reading.index.block_at_time(stream, from_ns.saturating_sub(1))?.unwrap_or(0);
+        let block = reading.block_at_time(stream, from_ns.saturating_sub(1))?;
         let mut samples = Self { walk: Walk::new(reading, stream, block)?, next: None };
         samples.advance()?;
         Ok(samples)
@@ -82,6 +82,8 @@ impl Reading {
         (from_ns, to_ns): (u64, u64),
         f: &mut dyn FnMut(&Sample, &[LocationId]),
     ) -> Found<()> {
+        self.check_stream(thread.0)?;
+        self.check_stream(thread.0 | SIDE)?;
         let mut main = Samples::new(self, thread.0, from_ns)?;
         let mut side = Samples::new(self, thread.0 | SIDE, from_ns)?;
         loop {
@@ -121,15 +123,16 @@ impl Reading {
     /// The last sample of a stream at or before a time, with its stack and how many samples of the
     /// main stream lie before it.
     fn last_at(&self, stream: u32, time_ns: u64) -> Found<Option<(Sample, Vec<LocationId>, u64)>> {
-        let mut block = self.index.block_at_time(stream, time_ns)?;
-        while let Some(number) = block {
-            // A block may have no sample, and its row then has the time of one before it.
-            if self.index.block(stream, number)?.samples > 0 {
-                return self.last_in(stream, number, time_ns);
-            }
-            block = number.checked_sub(1);
+        self.check_stream(stream)?;
+        if self.index.block_count(stream)? == 0 {
+            return Ok(None);
         }
-        Ok(None)
+        let mut number = self.block_at_time(stream, time_ns)?;
+        // A block may have no sample, and its row then has the time of one before it.
+        while number > 0 && self.block(stream, number)?.entry()?.samples == 0 {
+            number -= 1;
+        }
+        self.last_in(stream, number, time_ns)
     }
 
     fn last_in(

@@ -77,7 +77,7 @@ impl Source {
             Some(Codec::Zstd | Codec::Columns) => {
                 Ok((position >> 24, (position & 0xff_ffff) as usize))
             }
-            _ => {
+            Some(Codec::Plain) | None => {
                 let frame = frame_before(position)?;
                 let payload = self.directory(frame)?.header.section_offset(Part::Neutral);
                 match position.checked_sub(payload) {

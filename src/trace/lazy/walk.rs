@@ -10,7 +10,7 @@ use super::fault::{Fault, Found};
 use super::reading::Reading;
 use crate::trace::bytes::{Cursor, Malformed};
 use crate::trace::checkpoint::{BlockEntry, Checkpoint};
-use crate::trace::forest::gap_end;
+use crate::trace::forest::gap;
 use crate::trace::frame::FrameHeader;
 use crate::trace::loss::{Resumption, resume};
 use crate::trace::object::{Point, Record, SampleFields};
@@ -215,8 +215,9 @@ impl<'a> Walk<'a> {
             Point::OuterSite { up, location } => self.moved(up as usize, location),
             Point::Sample(fields) => self.sample(&fields),
             leaf => {
-                if let Some(end_ns) = gap_end(&leaf, state.last_ns)? {
-                    self.context.gap(end_ns);
+                if let Point::Gap { before, length } = leaf {
+                    let (_, to_ns) = gap(before, length, state.last_ns)?;
+                    self.context.gap(to_ns);
                 }
                 Ok(Step::Leaf(leaf))
             }

@@ -129,7 +129,7 @@ fn lazily_read_it_is_the_same_trace() {
             WriterOptions { compress, mode, block_bytes, frame_bytes: 700, ..Default::default() };
         let options =
             WriterOptions { frame_bytes: options.frame_bytes.max(block_bytes), ..options };
-        let path = written(dir.path(), options, 1500);
+        let path = written(dir.path(), options, 900);
         let eager = load(&path).unwrap();
         let expected = eager_trees(&eager);
         for with_index in [true, false] {
@@ -178,4 +178,96 @@ fn the_stack_at_a_time_is_that_of_the_last_sample() {
         }
     }
     assert!(lazy.stack_at(ThreadId(9), 0).is_err() && lazy.roots(ThreadId(9)).is_err());
+}
+
+#[test]
+fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    let options = WriterOptions { block_bytes: 50, frame_bytes: 200, ..Default::default() };
+    let mut writer = TraceWriter::create(&path, options).unwrap();
+    let mut lazy = LazyTrace::open(&path).unwrap();
+    assert!(!lazy.closed() && lazy.threads().is_empty() && !lazy.refresh().unwrap());
+    let ids = locations(&mut writer, 9);
+    let id = writer.thread(&thread(1)).unwrap();
+    for round in 0..30usize {
+        for time_ns in 0..40 {
+            let stack: Vec<_> = (0..time_ns % 5).map(|depth| ids[depth * 10]).collect();
+            writer.sample(id, &sample((round * 100 + time_ns) as u64), &stack).unwrap();
+        }
+        writer.flush().unwrap();
+        // Half of the time with a frame that is being written.
+        if round % 2 == 1 {
+            let eager = load(&path).unwrap();
+            assert!(lazy.refresh().unwrap() && !lazy.refresh().unwrap());
+            assert!(!lazy.closed());
+            assert_eq!(lazy_trees(&lazy, Loading::All), eager_trees(&eager));
+            let reopened = LazyTrace::open(&path).unwrap();
+            assert_eq!(lazy_outline(&reopened), lazy_outline(&lazy));
+            assert!(reopened.notices()[0].contains("not finished"), "{:?}", reopened.notices());
+        }
+    }
+    writer.finish().unwrap();
+    assert!(lazy.refresh().unwrap() && lazy.closed() && !lazy.refresh().unwrap());
+    assert_eq!(lazy_trees(&lazy, Loading::Deep), eager_trees(&load(&path).unwrap()));
+    assert_eq!(lazy.notices(), Vec::<String>::new());
+}
+
+/// Opens the trace with this index; what it shows must be what the data says.
+fn check_with_index(path: &Path, index: &[u8], expected: &(String, String), case: &str) {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".idx");
+    std::fs::write(&name, index).unwrap();
+    let lazy = LazyTrace::open(path).unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert!(lazy_outline(&lazy) == expected.0, "{case}: {:?}", lazy.notices());
+    assert!(lazy_trees(&lazy, Loading::All) == expected.1, "{case}: {:?}", lazy.notices());
+}
+
+#[test]
+fn whatever_the_index_says_the_trace_is_that_of_the_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = WriterOptions { block_bytes: 80, frame_bytes: 300, ..Default::default() };
+    let path = written(dir.path(), options, 250);
+    let index_path = dir.path().join("a.trace.idx");
+    let sorted = std::fs::read(&index_path).unwrap();
+    std::fs::remove_file(&index_path).unwrap();
+    let lazy = LazyTrace::open(&path).unwrap();
+    let expected = (lazy_outline(&lazy), lazy_trees(&lazy, Loading::All));
+    assert_eq!(expected.1, eager_trees(&load(&path).unwrap()));
+    check_with_index(&path, &sorted, &expected, "as it was");
+    for len in (0..sorted.len()).step_by(61) {
+        check_with_index(&path, &sorted[..len], &expected, &format!("cut at {len}"));
+    }
+    let cells: Vec<usize> = index::forge::cells(&sorted).collect();
+    let mut random = 7u64;
+    let mut next = |limit: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (random >> 33) as usize % limit
+    };
+    for turn in 0..300 {
+        let mut forged = sorted.clone();
+        // All but the end of the file, which the seal is a part of.
+        let (one, other) = (cells[next(cells.len() - 2)], cells[next(cells.len() - 2)]);
+        let field = next(4);
+        let case = match next(3) {
+            0 => {
+                let value = [0, 1, u64::MAX, 1 << 20, 300][next(5)];
+                index::forge::set(&mut forged, one, field, value);
+                format!("{turn}: field {field} of {one} is {value}")
+            }
+            1 if one != other => {
+                let (from, to) = (one.min(other), one.max(other));
+                let (head, tail) = forged.split_at_mut(to);
+                head[from..from + index::CELL_BYTES]
+                    .swap_with_slice(&mut tail[..index::CELL_BYTES]);
+                format!("{turn}: {from} and {to} exchanged")
+            }
+            _ => {
+                forged.copy_within(one..one + index::CELL_BYTES, other);
+                format!("{turn}: {other} as {one}")
+            }
+        };
+        index::forge::reseal(&mut forged);
+        check_with_index(&path, &forged, &expected, &case);
+    }
 }

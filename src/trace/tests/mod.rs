@@ -1,8 +1,12 @@
 //! Tests of the whole: written, read, torn, forged.
 
 mod crash;
+mod damage;
+mod faults;
 mod format;
+mod indices;
 mod lazy;
+mod recover;
 mod roundtrip;
 mod scan;
 mod size;
@@ -11,8 +15,9 @@ mod tree;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use super::output::{Sink, Target};
+use super::sink::{Sink, Target};
 use super::*;
 
 /// A file in memory that holds at most `room` bytes.
@@ -54,6 +59,16 @@ impl Sink for Memory {
         self.bytes.lock().unwrap().truncate(bytes as usize);
         Ok(())
     }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn release(&mut self) {}
 }
 
 /// A writer into memory.
@@ -67,7 +82,7 @@ fn memory_writer(options: WriterOptions) -> (TraceWriter, Memory, Memory) {
 }
 
 fn load_bytes(bytes: &[u8]) -> Result<LoadedTrace, TraceError> {
-    load::load_frames(frames::Frames::new(bytes, Path::new("data"))?)
+    load_from(bytes, Path::new("data"))
 }
 
 /// Writes `count` methods with ten locations each: location n lies at address n of method n / 10.

@@ -145,7 +145,8 @@ fn check_forest(thread: &ThreadTrace, methods: &[Location]) {
             Node::Gap { .. }
             | Node::ThreadStart { .. }
             | Node::ThreadExit { .. }
-            | Node::State { .. } => {}
+            | Node::State { .. }
+            | Node::Lost { .. } => {}
         }
     }
     assert_eq!(leaves, thread.sample_count());

@@ -10,7 +10,8 @@ use crate::trace::index::tables::{BlockRow, CallRow, FrameRow, Tables};
 use crate::trace::scan::{Scan, scan_frames};
 
 pub(super) fn scan_bytes(bytes: &[u8], full: bool) -> Result<Scan, TraceError> {
-    scan_frames(frames::Frames::new(bytes, Path::new("data"))?, full, 2)
+    // With one thread there is nothing to start.
+    scan_frames(frames::Frames::new(bytes, Path::new("data"))?, full, 1)
 }
 
 /// The tables that the journal of a writer stands for.
@@ -99,7 +100,9 @@ proptest! {
         prop_assert_eq!(scan.threads as usize, trace.threads.len());
         let (samples, calls) = count_nodes(&trace);
         prop_assert_eq!(scan.samples, samples);
-        let full = scan_bytes(&data.bytes(), true).unwrap();
+        let bytes = data.bytes();
+        let frames = frames::Frames::new(&bytes[..], Path::new("data")).unwrap();
+        let full = scan_frames(frames, true, 3).unwrap();
         let rows: Vec<_> = full.tables.streams.values().flat_map(|stream| &stream.calls).collect();
         let streams = rows.iter().filter(|row| row.start == 0).count() as u64;
         prop_assert_eq!(rows.len() as u64 - streams, calls);
@@ -110,4 +113,86 @@ proptest! {
             prop_assert!(tables.calls.iter().all(|row| all.get(&row.start) == Some(&row)));
         }
     }
+}
+
+/// A trace of eight threads whose stacks change by a random walk over thousands of addresses.
+fn large_trace(samples: u64) -> Vec<u8> {
+    let (mut writer, memory, _) = memory_writer(WriterOptions::default());
+    let ids = super::size::symbols(&mut writer, 20_000);
+    let threads: Vec<_> = (0..8).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();
+    let mut random = super::size::Random(7);
+    let mut stacks = vec![vec![ids[0]; 3]; threads.len()];
+    for round in 0..samples / threads.len() as u64 {
+        for (thread, stack) in threads.iter().zip(&mut stacks) {
+            super::size::walk(stack, &mut random, &ids);
+            let time_ns = (1 << 45) + round * 5_025_125 + random.skewed(1 << 17);
+            let trace_id = (round / 199 + 1) << 32 | random.below(1 << 16);
+            let sample = Sample { trace_id, ..sample(time_ns) };
+            writer.sample(*thread, &sample, stack).unwrap();
+        }
+        if round % 199 == 198 {
+            writer.flush().unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    memory.bytes()
+}
+
+/// Prints how many decoded bytes a second are scanned.
+/// `cargo test --release --lib scan_speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "the measurement is what it prints")]
+fn scan_speed() {
+    let bytes = large_trace(4_000_000);
+    for (workers, full) in [(1, false), (2, false), (2, true), (4, false)] {
+        let frames = frames::Frames::new(&bytes[..], Path::new("data")).unwrap();
+        let begin = std::time::Instant::now();
+        let scan = scan_frames(frames, full, workers).unwrap();
+        let spent = begin.elapsed();
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        println!(
+            "{workers} workers, all calls {full}: {:.0} MB stored, {:.0} MB decoded, {:.0?}: {:.0} MB/s",
+            mb(scan.bytes),
+            mb(scan.decoded_bytes),
+            spent,
+            mb(scan.decoded_bytes) / spent.as_secs_f64(),
+        );
+    }
+}
+
+/// Prints where the time of a scan goes.
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "the measurement is what it prints")]
+fn scan_parts() {
+    let bytes = large_trace(2_000_000);
+    let mut frames = frames::Frames::new(&bytes[..], Path::new("data")).unwrap();
+    let mut spent = [std::time::Duration::ZERO; 4];
+    let mut walk = crate::trace::walk::Walk::new(false);
+    let mut survey = crate::trace::survey::Survey::default();
+    let mut objects = 0;
+    loop {
+        let begin = std::time::Instant::now();
+        let Some(stored) = frames.next_stored().unwrap() else { break };
+        spent[0] += begin.elapsed();
+        let begin = std::time::Instant::now();
+        let frame = frame::Frame::decode(stored.header, &stored.body).unwrap();
+        spent[1] += begin.elapsed();
+        let begin = std::time::Instant::now();
+        let blocks = frame.blocks().unwrap();
+        spent[2] += begin.elapsed();
+        let begin = std::time::Instant::now();
+        for (at, entry) in &blocks {
+            if entry.stream != NO_THREAD {
+                let bytes = &frame.payload[*at..*at + entry.bytes as usize];
+                objects += walk.block(entry, bytes, *at, &mut survey).unwrap().children.len();
+            }
+        }
+        spent[3] += begin.elapsed();
+    }
+    println!(
+        "{objects} read {:?}, decode {:?}, directory {:?}, walk {:?}",
+        spent[0], spent[1], spent[2], spent[3]
+    );
 }

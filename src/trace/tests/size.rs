@@ -3,7 +3,7 @@
 use super::*;
 
 /// Numbers that look random and are the same every time.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -15,19 +15,19 @@ impl Random {
         word ^ word >> 31
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
     /// Small numbers mostly: halves the range again and again.
-    fn skewed(&mut self, limit: u64) -> u64 {
+    pub(super) fn skewed(&mut self, limit: u64) -> u64 {
         let bits = self.below(u64::from(limit.ilog2()) + 1);
         self.below(2 << bits).min(limit - 1)
     }
 }
 
 /// Writes `count` locations of a fifth as many methods.
-fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
+pub(super) fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
     let mut ids = Vec::new();
     for n in 0..count {
         let name = format!("some::module{}::Type::method_{}", n / 50, n / 5);
@@ -42,7 +42,7 @@ fn symbols(writer: &mut TraceWriter, count: u64) -> Vec<LocationId> {
 }
 
 /// Leaves some calls of a stack and enters others: a method calls few others, from few places.
-fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[LocationId]) {
+pub(super) fn walk(stack: &mut Vec<LocationId>, random: &mut Random, ids: &[LocationId]) {
     let left = random.skewed(16) as usize + 1;
     stack.truncate(stack.len().saturating_sub(left).max(1));
     let mut at = stack.last().map_or(0, |location| u64::from(location.0));

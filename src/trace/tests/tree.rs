@@ -24,13 +24,18 @@ fn forest(samples: &[(u64, u16, &[usize])], frame_bytes: usize) -> String {
     out.trim_end().into()
 }
 
-fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
+pub(super) fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
     match node {
         Node::Call(call) => {
             let method = trace.locations[call.location().0 as usize].method;
             let name = trace.methods[method.0 as usize].name.trim_start_matches("method");
             let (first, last, count) = (call.first_ns(), call.last_ns(), call.samples());
-            let mark = if call.unfinished() { "!" } else { "" };
+            let mark = match (call.unfinished(), call.end_lost()) {
+                (true, _) => "!",
+                (false, true) => "]",
+                (false, false) => "",
+            };
+            let name = format!("{name}{}", if call.begin_lost() { "[" } else { "" });
             out.push_str(&format!("{name}({first}-{last} x{count}{mark} "));
             call.children().for_each(|child| print(trace, child, out));
             out.truncate(out.trim_end().len());
@@ -40,6 +45,9 @@ fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
         Node::Gap { from_ns, to_ns } => out.push_str(&format!("~{from_ns}-{to_ns} ")),
         Node::ThreadStart { time_ns } => out.push_str(&format!("<{time_ns} ")),
         Node::ThreadExit { time_ns } => out.push_str(&format!(">{time_ns} ")),
+        Node::Lost { from_ns, to_ns, samples } => {
+            out.push_str(&format!("?{from_ns}-{to_ns}:{samples:?} "));
+        }
         Node::State { time_ns, state, syscall } => {
             out.push_str(&format!("~{time_ns}:{state}:{syscall:?} "));
         }

@@ -1,0 +1,107 @@
+//! `traceprof print --follow`: what is in a trace, then what is added to it, until its end.
+//!
+//! Invariant: the output is flushed after every window, so that a pipe's reader sees it as soon as it
+//! is there.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use super::exit::{ExitCode, Failure};
+use super::output::unwritable;
+use super::print::Style;
+use super::source::{self, note};
+use super::watch::Watch;
+use crate::trace::{self, LazyTrace, TraceError};
+use crate::view::escape::escaped;
+use crate::view::{News, Selection};
+
+/// How long no change of the file is waited for before its recorder is looked for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two windows: a fast recorder writes many frames a second.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Prints until the recording ends.
+pub(super) fn run(path: &Path, selection: Selection, style: &Style) -> Result<ExitCode, Failure> {
+    // Before the first look, so that no change falls in between.
+    let watch = Watch::new(path);
+    let (mut trace, mut written) = open(path, &watch)?;
+    let mut news = News::new(selection);
+    first(&trace, &mut news, style)?;
+    loop {
+        if trace.closed() {
+            note("the recording has ended");
+            return Ok(ExitCode::Ok);
+        }
+        if !news.wants_more() {
+            return Ok(ExitCode::Ok);
+        }
+        if !written {
+            note("the recording did not end properly: its recorder is gone");
+            return Ok(ExitCode::Unfinished);
+        }
+        watch.wait(PATIENCE);
+        // In this order: what a recorder that is gone wrote last is there to be read.
+        written = is_written(path);
+        if trace.refresh().map_err(Failure::of_trace)? {
+            next(&trace, &mut news, style)?;
+            std::thread::sleep(if written { PAUSE } else { Duration::ZERO });
+        }
+    }
+}
+
+/// Opens the trace, as soon as there is something in it, and says whether it is being written.
+fn open(path: &Path, watch: &Watch) -> Result<(LazyTrace, bool), Failure> {
+    loop {
+        // In this order: a recorder that comes or goes in between has written more, not less.
+        let written = is_written(path);
+        match LazyTrace::open(path) {
+            // That it is not closed is what one follows it for: no need to be told.
+            Ok(trace) if written => return Ok((trace, true)),
+            Ok(trace) => {
+                source::tell_from(&trace, 0);
+                return Ok((trace, false));
+            }
+            Err(TraceError::NotATrace { .. } | TraceError::Corrupt { .. }) if written => {
+                watch.wait(PATIENCE);
+            }
+            Err(error) => return Err(Failure::of_trace(error)),
+        }
+    }
+}
+
+/// Whether the recorder is there. If the system does not say, it is: the end of the trace will tell.
+fn is_written(path: &Path) -> bool {
+    trace::is_being_written(path).unwrap_or(true)
+}
+
+/// Prints the summary and what there is so far.
+fn first(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failure> {
+    let selected = news.next(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let mut selected = selected.unwrap_or_default();
+    if selected.windows.iter().all(|window| window.threads.is_none()) {
+        // Nothing yet: a summary without threads.
+        selected.windows.clear();
+    }
+    print(|out| style.whole(trace, &selected, out).map_err(Failure::of_view))
+}
+
+/// Prints what came since.
+fn next(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failure> {
+    let selected = news.next(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let Some(selected) = selected else { return Ok(()) };
+    print(|out| {
+        let heading = selected.text.as_deref().unwrap_or_default();
+        writeln!(out, "\n== {}", escaped(heading)).map_err(unwritable)?;
+        style.trees(trace, &selected, out).map_err(Failure::of_view)
+    })
+}
+
+/// Writes to the standard output, all of it now.
+fn print(write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&mut out)?;
+    out.flush().map_err(unwritable)
+}

@@ -1,0 +1,434 @@
+//! Recovery: all that can be read of a trace, as a trace that is whole.
+//!
+//! # Invariants
+//! - Streams are copied as they are, calls included: nothing is inferred again, so that a trace that
+//!   was whole stays the same.
+//! - Where something is lost the copy has a gap.
+//! - Memory is that of the scan's tables, of the thread-neutral objects and of the writer.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::budget::Budget;
+use super::bytes::{Cursor, Malformed};
+use super::checkpoint::{BlockEntry, Checkpoint};
+use super::frame::Frame;
+use super::frames::Frames;
+use super::index::index_path;
+use super::loss::{self, Loss};
+use super::object::{Point, Record, SampleFields};
+use super::resolve::Neutrals;
+use super::sample::Context;
+use super::scan::{Scan, scan};
+use super::state::Copied;
+use super::stream::Stream;
+use super::verify::FileState;
+use super::{
+    LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, TRACE_UUID, Thread, ThreadId,
+    TraceError, TraceWriter, Value, WriterOptions, Written,
+};
+
+/// What was recovered.
+#[derive(Debug)]
+pub struct Recovered {
+    /// Samples in the new file.
+    pub samples: u64,
+    /// What the old file lacks.
+    pub losses: Vec<Loss>,
+    /// The new file.
+    pub written: Written,
+    /// The state of the old file.
+    pub was: FileState,
+}
+
+/// Writes a trace to `output` that is whole and has all that can be read of the one at `input`. Where
+/// samples are lost it has a gap. If the old file was not clean, the new one has the metadata
+/// `recovered_from` (the old file's name), `recovered_lost_frames` and `recovered_lost_samples` (as
+/// far as known).
+///
+/// # Errors
+/// Those of [`load`](fn@super::load) for the input; [`TraceError::SameFile`] if the output would
+/// replace it; those of [`TraceWriter`].
+///
+/// ```
+/// use traceprof::trace::{self, FileState, TraceWriter, WriterOptions};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let (input, output) = (dir.path().join("a.trace"), dir.path().join("b.trace"));
+/// TraceWriter::create(&input, WriterOptions::default())?.finish()?;
+/// let recovered = trace::recover(&input, &output, WriterOptions::default())?;
+/// assert_eq!(recovered.was, FileState::Clean);
+/// assert!(trace::load(&output)?.closed);
+/// # Ok(())
+/// # }
+/// ```
+pub fn recover(
+    input: &Path,
+    output: &Path,
+    options: WriterOptions,
+) -> Result<Recovered, TraceError> {
+    // Opened first: an input that is missing is the first thing to say.
+    let frames = Frames::open(input)?;
+    refuse_same(input, output)?;
+    let scan = scan(input, false)?;
+    let was = FileState::of(&scan.bad, &scan.losses, scan.closed);
+    // Of a file without losses all that is referred to is there: the scan has seen it.
+    let everywhere = scan.mixed || !scan.bad.is_empty();
+    let neutrals = read_objects(frames, everywhere)?;
+    let trace_ids = options.trace_ids;
+    let mut writer = TraceWriter::create(output, options)?;
+    if was != FileState::Clean {
+        note_origin(&mut writer, input, &scan)?;
+    }
+    let locations = write_objects(&mut writer, &neutrals)?;
+    let threads = neutrals.threads(&mut budget()).map_err(|what| corrupt(0, what))?;
+    for thread in &threads {
+        writer.thread(thread)?;
+    }
+    let copy = Copy { writer, locations, threads: &threads, scan: &scan, trace_ids };
+    let writer = copy.all(Frames::open(input)?)?;
+    let written = writer.finish()?;
+    Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
+}
+
+/// Refuses to write over the input or its index.
+fn refuse_same(input: &Path, output: &Path) -> Result<(), TraceError> {
+    let inode = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let read = [inode(input), inode(&index_path(input))];
+    for path in [output, &index_path(output)] {
+        let found = inode(path);
+        if found.is_some() && read.contains(&found) {
+            return Err(TraceError::SameFile { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn budget() -> Budget {
+    Budget::new(LoadLimits::default())
+}
+
+fn corrupt(offset: u64, what: &'static str) -> TraceError {
+    budget().error(offset, what)
+}
+
+/// Says in the metadata what the new file was made from.
+fn note_origin(writer: &mut TraceWriter, input: &Path, scan: &Scan) -> Result<(), TraceError> {
+    let name = input.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let samples = scan.losses.iter().filter_map(|loss| loss.samples);
+    let samples = samples.fold(0u64, u64::saturating_add);
+    writer.set_metadata("recovered_from", Value::Text(name))?;
+    writer.set_metadata("recovered_lost_frames", Value::Unsigned(scan.lost_frames))?;
+    writer.set_metadata("recovered_lost_samples", Value::Unsigned(samples))
+}
+
+/// The thread-neutral objects of a file. Blocks of threads are looked into only if they may have any,
+/// or refer to what is lost.
+fn read_objects(
+    mut frames: Frames<BufReader<File>>,
+    everywhere: bool,
+) -> Result<Neutrals, TraceError> {
+    let mut neutrals = Neutrals::default();
+    let mut budget = budget();
+    let (mut last_end, mut last_offset) = (super::HEADER_BYTES as u64, 0);
+    let (mut highest, mut threads) = (0, 0);
+    while let Some(frame) = frames.next_frame()? {
+        let header = &frame.header;
+        if frames.after_loss() {
+            neutrals.note_loss(loss::ids_in(header.offset - last_end));
+        }
+        (last_offset, last_end) = (header.offset, header.offset + header.total_bytes());
+        for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
+            if entry.stream != NO_THREAD {
+                threads = threads.max(u64::from(entry.stream & !SIDE) + 1);
+                let location = entry.begin.locations.iter().max();
+                highest = highest.max(location.map_or(0, |id| u64::from(id.0) + 1));
+            }
+            if entry.stream != NO_THREAD && !everywhere {
+                continue;
+            }
+            let mut cursor = Cursor::new(&frame.payload[at..at + entry.bytes as usize]);
+            while !cursor.is_at_end() {
+                let start = cursor.at();
+                let offset = header.position(at + start);
+                match Record::decode(&mut cursor).map_err(|bad| corrupt(offset, bad.what))? {
+                    Record::Neutral(object) => neutrals
+                        .add(object, &mut budget)
+                        .map_err(|what| budget.error(offset, what))?,
+                    Record::Point(
+                        Point::Call { location }
+                        | Point::Site { location }
+                        | Point::OuterSite { location, .. },
+                    ) => highest = highest.max(u64::from(location) + 1),
+                    _ => {}
+                }
+            }
+        }
+    }
+    neutrals
+        .settle(highest, threads, &mut budget)
+        .map_err(|what| budget.error(last_offset, what))?;
+    Ok(neutrals)
+}
+
+/// Writes metadata and objects; gives the new ids of the locations. Those of a trace that is whole
+/// are the old ones.
+fn write_objects(
+    writer: &mut TraceWriter,
+    neutrals: &Neutrals,
+) -> Result<Vec<LocationId>, TraceError> {
+    let mut budget = budget();
+    let wrong = |what| corrupt(0, what);
+    for (key, value) in neutrals.metadata() {
+        if key != TRACE_UUID {
+            writer.set_metadata(key, value.clone())?;
+        }
+    }
+    let modules = neutrals.modules(&mut budget).map_err(wrong)?;
+    let modules: Vec<ModuleId> =
+        modules.iter().map(|module| writer.module(module)).collect::<Result<_, _>>()?;
+    let mut methods: Vec<MethodId> = Vec::new();
+    for mut method in neutrals.methods(&mut budget).map_err(wrong)? {
+        method.module = method.module.map(|id| modules[id.0 as usize]);
+        methods.push(writer.method(&method)?);
+    }
+    let mut locations: Vec<LocationId> = Vec::new();
+    for mut location in neutrals.locations(&mut budget).map_err(wrong)? {
+        location.method = methods[location.method.0 as usize];
+        // Its id is smaller.
+        location.inline_parent =
+            location.inline_parent.and_then(|id| locations.get(id.0 as usize).copied());
+        locations.push(writer.location(&location)?);
+    }
+    let traces = neutrals.call_traces().map_err(wrong)?;
+    for trace_id in neutrals.trace_ids() {
+        let Some(mut trace) = traces.get(trace_id) else { continue };
+        trace.stack.iter_mut().for_each(|id| *id = locations[id.0 as usize]);
+        writer.call_trace(&trace)?;
+    }
+    for mut mapped in neutrals.mapped().map_err(wrong)? {
+        mapped.module = modules[mapped.module.0 as usize];
+        writer.mapped_module(&mapped)?;
+    }
+    Ok(locations)
+}
+
+/// Copies streams.
+struct Copy<'a> {
+    writer: TraceWriter,
+    /// New ids by old ones.
+    locations: Vec<LocationId>,
+    threads: &'a [Thread],
+    scan: &'a Scan,
+    trace_ids: bool,
+}
+
+impl Copy<'_> {
+    fn all(mut self, mut frames: Frames<BufReader<File>>) -> Result<TraceWriter, TraceError> {
+        let mut reached: HashMap<u32, Checkpoint> = HashMap::new();
+        while let Some(frame) = frames.next_frame()? {
+            self.frame(&frame, &mut reached)?;
+        }
+        for loss in &self.scan.losses {
+            if let (Some(thread), u64::MAX) = (loss.thread, loss.to_ns) {
+                self.end_in_loss(thread, loss.from_ns)?;
+            }
+        }
+        for (id, thread) in self.threads.iter().enumerate() {
+            if let Some(ended_ns) = thread.ended_ns {
+                self.writer.copy_end(ThreadId(id as u32), ended_ns)?;
+            }
+        }
+        Ok(self.writer)
+    }
+
+    fn frame(
+        &mut self,
+        frame: &Frame,
+        reached: &mut HashMap<u32, Checkpoint>,
+    ) -> Result<(), TraceError> {
+        let header = &frame.header;
+        for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
+            if entry.stream == NO_THREAD {
+                continue;
+            }
+            let reached = reached.entry(entry.stream).or_default();
+            self.resume(&entry, reached)?;
+            let bytes = &frame.payload[at..at + entry.bytes as usize];
+            let mut block = Block {
+                state: entry.begin.clone(),
+                context: Context::default(),
+                tick_ns: entry.tick_ns,
+            };
+            let mut cursor = Cursor::new(bytes);
+            while !cursor.is_at_end() {
+                let start = cursor.at();
+                let wrong = |bad: Malformed| corrupt(header.position(at + bad.at), bad.what);
+                let record = Record::decode(&mut cursor).map_err(wrong)?;
+                let is_frame = matches!(record, Record::BlockStart { .. } | Record::BlockEnd);
+                if !is_frame {
+                    block.state.logical += (cursor.at() - start) as u64;
+                }
+                if let Record::Point(point) = record {
+                    let offset = header.position(at + start);
+                    self.point(&entry, &mut block, point, offset)?;
+                }
+            }
+            *reached = block.state;
+        }
+        Ok(())
+    }
+
+    fn point(
+        &mut self,
+        entry: &BlockEntry,
+        block: &mut Block,
+        point: Point,
+        offset: u64,
+    ) -> Result<(), TraceError> {
+        let stream = copied(entry.stream);
+        let place = |location: u32| LocationId(location);
+        // The scan has checked all that could be wrong here.
+        let impossible = || corrupt(offset, "the file has changed while it was read");
+        let state = &mut block.state;
+        let last_ns = state.last_ns;
+        match point {
+            Point::Call { location } => {
+                let new = self.new_location(place(location)).ok_or_else(impossible)?;
+                state.push(place(location), state.logical);
+                self.writer.copy(stream, 0, |stream| stream.open_call(new))
+            }
+            Point::Footer { run, unfinished } => {
+                let depth = state.depth().checked_sub(run as usize).ok_or_else(impossible)?;
+                state.truncate(depth);
+                self.writer.copy(stream, 0, |stream| stream.close(depth, unfinished))
+            }
+            Point::Site { location } => self.site(stream, state, 0, place(location)),
+            Point::OuterSite { up, location } => {
+                self.site(stream, state, up as usize, place(location))
+            }
+            Point::Sample(fields) => {
+                self.sample(entry.stream, block, &fields).ok_or_else(impossible)?
+            }
+            Point::Gap { before, length } => {
+                let times = super::forest::gap(before, length, last_ns);
+                let (from_ns, to_ns) = times.map_err(|what| corrupt(offset, what))?;
+                self.writer.copy(stream, 0, |stream| stream.gap(from_ns, to_ns))
+            }
+            Point::ThreadStart { .. } | Point::ThreadExit { .. } => {
+                self.writer.copy(stream, 0, |stream| stream.leaf(point))
+            }
+            Point::State { time, state, syscall } => {
+                let time_ns = last_ns.wrapping_add(time as u64);
+                self.writer.copy(stream, 0, |stream| stream.state(time_ns, (state, syscall)))
+            }
+        }
+    }
+
+    fn new_location(&self, old: LocationId) -> Option<LocationId> {
+        self.locations.get(old.0 as usize).copied()
+    }
+
+    fn site(
+        &mut self,
+        stream: Copied,
+        state: &mut Checkpoint,
+        up: usize,
+        location: LocationId,
+    ) -> Result<(), TraceError> {
+        let place = state.depth().checked_sub(up + 1);
+        let (Some(place), Some(new)) = (place, self.new_location(location)) else {
+            return Err(corrupt(0, "the file has changed while it was read"));
+        };
+        state.locations[place] = location;
+        self.writer.copy(stream, 0, |stream| stream.move_call(place, new))
+    }
+
+    /// Copies a sample; `None` if it cannot be one.
+    fn sample(
+        &mut self,
+        stream: u32,
+        block: &mut Block,
+        fields: &SampleFields,
+    ) -> Option<Result<(), TraceError>> {
+        let Block { state, context, tick_ns } = block;
+        let mut sample = context.decode(fields, state, *tick_ns)?;
+        let outer = fields.outer.unwrap_or(0) as usize;
+        state.depth().checked_sub(outer)?;
+        state.last_ns = sample.time_ns;
+        state.samples = state.samples.checked_add(1)?;
+        state.main_before = state.main_before.checked_add(fields.main_before.unwrap_or(0))?;
+        if !self.trace_ids {
+            sample.trace_id = 0;
+        }
+        let is_side = stream & SIDE != 0;
+        let main_before = is_side.then(|| self.main_before(stream & !SIDE, state.main_before));
+        let copied = copied(stream);
+        Some(self.writer.copy(copied, 1, |stream| stream.sample(&sample, outer, main_before)))
+    }
+
+    /// How many samples of a main stream are copied before the one that had the number `before`.
+    fn main_before(&self, stream: u32, before: u64) -> u64 {
+        let lost = self.scan.lost_samples.get(&stream).map_or(&[][..], |lost| lost);
+        let lost = lost.iter().map(|(at, count)| before.saturating_sub(*at).min(*count));
+        before - lost.sum::<u64>()
+    }
+
+    /// Brings a stream into the state that a block begins in.
+    fn resume(&mut self, entry: &BlockEntry, reached: &Checkpoint) -> Result<(), TraceError> {
+        let resumption = loss::resume(reached, entry, true).map_err(|what| corrupt(0, what))?;
+        let Some(resumption) = resumption else { return Ok(()) };
+        let new: Option<Vec<_>> =
+            entry.begin.locations.iter().map(|old| self.new_location(*old)).collect();
+        let new = new.ok_or_else(|| corrupt(0, "the file has changed while it was read"))?;
+        let (survivors, to_ns) = (resumption.survivors, resumption.to_ns);
+        let from_ns = self.known_since(entry.stream, resumption.from_ns, to_ns);
+        self.writer.copy(copied(entry.stream), 0, |stream: &mut Stream| {
+            // That they had ended was not seen.
+            stream.close(survivors, true);
+            stream.gap(from_ns, to_ns);
+            for (place, new) in new.iter().enumerate() {
+                if place >= survivors {
+                    stream.open_call(*new);
+                } else if stream.open()[place] != *new {
+                    stream.move_call(place, *new);
+                }
+            }
+        })
+    }
+
+    /// When a gap begins that ends at `to_ns`: at the last sample, without one where the thread does.
+    fn known_since(&self, stream: u32, from_ns: u64, to_ns: u64) -> u64 {
+        let thread = self.threads.get((stream & !SIDE) as usize);
+        let first_seen = thread.map_or(0, |thread| thread.first_seen_ns);
+        match (from_ns, first_seen) {
+            (0, 0) => to_ns,
+            (0, first_seen) => first_seen.min(to_ns),
+            (from_ns, _) => from_ns,
+        }
+    }
+
+    /// Ends a thread whose rest is lost.
+    fn end_in_loss(&mut self, thread: ThreadId, from_ns: u64) -> Result<(), TraceError> {
+        let to_ns = self.scan.last_ns.max(from_ns);
+        let from_ns = self.known_since(thread.0, from_ns, to_ns);
+        self.writer.copy(copied(thread.0), 0, |stream| {
+            stream.close(0, true);
+            stream.gap(from_ns, to_ns);
+        })
+    }
+}
+
+/// A block that is being copied.
+struct Block {
+    state: Checkpoint,
+    context: Context,
+    tick_ns: u64,
+}
+
+fn copied(stream: u32) -> Copied {
+    Copied { thread: ThreadId(stream & !SIDE), side: stream & SIDE != 0 }
+}

@@ -1,0 +1,188 @@
+//! Verification: everything in a trace is read and compared once.
+
+use std::path::Path;
+
+use super::index::tables::{NEUTRAL_KINDS, Tables};
+use super::index::{self, Index, Opened};
+use super::loss::{BadRange, Loss};
+use super::scan::{Scan, scan};
+use super::{Metadata, TraceError};
+
+/// What a trace file is like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verification {
+    /// Bytes of the data file.
+    pub bytes: u64,
+    /// Bytes that were checked: the header and all whole frames.
+    pub checked: u64,
+    /// Whole frames.
+    pub frames: u64,
+    /// What belongs to none of them, though some follow.
+    pub bad: Vec<BadRange>,
+    /// Samples that are there.
+    pub samples: u64,
+    /// Threads, those included of which only the samples are there.
+    pub threads: u32,
+    /// What the file lacks.
+    pub losses: Vec<Loss>,
+    /// The recording was finished.
+    pub closed: bool,
+    /// What its index is like.
+    pub index: IndexState,
+    /// What a user should know.
+    pub notices: Vec<String>,
+    /// The last value of each key.
+    pub metadata: Metadata,
+}
+
+/// The state of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileState {
+    /// It is complete.
+    Clean,
+    /// All that was written is there, but the recording was not finished, or is still running.
+    Unfinished,
+    /// Something within it is lost.
+    Lossy,
+}
+
+impl FileState {
+    pub(super) fn of(bad: &[BadRange], losses: &[Loss], closed: bool) -> Self {
+        match closed {
+            _ if !bad.is_empty() || !losses.is_empty() => Self::Lossy,
+            true => Self::Clean,
+            false => Self::Unfinished,
+        }
+    }
+}
+
+/// The state of an index file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexState {
+    /// There is none; readers make one in memory.
+    Missing,
+    /// It says what the data file says.
+    Sound,
+    /// It is the journal of a recording that was not finished, and says what the data file says.
+    Journal,
+    /// It cannot be used, for this reason; readers make one in memory.
+    Broken(String),
+}
+
+impl Verification {
+    /// The state of the data file.
+    pub fn state(&self) -> FileState {
+        FileState::of(&self.bad, &self.losses, self.closed)
+    }
+}
+
+/// Reads and checks all of the data file at `path`, and compares its index with it.
+///
+/// # Errors
+/// Those of [`load`](fn@super::load). Damage is no error.
+///
+/// ```
+/// use traceprof::trace::{self, FileState, IndexState, TraceWriter, WriterOptions};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("out.trace");
+/// TraceWriter::create(&path, WriterOptions::default())?.finish()?;
+/// let verification = trace::verify(&path)?;
+/// assert_eq!(verification.state(), FileState::Clean);
+/// assert_eq!(verification.index, IndexState::Sound);
+/// assert_eq!(verification.checked, verification.bytes);
+/// # Ok(())
+/// # }
+/// ```
+pub fn verify(path: &Path) -> Result<Verification, TraceError> {
+    let scan = scan(path, false)?;
+    let index = index_state(path, &scan);
+    Ok(Verification {
+        bytes: scan.bytes,
+        checked: scan.checked,
+        frames: scan.tables.frames.len() as u64,
+        bad: scan.bad,
+        samples: scan.samples,
+        threads: scan.threads,
+        losses: scan.losses,
+        closed: scan.closed,
+        index,
+        notices: scan.notices,
+        metadata: scan.metadata,
+    })
+}
+
+fn index_state(path: &Path, scan: &Scan) -> IndexState {
+    let Some(first) = &scan.first else {
+        // Without a frame there is nothing that an index could be compared with.
+        return match index::index_path(path).exists() {
+            true => IndexState::Journal,
+            false => IndexState::Missing,
+        };
+    };
+    let compared = index::open(path, first, scan.bytes).and_then(|opened| {
+        let Some(Opened { index, complete }) = opened else { return Ok(IndexState::Missing) };
+        index.check()?;
+        Ok(match differs(&index, &scan.tables, complete)? {
+            Some(what) => IndexState::Broken(what.into()),
+            None if complete => IndexState::Sound,
+            None => IndexState::Journal,
+        })
+    });
+    compared.unwrap_or_else(|broken| IndexState::Broken(broken.to_string()))
+}
+
+/// What an index says that its data does not, or lacks.
+fn differs(
+    index: &Index,
+    tables: &Tables,
+    complete: bool,
+) -> Result<Option<&'static str>, index::Broken> {
+    let frames = index.frame_count();
+    if frames > tables.frames.len() as u64 || complete && frames < tables.frames.len() as u64 {
+        return Ok(Some("the index has other frames than the data"));
+    }
+    for (n, row) in (0..frames).zip(&tables.frames) {
+        if index.frame(n)? != *row {
+            return Ok(Some("the index has other frames than the data"));
+        }
+    }
+    let whole = frames == tables.frames.len() as u64;
+    for (kind, rows) in NEUTRAL_KINDS.into_iter().zip(&tables.neutral) {
+        let count = index.neutral_rows(kind);
+        if whole && count != rows.len() as u64 {
+            return Ok(Some("the index has other objects than the data"));
+        }
+        for n in 0..count {
+            // Of a journal that lacks frames the rows may lie at other places.
+            let row = index.neutral_row(kind, n)?;
+            if !rows
+                .binary_search_by_key(&(row.1, row.2), |row| (row.1, row.2))
+                .is_ok_and(|at| rows[at] == row)
+            {
+                return Ok(Some("the index has other objects than the data"));
+            }
+        }
+    }
+    for stream in index.streams()? {
+        let Some(of_stream) = tables.streams.get(&stream) else {
+            return Ok(Some("the index has a stream that the data has not"));
+        };
+        let count = index.block_count(stream)?;
+        if count > of_stream.blocks.len() as u64 || whole && count < of_stream.blocks.len() as u64 {
+            return Ok(Some("the index has other blocks than the data"));
+        }
+        for (n, row) in (0..count).zip(&of_stream.blocks) {
+            if index.block(stream, n)? != *row {
+                return Ok(Some("the index has other blocks than the data"));
+            }
+        }
+        for row in of_stream.calls.iter().filter(|_| whole) {
+            if index.call(stream, row.start)? != Some(*row) {
+                return Ok(Some("the index has other calls than the data"));
+            }
+        }
+    }
+    let all_streams = !whole || index.streams()?.len() == tables.streams.len();
+    Ok((!all_streams).then_some("the index lacks a stream"))
+}

@@ -1,0 +1,35 @@
+//! Writing what another trace says, without inferring it again.
+
+use crate::trace::state::Copied;
+use crate::trace::stream::Stream;
+use crate::trace::{ThreadId, TraceError, TraceWriter};
+
+impl TraceWriter {
+    /// Changes a stream as it is told. `samples` of them are added.
+    pub(in crate::trace) fn copy(
+        &mut self,
+        stream: Copied,
+        samples: u64,
+        change: impl FnOnce(&mut Stream),
+    ) -> Result<(), TraceError> {
+        let period_ns = self.period_ns;
+        self.change(stream.thread, |state| {
+            let stream = state.stream(stream.side);
+            stream.begin(period_ns);
+            change(stream);
+        })?;
+        self.samples += samples;
+        Ok(())
+    }
+
+    /// Notes that a thread ended, whose end was copied if it was there.
+    pub(in crate::trace) fn copy_end(
+        &mut self,
+        thread: ThreadId,
+        ended_ns: u64,
+    ) -> Result<(), TraceError> {
+        let object = self.state(thread)?.object(Some(ended_ns));
+        self.tables.block.push(&object);
+        self.write_full_frame()
+    }
+}

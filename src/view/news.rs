@@ -1,0 +1,76 @@
+//! What is new in a trace that is still being written.
+
+use std::collections::BTreeMap;
+
+use super::recording::Recording;
+use super::selection::{Selected, Selection};
+use crate::trace::{LazyTrace, ThreadId, Window};
+
+/// Remembers what was shown.
+#[derive(Debug, Default)]
+pub struct News {
+    selection: Selection,
+    /// The times that are wanted: shares are those of the recording when it was first looked at.
+    times: Option<(u64, u64)>,
+    shown: BTreeMap<ThreadId, Shown>,
+}
+
+/// What was shown of a thread.
+#[derive(Debug, Clone, Copy)]
+struct Shown {
+    samples: u64,
+    last_ns: u64,
+}
+
+impl News {
+    /// All that is selected is new.
+    pub fn new(selection: Selection) -> Self {
+        Self { selection, ..Self::default() }
+    }
+
+    /// The samples that came since this was called last, a window per thread, and a heading;
+    /// `None` if there are none.
+    ///
+    /// # Errors
+    /// A sentence for the user, as [`Selection::resolve`] says it; threads that are not there yet
+    /// may still come.
+    pub fn next(&mut self, trace: &LazyTrace) -> Result<Option<Selected>, String> {
+        let recording = Recording::of(trace);
+        let (from_ns, to_ns) = match self.times {
+            Some(times) => times,
+            None => self.selection.times(&recording)?,
+        };
+        self.times = Some((from_ns, to_ns));
+        let chosen = self.selection.choose(trace.threads());
+        let mut windows = Vec::new();
+        let mut span_ns = (u64::MAX, 0);
+        for thread in trace.threads() {
+            let (Some(first_ns), Some(last_ns)) = (thread.first_ns, thread.last_ns) else {
+                continue;
+            };
+            let shown = self.shown.get(&thread.id).copied();
+            let is_chosen = chosen.as_ref().is_none_or(|chosen| chosen.contains(&thread.id));
+            let is_known = shown.is_some_and(|shown| shown.samples == thread.samples);
+            // Up to where the thread was shown, so that another one's lateness costs nothing.
+            let new_ns = shown.map_or(first_ns, |shown| shown.last_ns.saturating_add(1));
+            self.shown.insert(thread.id, Shown { samples: thread.samples, last_ns });
+            let (begin_ns, end_ns) = (new_ns.max(from_ns), last_ns.min(to_ns));
+            if is_known || !is_chosen || begin_ns > end_ns {
+                continue;
+            }
+            span_ns = (span_ns.0.min(begin_ns), span_ns.1.max(end_ns));
+            let threads = Some([thread.id].into());
+            windows.push(Window { threads, from_ns: begin_ns, to_ns: end_ns });
+        }
+        let base_ns = recording.begin_ns().unwrap_or(0);
+        let since = |time_ns: u64| time_ns.saturating_sub(base_ns) as f64 / 1e9;
+        let text = Some(format!("{:.3} s to {:.3} s", since(span_ns.0), since(span_ns.1)));
+        Ok((!windows.is_empty()).then_some(Selected { windows, text }))
+    }
+
+    /// True if samples after those that were shown are wanted.
+    pub fn wants_more(&self) -> bool {
+        let (last_ns, to_ns) = (self.shown.values().map(|shown| shown.last_ns).max(), self.times);
+        last_ns.zip(to_ns).is_none_or(|(last_ns, (_, to_ns))| last_ns <= to_ns)
+    }
+}

@@ -1,0 +1,76 @@
+//! What a trace says of its recording, apart from the samples.
+
+use crate::trace::{LazyTrace, Loss, Metadata, Value};
+
+use super::selection::Selected;
+
+/// A recording: what its recorder said, and how much of it is there.
+#[derive(Debug, Clone, Default)]
+pub struct Recording {
+    /// What the recorder said of the recording.
+    pub metadata: Metadata,
+    /// The recorder came to its end and closed the file.
+    pub closed: bool,
+    /// What is lost of it.
+    pub losses: Vec<Loss>,
+    /// Time of the first and of the last sample of all.
+    pub span_ns: Option<(u64, u64)>,
+    /// What of it is shown; `None` for all.
+    pub window: Option<String>,
+}
+
+impl Recording {
+    /// The recording of a trace, of which all is shown.
+    pub fn of(trace: &LazyTrace) -> Self {
+        let first = trace.threads().iter().filter_map(|thread| thread.first_ns).min();
+        let last = trace.threads().iter().filter_map(|thread| thread.last_ns).max();
+        Self {
+            metadata: trace.metadata().clone(),
+            closed: trace.closed(),
+            losses: trace.losses(),
+            span_ns: first.zip(last),
+            window: None,
+        }
+    }
+
+    /// The same, of which this is shown.
+    pub fn showing(mut self, selected: &Selected) -> Self {
+        self.window.clone_from(&selected.text);
+        self
+    }
+
+    /// A number of the metadata.
+    pub fn number(&self, key: &str) -> Option<u64> {
+        match self.metadata.get(key)? {
+            Value::Unsigned(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A text of the metadata.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.metadata.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What one sampling period is, if the trace says so.
+    pub fn period_ns(&self) -> Option<f64> {
+        let from_rate = |hz: u64| (hz > 0).then(|| 1e9 / hz as f64);
+        match self.number("period_ns") {
+            Some(period) if period > 0 => Some(period as f64),
+            _ => self.number("freq_hz").and_then(from_rate),
+        }
+    }
+
+    /// When it began: from the recorder, or the first sample.
+    pub fn begin_ns(&self) -> Option<u64> {
+        self.number("start_monotonic_ns").or(self.span_ns.map(|span| span.0))
+    }
+
+    /// When it ended: from the recorder, or the last sample.
+    pub fn end_ns(&self) -> Option<u64> {
+        self.number("end_monotonic_ns").or(self.span_ns.map(|span| span.1))
+    }
+}

@@ -1,0 +1,302 @@
+//! Which threads and which times of a trace are looked at.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::recording::Recording;
+use super::rows::counted;
+use crate::trace::{Thread, ThreadSummary, Window};
+
+/// Most threads that a text names.
+const NAMED_MAX: usize = 8;
+/// Longer than any recording; keeps all sums of times far from their limits.
+const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
+
+/// A moment of a recording.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Moment {
+    /// So long after its begin.
+    After(Duration),
+    /// When this share of it, in percent, was over.
+    Percent(f64),
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (digits, unit) = text.split_at(at);
+        let number = digits.parse::<f64>().ok().filter(|number| number.is_finite());
+        let number = number.ok_or("expected a time such as 2.5s, 500ms or 1m, or 50%")?;
+        let unit_s = match unit {
+            "us" => 1e-6,
+            "ms" => 1e-3,
+            "" | "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "%" if number <= 100.0 => return Ok(Self::Percent(number)),
+            "%" => return Err("expected a percentage from 0% to 100%".to_owned()),
+            unit => return Err(format!("unknown unit `{unit}`: use us, ms, s, m, h or %")),
+        };
+        if number * unit_s > TIME_MAX_S {
+            return Err("no recording is that long".to_owned());
+        }
+        Ok(Self::After(Duration::from_secs_f64(number * unit_s)))
+    }
+}
+
+/// What a user wants to see of a trace. The default is all.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selection {
+    /// Kernel thread ids or names, in which `*` stands for any text; none for all threads.
+    pub threads: Vec<String>,
+    /// From when on.
+    pub from: Option<Moment>,
+    /// Up to when.
+    pub to: Option<Moment>,
+}
+
+/// What that comes to in a trace.
+#[derive(Debug, Clone)]
+pub struct Selected {
+    /// What to look at; no two of them hold the same sample.
+    pub windows: Vec<Window>,
+    /// It in words, `None` if it is everything.
+    pub text: Option<String>,
+}
+
+impl Default for Selected {
+    fn default() -> Self {
+        Self { windows: vec![Window::default()], text: None }
+    }
+}
+
+impl Selected {
+    /// True if samples of this thread may be in it.
+    pub fn covers(&self, thread: &ThreadSummary) -> bool {
+        let covers = |threads: &BTreeSet<_>| threads.contains(&thread.id);
+        self.windows.iter().any(|window| window.threads.as_ref().is_none_or(covers))
+    }
+}
+
+impl Selection {
+    /// What it comes to in a trace with these threads.
+    ///
+    /// # Errors
+    /// A sentence for the user: no thread is called so, or nothing lies between the two times.
+    pub fn resolve(
+        &self,
+        recording: &Recording,
+        threads: &[ThreadSummary],
+    ) -> Result<Selected, String> {
+        for pattern in &self.threads {
+            if !threads.iter().any(|summary| is_called(&summary.thread, pattern)) {
+                let there = named(threads.iter().map(|summary| &summary.thread));
+                return Err(format!("no thread is called {pattern:?}; there are {there}"));
+            }
+        }
+        let (from_ns, to_ns) = self.times(recording)?;
+        let chosen = self.choose(threads);
+        let mut parts = self.times_text(recording, from_ns, to_ns);
+        if let Some(chosen) = &chosen {
+            let threads = threads.iter().filter(|summary| chosen.contains(&summary.id));
+            let some = if chosen.len() == 1 { "thread" } else { "threads" };
+            parts.push(format!("{some} {}", named(threads.map(|summary| &summary.thread))));
+        }
+        let text = (!parts.is_empty()).then(|| parts.join(", "));
+        Ok(Selected { windows: vec![Window { threads: chosen, from_ns, to_ns }], text })
+    }
+
+    /// The threads that are meant, `None` for all.
+    pub fn choose(&self, threads: &[ThreadSummary]) -> Option<BTreeSet<crate::trace::ThreadId>> {
+        let meant = |summary: &&ThreadSummary| {
+            self.threads.iter().any(|pattern| is_called(&summary.thread, pattern))
+        };
+        let chosen = || threads.iter().filter(meant).map(|summary| summary.id).collect();
+        (!self.threads.is_empty()).then(chosen)
+    }
+
+    /// The times that are meant, on the clock of the samples, both inclusive.
+    pub fn times(&self, recording: &Recording) -> Result<(u64, u64), String> {
+        let begin_ns = recording.begin_ns().unwrap_or(0);
+        let end_ns = recording.end_ns().unwrap_or(begin_ns);
+        let at = |moment: Moment| match moment {
+            Moment::After(time) => begin_ns.saturating_add(time.as_nanos() as u64),
+            Moment::Percent(percent) => {
+                let length_ns = end_ns.saturating_sub(begin_ns) as f64;
+                begin_ns.saturating_add((length_ns * percent / 100.0) as u64)
+            }
+        };
+        let (from_ns, to_ns) = (self.from.map_or(0, at), self.to.map_or(u64::MAX, at));
+        if from_ns > to_ns {
+            return Err("nothing lies between --from and --to: the first is later".to_owned());
+        }
+        if self.from.is_some() && from_ns > end_ns && recording.closed {
+            let length = seconds(end_ns.saturating_sub(begin_ns));
+            return Err(format!("the recording is over before --from: it took {length}"));
+        }
+        Ok((from_ns, to_ns))
+    }
+
+    fn times_text(&self, recording: &Recording, from_ns: u64, to_ns: u64) -> Vec<String> {
+        if self.from.is_none() && self.to.is_none() {
+            return Vec::new();
+        }
+        let begin_ns = recording.begin_ns().unwrap_or(0);
+        let since = |time_ns: u64| time_ns.saturating_sub(begin_ns);
+        let end_ns = recording.end_ns().unwrap_or(begin_ns);
+        let (from, to) = (seconds(since(from_ns)), seconds(since(to_ns.min(end_ns))));
+        vec![format!("{from} to {to} of {}", seconds(since(end_ns)))]
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.3} s", ns as f64 / 1e9)
+}
+
+fn is_called(thread: &Thread, pattern: &str) -> bool {
+    pattern.parse() == Ok(thread.tid) || matches(pattern, &thread.name)
+}
+
+/// Whether `name` is `pattern`, in which `*` stands for any text. Goes back to the last `*` only, so
+/// that no pattern takes long.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut at, mut in_name) = (0, 0);
+    let mut star = None;
+    while in_name < name.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at, in_name));
+            at += 1;
+        } else if pattern.get(at) == Some(&name[in_name]) {
+            at += 1;
+            in_name += 1;
+        } else if let Some((star_at, taken)) = star {
+            star = Some((star_at, taken + 1));
+            at = star_at + 1;
+            in_name = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// Threads in a sentence, not more than one wants to read.
+fn named<'a>(threads: impl Iterator<Item = &'a Thread>) -> String {
+    let all: Vec<&Thread> = threads.collect();
+    let some = all.iter().take(NAMED_MAX).map(|thread| format!("{} {:?}", thread.tid, thread.name));
+    let some = some.collect::<Vec<_>>().join(", ");
+    match all.len() {
+        0 => "none".to_owned(),
+        1..=NAMED_MAX => some,
+        more => format!("{some} and {}", counted((more - NAMED_MAX) as u64, "other")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{ThreadId, Value};
+
+    fn recording() -> Recording {
+        let mut recording = Recording { closed: true, ..Recording::default() };
+        for (key, ns) in
+            [("start_monotonic_ns", 10_000_000_000), ("end_monotonic_ns", 14_000_000_000)]
+        {
+            recording.metadata.insert(key.to_owned(), Value::Unsigned(ns));
+        }
+        recording
+    }
+
+    fn threads(count: u32) -> Vec<ThreadSummary> {
+        let thread = |id: u32| Thread {
+            pid: 7,
+            tid: 7 + id,
+            name: format!("work-{id}"),
+            ..Thread::default()
+        };
+        let summary = |id: u32| ThreadSummary {
+            id: ThreadId(id),
+            thread: thread(id),
+            samples: 1,
+            first_ns: None,
+            last_ns: None,
+        };
+        (0..count).map(summary).collect()
+    }
+
+    fn times(from: &str, to: &str) -> Result<(u64, u64), String> {
+        let moment = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
+        let selection = Selection { threads: Vec::new(), from: moment(from), to: moment(to) };
+        let selected = selection.resolve(&recording(), &threads(1))?;
+        Ok((selected.windows[0].from_ns, selected.windows[0].to_ns))
+    }
+
+    #[test]
+    fn moments_have_units_or_are_shares() {
+        let after = |ms| Ok(Moment::After(Duration::from_millis(ms)));
+        assert_eq!("2.5s".parse(), after(2500));
+        assert_eq!("2.5".parse(), after(2500));
+        assert_eq!("500ms".parse(), after(500));
+        assert_eq!("7000us".parse(), after(7));
+        assert_eq!("1m".parse(), after(60_000));
+        assert_eq!("0".parse(), after(0));
+        assert_eq!("50%".parse(), Ok(Moment::Percent(50.0)));
+        for text in ["", "s", "-1", "1d", "1 s", "101%", "%", "inf", "1e3", "..", "ä", "9e99h"] {
+            assert!(text.parse::<Moment>().is_err(), "{text}");
+        }
+        assert!("99999999999999h".parse::<Moment>().is_err());
+    }
+
+    #[test]
+    fn times_count_from_the_begin_of_the_recording() {
+        assert_eq!(times("", ""), Ok((0, u64::MAX)));
+        assert_eq!(times("1s", "1500ms"), Ok((11_000_000_000, 11_500_000_000)));
+        assert_eq!(times("50%", ""), Ok((12_000_000_000, u64::MAX)));
+        assert_eq!(times("", "25%"), Ok((0, 11_000_000_000)));
+        assert!(times("3s", "2s").unwrap_err().contains("--from"));
+        assert!(times("5s", "").unwrap_err().contains("took 4.000 s"));
+        assert!(times("", "1h").is_ok());
+    }
+
+    #[test]
+    fn threads_are_chosen_by_id_or_name() {
+        let choose = |patterns: &[&str]| {
+            let threads = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+            let selection = Selection { threads, ..Selection::default() };
+            let selected = selection.resolve(&recording(), &self::threads(12))?;
+            let ids = selected.windows[0].threads.clone().unwrap();
+            Ok::<Vec<u32>, String>(ids.into_iter().map(|id| id.0).collect())
+        };
+        assert_eq!(choose(&["9"]), Ok(vec![2]));
+        assert_eq!(choose(&["work-3", "9"]), Ok(vec![2, 3]));
+        assert_eq!(choose(&["*-1*"]), Ok(vec![1, 10, 11]));
+        let error = choose(&["work"]).unwrap_err();
+        assert!(error.contains("7 \"work-0\"") && error.ends_with("and 4 others"), "{error}");
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, name) in [("*", ""), ("a*", "a"), ("*b*d", "abcbd"), ("**x", "x"), ("", "")] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("a", ""), ("a*b", "abc"), ("", "a"), ("?", "a"), ("*b*d*e", "bd")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_said() {
+        let text = |selection: Selection| {
+            selection.resolve(&recording(), &threads(2)).unwrap().text.unwrap_or_default()
+        };
+        assert_eq!(text(Selection::default()), "");
+        let from = Some(Moment::Percent(50.0));
+        let both = Selection { threads: vec!["7".into()], from, to: None };
+        assert_eq!(text(both), "2.000 s to 4.000 s of 4.000 s, thread 7 \"work-0\"");
+    }
+}

@@ -1,0 +1,103 @@
+//! Traces made by hand, from stacks that are written as text.
+
+use traceprof::trace::{
+    Location, LocationId, Method, Module, ModuleId, Sample, Thread, ThreadId, TraceWriter, Value,
+    WriterOptions,
+};
+
+use super::Trace;
+
+/// Reached the root.
+pub(crate) const ROOT: u16 = 0;
+/// Stopped in a gap of the unwind information.
+pub(crate) const GAP: u16 = 1;
+/// When these recordings begin.
+pub(crate) const BEGIN_NS: u64 = 1_000_000_000;
+
+/// Writes a trace.
+pub(crate) struct Maker {
+    trace: Trace,
+    pub(crate) writer: TraceWriter,
+    module: ModuleId,
+}
+
+impl Maker {
+    pub(crate) fn new() -> Self {
+        let trace = Trace::new();
+        let options = WriterOptions { salt: Some(7), ..WriterOptions::default() };
+        let mut writer = TraceWriter::create(&trace.path(), options).expect("a trace");
+        for (key, value) in [
+            ("period_ns", Value::Unsigned(1_000_000)),
+            ("start_monotonic_ns", Value::Unsigned(BEGIN_NS)),
+            ("engine", Value::Text("perf".to_owned())),
+        ] {
+            writer.set_metadata(key, value).expect("metadata");
+        }
+        let module = Module { path: "/usr/bin/demo".to_owned(), build_id: Vec::new() };
+        let module = writer.module(&module).expect("a module");
+        Self { trace, writer, module }
+    }
+
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    pub(crate) fn thread(&mut self, tid: u32, name: &str) -> ThreadId {
+        let thread = Thread { pid: 100, tid, name: name.to_owned(), ..Thread::default() };
+        self.writer.thread(&thread).expect("a thread")
+    }
+
+    /// The location of `name` or `name:line`.
+    pub(crate) fn location(&mut self, place: &str) -> LocationId {
+        let (name, line) = match place.rsplit_once(':') {
+            Some((name, line)) => (name, line.parse().expect("a line")),
+            None => (place, 0),
+        };
+        let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
+        let method = Method { module: Some(self.module), name: name.to_owned(), start_svma };
+        let method = self.writer.method(&method).expect("a method");
+        let file = (line > 0).then(|| "src/demo.c".to_owned());
+        let svma = start_svma + 4 + u64::from(line);
+        let location = Location { method, svma, file, line, inline_parent: None };
+        self.writer.location(&location).expect("a location")
+    }
+
+    /// A sample so long after the begin.
+    pub(crate) fn sample(&mut self, thread: ThreadId, ms: u64, stack: &str) {
+        self.sample_ending(thread, ms, stack, ROOT);
+    }
+
+    pub(crate) fn sample_ending(
+        &mut self,
+        thread: ThreadId,
+        ms: u64,
+        stack: &str,
+        end_reason: u16,
+    ) {
+        let time_ns = BEGIN_NS + ms * 1_000_000;
+        let sample = Sample { time_ns, trace_id: 1 << 32 | 5, end_reason, ..Sample::default() };
+        self.full_sample(thread, &sample, stack);
+    }
+
+    pub(crate) fn full_sample(&mut self, thread: ThreadId, sample: &Sample, stack: &str) {
+        let stack: Vec<LocationId> =
+            stack.split_whitespace().map(|place| self.location(place)).collect();
+        self.writer.sample(thread, sample, &stack).expect("a sample");
+    }
+
+    /// Makes all so far readable by others.
+    pub(crate) fn flush(&mut self) {
+        self.writer.flush().expect("written");
+    }
+
+    /// The complete trace.
+    pub(crate) fn finish(self) -> Trace {
+        self.writer.finish().expect("the end");
+        self.trace
+    }
+
+    /// What a recorder leaves that is killed now.
+    pub(crate) fn abandon(self) -> Trace {
+        self.trace
+    }
+}

@@ -1,0 +1,211 @@
+//! `print --follow`: what a reader sees of a trace that is still being written.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    Maker, Recorder, Target, Trace, needs_recording, together, traceprof, wait_until,
+};
+
+/// How long a line may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `print --follow` in a pipe.
+struct Follower {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Follower {
+    fn start(trace: &Trace, args: &[&str]) -> Self {
+        let mut command = traceprof(&["print", "--follow"]);
+        command.args(args).arg(trace.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("traceprof");
+        let output: ChildStdout = child.stdout.take().expect("a pipe");
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                // The test that asked may be over.
+                let _ = send.send(line.expect("a line"));
+            }
+        });
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    /// Waits for a line with this in it.
+    fn sees(&mut self, part: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                let _ = self.child.kill();
+                let mut notes = String::new();
+                let _ = self.child.stderr.take().expect("a pipe").read_to_string(&mut notes);
+                panic!("no {part:?} after:\n{}\n{notes}", self.seen.join("\n"));
+            };
+            let found = line.contains(part);
+            self.seen.push(line);
+            if found {
+                return;
+            }
+        }
+    }
+
+    /// The exit code, all lines, and what was said on the standard error.
+    fn end(mut self) -> (i32, Vec<String>, String) {
+        let ended = wait_until(PATIENCE, || self.child.try_wait().expect("state").is_some());
+        assert!(ended, "it does not end after:\n{}", self.seen.join("\n"));
+        let output = self.child.wait_with_output().expect("output");
+        self.seen.extend(self.lines);
+        let text = String::from_utf8(output.stderr).expect("text");
+        (output.status.code().expect("an exit code"), self.seen, text)
+    }
+}
+
+#[test]
+fn every_window_shows_what_is_new_until_the_end() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    follower.sees("first");
+    maker.sample(thread, 500, "main second");
+    maker.sample(thread, 501, "main second");
+    maker.flush();
+    follower.sees("== 0.010 s to 0.501 s");
+    follower.sees("2 periods in 2 samples");
+    follower.sees("second");
+    let later = maker.thread(2, "later");
+    maker.sample(later, 900, "start third");
+    maker.flush();
+    follower.sees("== 0.900 s to 0.900 s");
+    follower.sees("thread 2 \"later\"");
+    follower.sees("third");
+    maker.sample(later, 950, "start fourth");
+    maker.finish();
+    follower.sees("fourth");
+    let (code, lines, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    assert!(notes.contains("note: the recording has ended"), "{notes}");
+    for once in ["first", "second", "third", "fourth"] {
+        let times = lines.iter().filter(|line| line.ends_with(once)).count();
+        assert_eq!(times, 1, "{once} in:\n{}", lines.join("\n"));
+    }
+}
+
+#[test]
+fn a_timeline_can_be_followed_for_one_thread() {
+    let mut maker = Maker::new();
+    let (one, two) = (maker.thread(1, "one"), maker.thread(2, "two"));
+    maker.sample(one, 10, "main first");
+    maker.flush();
+    let mut follower =
+        Follower::start(maker.trace(), &["--timeline", "--min-percent", "0", "--thread", "two"]);
+    follower.sees("samples");
+    maker.sample(one, 20, "main second");
+    maker.sample(two, 21, "start third");
+    maker.flush();
+    follower.sees("== 0.021 s to 0.021 s");
+    follower.sees("# Thread 2 (two, tid 2)");
+    follower.sees("third");
+    maker.sample(two, 22, "start fourth");
+    maker.flush();
+    follower.sees("fourth");
+    maker.finish();
+    let (code, lines, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    let text = lines.join("\n");
+    assert!(!text.contains("first") && !text.contains("second"), "{text}");
+    assert_eq!(text.matches("third").count(), 1, "{text}");
+}
+
+#[test]
+fn a_recorder_that_is_gone_ends_it() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    follower.sees("first");
+    let _trace = maker.abandon();
+    let (code, _, notes) = follower.end();
+    assert_eq!(code, 8, "{notes}");
+    assert!(notes.contains("recorder is gone"), "{notes}");
+}
+
+#[test]
+fn a_trace_that_is_complete_is_printed_once() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    let trace = maker.finish();
+    let (code, lines, notes) = Follower::start(&trace, &[]).end();
+    assert_eq!(code, 0, "{notes}");
+    assert_eq!(lines.iter().filter(|line| line.contains("first")).count(), 1);
+}
+
+#[test]
+fn it_ends_when_no_more_is_wanted() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &["--to", "100ms"]);
+    follower.sees("first");
+    maker.sample(thread, 90, "main second");
+    maker.sample(thread, 200, "main third");
+    maker.flush();
+    let (code, lines, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    let text = lines.join("\n");
+    assert!(text.contains("second") && !text.contains("third"), "{text}");
+}
+
+#[test]
+fn a_real_recording_is_followed_to_its_end() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--freq", "997"]);
+    recorder.wait_until_attached(target.pid());
+    let mut follower = Follower::start(recorder.trace(), &["--min-percent", "5"]);
+    follower.sees("kernel_alpha");
+    follower.sees("== ");
+    follower.sees("kernel_alpha");
+    recorder.wait_for_cpu(target.pid(), Duration::from_secs(1));
+    recorder.send(nix::sys::signal::Signal::SIGINT);
+    recorder.finish().expect_code(0);
+    let (code, lines, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}\n{}", lines.join("\n"));
+    target.goes_on_and_ends_by_itself();
+}
+
+/// What a recorder leaves that was killed is readable by every view.
+#[test]
+fn a_killed_recorders_trace_is_printed() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--freq", "997"]);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_secs(3));
+    let mut follower = Follower::start(recorder.trace(), &["--timeline", "--min-percent", "0"]);
+    follower.sees("kernel_alpha");
+    recorder.send(nix::sys::signal::Signal::SIGKILL);
+    let outcome = recorder.finish();
+    let (code, _, notes) = follower.end();
+    assert_eq!(code, 8, "{notes}");
+    let tree = outcome.trace.view(&["print"]);
+    assert!(tree.contains("kernel_alpha") && tree.contains("did not end properly"), "{tree}");
+    assert!(
+        outcome.trace.view(&["print", "--timeline", "--min-percent", "0"]).contains("kernel_alpha")
+    );
+    assert!(outcome.trace.folded().count_of("kernel_alpha") > 100);
+    target.goes_on_and_ends_by_itself();
+}
