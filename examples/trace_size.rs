@@ -157,34 +157,54 @@ struct Size {
 }
 
 fn measure(options: &Options, corpora: &[Corpus], trace_ids: bool, path: &Path) -> Outcome<Size> {
-    let writer_options = WriterOptions {
+    let writer_options = || WriterOptions {
         force: true,
         compress: options.compress,
         trace_ids,
         ..WriterOptions::default()
     };
-    let mut writer = TraceWriter::create(path, writer_options)?;
-    let period_ns = corpora.first().map_or(0, |corpus| corpus.period_ns);
-    writer.set_metadata("period_ns", Value::Unsigned(period_ns))?;
-    let mut sources = Vec::new();
-    for (number, corpus) in corpora.iter().enumerate() {
-        sources.push(Source::write(corpus, number as u64 + 1, &mut writer)?);
-    }
-    let mut groups = Vec::new();
-    for (number, source) in sources.iter().enumerate() {
-        let busy = options.threads as f64 / corpora.len() as f64;
-        groups.push(source.lanes(busy, (number as u32 + 1) * 100_000, &mut writer)?);
-    }
+    // What the same trace takes without a sample.
+    let mut writer = TraceWriter::create(path, writer_options())?;
+    let sources = write_symbols(corpora, &mut writer)?;
+    lanes(options, &sources, &mut writer)?;
     writer.flush()?;
-    let (data_bytes, index_bytes) = writer.bytes_written();
-    let mut size = Size { symbol_bytes: data_bytes + index_bytes, ..Size::default() };
+    let symbols = writer.finish()?;
+    let mut writer = TraceWriter::create(path, writer_options())?;
+    let sources = write_symbols(corpora, &mut writer)?;
+    let mut groups = lanes(options, &sources, &mut writer)?;
+    writer.flush()?;
+    let mut size = Size::default();
     replay(options, &mut groups, &mut writer, &mut size)?;
     let before = CpuTime::now()?;
     let written = writer.finish()?;
     size.add_time(&before)?;
-    size.data_bytes = written.data_bytes - data_bytes;
-    size.index_bytes = written.index_bytes - index_bytes;
+    size.symbol_bytes = symbols.data_bytes + symbols.index_bytes;
+    size.data_bytes = written.data_bytes - symbols.data_bytes;
+    size.index_bytes = written.index_bytes - symbols.index_bytes;
     Ok(size)
+}
+
+fn write_symbols<'a>(corpora: &'a [Corpus], writer: &mut TraceWriter) -> Outcome<Vec<Source<'a>>> {
+    let period_ns = corpora.first().map_or(0, |corpus| corpus.period_ns);
+    writer.set_metadata("period_ns", Value::Unsigned(period_ns))?;
+    let mut sources = Vec::new();
+    for (number, corpus) in corpora.iter().enumerate() {
+        sources.push(Source::write(corpus, number as u64 + 1, writer)?);
+    }
+    Ok(sources)
+}
+
+fn lanes<'a>(
+    options: &Options,
+    sources: &'a [Source<'a>],
+    writer: &mut TraceWriter,
+) -> Outcome<Vec<Vec<Lane<'a>>>> {
+    let mut groups = Vec::new();
+    for (number, source) in sources.iter().enumerate() {
+        let busy = options.threads as f64 / sources.len() as f64;
+        groups.push(source.lanes(busy, (number as u32 + 1) * 100_000, writer)?);
+    }
+    Ok(groups)
 }
 
 /// Batch after batch, as the recorder hands them over: by thread, then time.

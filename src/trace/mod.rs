@@ -65,6 +65,8 @@ mod object;
 mod options;
 mod output;
 mod pack;
+#[cfg(any(test, fuzzing))]
+pub mod probe;
 mod recover;
 mod resolve;
 mod sample;

@@ -316,6 +316,7 @@ impl Copy<'_> {
             Point::Gap { before, length } => {
                 let times = super::forest::gap(before, length, last_ns);
                 let (from_ns, to_ns) = times.map_err(|what| corrupt(offset, what))?;
+                block.context.gap(to_ns);
                 self.writer.copy(stream, 0, |stream| stream.gap(from_ns, to_ns))
             }
             Point::ThreadStart { .. } | Point::ThreadExit { .. } => {

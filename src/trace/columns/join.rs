@@ -49,9 +49,7 @@ fn step(from: &mut [Column<'_>; COLUMNS], to: &mut Output, before: &mut u64) -> 
             to.varint(locations)?;
         }
     }
-    if shape & shape::SITE != 0 {
-        to.object(SITE, locations)?;
-    }
+    to.object_if(shape & shape::SITE != 0, SITE, locations)?;
     to.objects(CALL, locations, opened.value()?)?;
     if shape & (shape::OTHERS | shape::END) == 0 {
         if shape & shape::PRESENCE != 0 {
@@ -143,31 +141,45 @@ impl Output {
         self.varint(from)
     }
 
+    /// Does so if there is one, without a branch that could go wrong.
+    #[inline(always)]
+    fn object_if(&mut self, there: bool, kind: u8, from: &mut Column<'_>) -> Option<()> {
+        let word = from.word()?;
+        let len = varint_bytes(word);
+        if !(1..8).contains(&len) {
+            return if there { self.object(kind, from) } else { Some(()) };
+        }
+        from.at += len * usize::from(there);
+        self.put(word << 8 | u64::from(kind), (len + 1) * usize::from(there))
+    }
+
     /// Does so again and again: most of a payload. Two at a time, because where a varint lies depends
-    /// on the length of the one before it, which takes longer than the copying.
+    /// on the length of the one before it, which takes longer than the copying. The last one is not
+    /// told from a pair by a branch: nobody could predict it.
     #[inline(always)]
     fn objects(&mut self, kind: u8, from: &mut Column<'_>, count: u64) -> Option<()> {
         let mut left = count;
-        while left > 1 {
+        while left > 0 {
             let word = from.word()?;
             let ends = !word & ENDS;
-            let second = ends & ends.wrapping_sub(1);
-            if second == 0 {
+            let later_ends = ends & ends.wrapping_sub(1);
+            if later_ends == 0 {
                 self.object(kind, from)?;
                 left -= 1;
                 continue;
             }
             // Both end within the eight bytes, so that the first has at most seven.
-            let (first, both) = (bytes_to(ends), bytes_to(second));
+            let (first, both) = (bytes_to(ends), bytes_to(later_ends));
             let to: &mut [u8; 16] = self.bytes.get_mut(self.at..)?.first_chunk_mut()?;
             let (kind, behind) = (u64::from(kind), word >> (8 * first));
             to[..8].copy_from_slice(&(word << 8 | kind).to_le_bytes());
             to[first + 1..first + 9].copy_from_slice(&(behind << 8 | kind).to_le_bytes());
-            from.at += both;
-            self.at += both + 2;
-            left -= 2;
+            let (read, written) = if left == 1 { (first, first + 1) } else { (both, both + 2) };
+            from.at += read;
+            self.at += written;
+            left = left.saturating_sub(2);
         }
-        if left == 1 { self.object(kind, from) } else { Some(()) }
+        Some(())
     }
 
     /// Copies a varint.
@@ -196,8 +208,12 @@ impl Output {
     #[inline(always)]
     fn sample(&mut self, presence: u64, from: [&mut Column<'_>; 3]) -> Option<()> {
         let [times, slots, rest] = from;
-        self.put(SAMPLE.into(), 1)?;
-        self.put_value(presence)?;
+        if presence < 0x80 {
+            self.put(presence << 8 | u64::from(SAMPLE), 2)?;
+        } else {
+            self.put(SAMPLE.into(), 1)?;
+            self.put_value(presence)?;
+        }
         self.varint(times)?;
         if presence & presence::SLOT != 0 {
             self.varint(slots)?;

@@ -60,13 +60,11 @@ impl From<TraceError> for Unsorted {
 pub(in crate::trace) fn consolidate(data: &Path, identity: Identity) -> Result<u64, Unsorted> {
     let (first, data_bytes) = first_header(data).ok_or(Unsorted::Moved)?;
     let opened = open::open(data, &first, data_bytes).map_err(|_| Unsorted::Moved)?;
-    let Some(Opened { index: Index::Tables(tables), complete: true }) = opened else {
-        return Err(Unsorted::Moved);
-    };
-    let whole = tables.frames.last().is_some_and(|last| last.end == data_bytes);
-    if !whole || first.salt != identity.salt {
+    let Some(Opened { index, complete: true }) = opened else { return Err(Unsorted::Moved) };
+    if index.reach() != Ok(data_bytes) || first.salt != identity.salt {
         return Err(Unsorted::Moved);
     }
+    let Index::Tables(tables) = index else { return Err(Unsorted::Moved) };
     let stamp = Stamp { identity, first_crc: first.crc(), covered: data_bytes };
     Ok(replace::write(data, &tables, &stamp)?)
 }

@@ -27,8 +27,6 @@ pub(in crate::trace) mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 pub(in crate::trace) use broken::Broken;
 #[cfg(test)]
 pub(in crate::trace) use cell::CELL_BYTES;
@@ -166,25 +164,6 @@ impl Index {
         let Some(n) = behind.checked_sub(1) else { return Ok(None) };
         let (kind, found, position) = self.neutral_row(kind, n)?;
         Ok((found == id).then_some((kind, position)))
-    }
-
-    /// Kind, id and position of all cells of a kind with the ids of a range, by id and position.
-    pub(in crate::trace) fn neutral_range(
-        &self,
-        kind: Kind,
-        ids: Range<u32>,
-    ) -> Result<Vec<(Kind, u32, u64)>, Broken> {
-        let rows = self.neutral_rows(kind);
-        let first = partition(rows, |n| Ok(self.neutral_row(kind, n)?.1 < ids.start))?;
-        let mut found = Vec::new();
-        for n in first..rows {
-            let cell = self.neutral_row(kind, n)?;
-            if cell.1 >= ids.end {
-                break;
-            }
-            found.push(cell);
-        }
-        Ok(found)
     }
 
     /// The streams that have blocks.

@@ -4,6 +4,8 @@ mod crash;
 mod damage;
 mod faults;
 mod format;
+mod fuzz;
+mod heap;
 mod indices;
 mod lazy;
 mod recover;

@@ -1,0 +1,120 @@
+//! The corpora of the fuzz targets, replayed.
+
+use std::fs;
+
+use super::crash::small_trace;
+use super::*;
+use crate::trace::probe;
+
+const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus");
+
+fn replay(target: &str, probe: fn(&[u8])) {
+    let mut count = 0;
+    for file in fs::read_dir(Path::new(CORPORA).join(target)).unwrap() {
+        let path = file.unwrap().path();
+        // The name is what one needs to know if it panics.
+        println!("{}", path.display());
+        probe(&fs::read(&path).unwrap());
+        count += 1;
+    }
+    assert!(count > 2, "the corpus of {target} is not there");
+}
+
+#[test]
+fn frames_that_were_found_hold() {
+    replay("frame", probe::frame);
+}
+
+#[test]
+fn blocks_that_were_found_hold() {
+    replay("block", probe::block);
+}
+
+#[test]
+fn indices_that_were_found_hold() {
+    replay("index", probe::index);
+}
+
+#[test]
+fn lazy_reads_that_were_found_hold() {
+    replay("lazy", probe::lazy);
+}
+
+#[test]
+fn contents_are_put_right_so_that_they_are_read() {
+    let [first, second] = contents();
+    for content in [&first, &second] {
+        let bytes = probe::put_right(content);
+        let trace = load_bytes(&bytes).unwrap();
+        assert!(trace.closed && trace.threads[0].sample_count() >= 2);
+    }
+}
+
+/// Contents of frames that are right: one frame with all common objects, two with calls that go on.
+fn contents() -> [Vec<u8>; 2] {
+    use crate::trace::object::{Neutral, Point, SampleFields};
+    let mut neutral = Vec::new();
+    for object in [
+        Neutral::String { id: 0, text: "m".into() },
+        Neutral::Module { id: 0, path: 0, build_id: vec![1] },
+        Neutral::Method { id: 0, module: 0, start_svma: 1, name: 0 },
+        Neutral::Location { id: 0, method: 0, svma: 2, file: 0, line: 3, inline_parent: NONE },
+        Neutral::Thread { id: 0, tid: 1, pid: 1, name: 0, first_seen: 0, ended: u64::MAX },
+        Neutral::Metadata { id: 0, key: "k".into(), value: Value::Unsigned(1) },
+        Neutral::StackNode { id: 0, parent: NONE, location: 0 },
+        Neutral::CallTrace { id: 0, trace_id: 9, node: 0, end_reason: 0 },
+    ] {
+        object.encode(&mut neutral);
+    }
+    let sample = |time| Point::Sample(SampleFields { time, slot: Some(3), ..Default::default() });
+    let call = Point::Call { location: 0 };
+    let frame = |neutral: &[u8], points: &[Point]| {
+        let mut bytes = Vec::new();
+        points.iter().for_each(|point| point.encode(&mut bytes));
+        [&[neutral.len() as u8, bytes.len() as u8], neutral, &bytes].concat()
+    };
+    let one = [
+        Point::ThreadStart { time_ns: 1 },
+        call,
+        sample(5),
+        Point::Site { location: 0 },
+        Point::State { time: 1, state: 1, syscall: Some(2) },
+        sample(2),
+        Point::Footer { run: 1, unfinished: false },
+        Point::Gap { before: 0, length: 4 },
+        Point::ThreadExit { time_ns: 20 },
+    ];
+    let first = frame(&neutral, &one);
+    let second = [
+        frame(&neutral, &[call, call, sample(1)]),
+        frame(&[], &[sample(1), Point::OuterSite { up: 1, location: 0 }, sample(4)]),
+        frame(&[], &[Point::Footer { run: 2, unfinished: true }]),
+    ];
+    [first, second.concat()]
+}
+
+/// Writes the seeds; what fuzzing finds is added by hand.
+/// `cargo test --lib seeds_of_the_corpora -- --ignored`
+#[test]
+#[ignore = "writes into the source tree"]
+fn seeds_of_the_corpora() {
+    let put = |target: &str, name: &str, bytes: &[u8]| {
+        fs::write(Path::new(CORPORA).join(target).join(name), bytes).unwrap();
+    };
+    let [first, second] = contents();
+    for target in ["block", "lazy"] {
+        put(target, "one-frame", &first);
+        put(target, "three-frames", &second);
+        put(target, "cut-off", &second[..second.len() / 2]);
+    }
+    for (name, compress) in [("plain", Compression::None), ("zstd", Compression::Zstd(3))] {
+        let (data, journal, ends) = small_trace(compress);
+        put("frame", name, &data[HEADER_BYTES..]);
+        put("frame", &format!("{name}-cut-off"), &data[HEADER_BYTES..ends[1].0 - 9]);
+        let cells = &journal[HEADER_BYTES + 2 * index::CELL_BYTES..];
+        put("index", &format!("{name}-journal"), &[&[0], cells].concat());
+        // What follows the GROUP of the first frame.
+        put("index", &format!("{name}-cells"), &[&[1], &cells[index::CELL_BYTES..800]].concat());
+    }
+    put("frame", "content", &probe::put_right(&second)[HEADER_BYTES..]);
+}
