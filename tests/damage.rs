@@ -147,6 +147,9 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     assert!(stderr(&recover).contains("lost     50 samples of thread 1"), "{}", stderr(&recover));
     assert_eq!(exported(&saved), left);
     assert_eq!(verify(&saved).2["closed"], true);
+    let text = stdout(&run(&["print"], &[&saved.path()]));
+    let origin = "origin    recovered from out.trace: 100 samples of 1 frame are lost\n";
+    assert!(text.contains(origin), "{text}");
 }
 
 #[test]
