@@ -31,8 +31,14 @@ _traceprof() {
             traceprof,record)
                 cmd="traceprof__subcmd__record"
                 ;;
+            traceprof,recover)
+                cmd="traceprof__subcmd__recover"
+                ;;
             traceprof,reindex)
                 cmd="traceprof__subcmd__reindex"
+                ;;
+            traceprof,verify)
+                cmd="traceprof__subcmd__verify"
                 ;;
             *)
                 ;;
@@ -41,7 +47,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record print dump export reindex completions"
+            opts="-h -V --help --version record print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -228,8 +234,36 @@ _traceprof() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        traceprof__subcmd__recover)
+            opts="-h --force --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         traceprof__subcmd__reindex)
             opts="-h --full --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__verify)
+            opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -113,7 +113,9 @@ fn help_is_on_the_standard_output_and_ends_well() {
     let (out, err) = place.check(&["--help"], 0);
     assert_eq!(err, "");
     snapshot::check("tests/snapshots/help.txt", out.as_bytes());
-    for action in ["record", "print", "dump", "export", "reindex", "completions"] {
+    for action in
+        ["record", "print", "dump", "export", "verify", "recover", "reindex", "completions"]
+    {
         let (out, _) = place.check(&[action, "--help"], 0);
         snapshot::check(&format!("tests/snapshots/help-{action}.txt"), out.as_bytes());
     }
@@ -149,6 +151,8 @@ fn arguments_that_make_no_sense_are_usage_errors() {
         &["print", "a", "--thread", ""],
         &["print", "a", "--follow", "--output", "b"],
         &["export", "a", "--from", "1d"],
+        &["verify"],
+        &["recover", "a"],
         &["reindex"],
         &["export", "a", "--format", "png"],
         &["completions", "tcl"],
@@ -185,6 +189,9 @@ fn files_that_are_no_traces_are_refused_in_one_line() {
             &["print", "--verbose", file],
             &["print", "--timeline", file],
             &["print", "--follow", file],
+            &["verify", file],
+            &["verify", "--json", file],
+            &["recover", file, "recovered.trace"],
             &["reindex", file],
             &["dump", file],
             &["dump", "--json", file],

@@ -7,6 +7,7 @@ mod budget; // the memory of a writer
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
+mod damage; // verify, recover, reindex; views of what is broken
 mod docs; // manual pages and completions against the command line
 mod errors; // messages and codes
 mod follow; // traces that are still being written

@@ -64,6 +64,20 @@ pub enum Action {
     /// The format `folded` has a line `root;caller;leaf COUNT` per stack, as flame graph tools read
     /// it; counts are sampling periods. A `;` in a name becomes `:`.
     Export(ExportArguments),
+    /// Check every byte of a trace and of its index
+    ///
+    /// Says how much of the file is sound, where it is not, and what that costs: for each thread the
+    /// samples that are lost, as far as their number is known, and between which times. Threads are
+    /// numbered as by `print --timeline`, times are since the begin of the recording. The exit code
+    /// is the verdict: 0 for a clean trace, 8 for one that is sound but was not closed, 9 for one
+    /// with losses, 10 for a file that cannot be read as a trace.
+    Verify(VerifyArguments),
+    /// Save what can be read of a damaged or unfinished trace
+    ///
+    /// Writes a new, closed trace with all samples that can be read; the damaged one is not changed.
+    /// Where samples are lost the new one has a gap. The exit code is 0 if nothing was lost and 9 if
+    /// something was; the new trace is written in both cases.
+    Recover(RecoverArguments),
     /// Write the index of a trace anew
     ///
     /// The index only makes reading faster. Without one, or with one that does not fit, a trace is
@@ -265,6 +279,31 @@ impl From<SelectionArguments> for Selection {
     }
 }
 
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArguments {
+    /// Trace file to check
+    pub file: PathBuf,
+
+    /// Write one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArguments {
+    /// Trace file to read
+    pub input: PathBuf,
+
+    /// Trace file to write; its index is written beside it, with .idx appended
+    pub output: PathBuf,
+
+    /// Replace an existing trace file
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// Arguments of `reindex`.
 #[derive(Debug, Args)]
 pub struct ReindexArguments {
@@ -306,7 +345,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub const EXAMPLES: [Example; 16] = [
+pub const EXAMPLES: [Example; 19] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -353,6 +392,9 @@ pub const EXAMPLES: [Example; 16] = [
         "The same of the first ten seconds",
         "traceprof export out.trace --to 10s --output begin.folded",
     ),
+    example("verify", "Check a trace", "traceprof verify out.trace"),
+    example("verify", "The same for a script", "traceprof verify --json out.trace"),
+    example("recover", "Save a damaged trace", "traceprof recover out.trace saved.trace"),
     example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
     example("completions", "Print the completion script for bash", "traceprof completions bash"),
 ];
@@ -362,7 +404,9 @@ pub fn definition() -> clap::Command {
     let mut definition = Arguments::command()
         .after_help(with_examples(&["record", "print"]))
         .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
-    for action in ["record", "print", "dump", "export", "reindex", "completions"] {
+    for action in
+        ["record", "print", "dump", "export", "verify", "recover", "reindex", "completions"]
+    {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
             let long = format!("{examples}\n\n{}", exit_codes());

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
@@ -46,8 +46,12 @@ pub(super) fn run(path: &Path, selection: Selection, style: &Style) -> Result<Ex
         // In this order: what a recorder that is gone wrote last is there to be read.
         written = is_written(path);
         if trace.refresh().map_err(Failure::of_trace)? {
+            let started = Instant::now();
             next(&trace, &mut news, style)?;
-            std::thread::sleep(if written { PAUSE } else { Duration::ZERO });
+            if written {
+                // Following leaves the recorder most of the machine, however long a look takes.
+                std::thread::sleep(PAUSE.max(started.elapsed()));
+            }
         }
     }
 }

@@ -13,9 +13,11 @@ mod output;
 mod print;
 mod progress;
 mod record;
+mod recover;
 mod reindex;
 mod source;
 pub mod values;
+mod verify;
 mod watch;
 
 use std::ffi::OsString;
@@ -55,6 +57,8 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
+        Action::Verify(arguments) => return verify::run(&arguments),
+        Action::Recover(arguments) => return recover::run(&arguments),
         Action::Reindex(arguments) => reindex::run(&arguments),
         Action::Completions(arguments) => documents::completions(&arguments),
         Action::Man(arguments) => documents::man(&arguments),

@@ -20,6 +20,7 @@ mod selection;
 mod summary;
 pub mod timeline;
 pub mod tree;
+pub mod verification;
 
 pub use error::ViewError;
 pub use load::load;

@@ -63,6 +63,8 @@ pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> 
         ("cpu time", cpu_time(recording, seen)),
         ("target", stops(recording)),
         ("damage", damage(recording)),
+        ("origin", origin(recording)),
+        ("ended", recording.text("write_error").map(|why| format!("early: {why}"))),
         ("note", unfinished(recording)),
     ];
     for (label, text) in lines {
@@ -245,6 +247,21 @@ fn damage(recording: &Recording) -> Option<String> {
     let places = counted(losses.len() as u64, "place");
     let threads = counted(threads.len() as u64, "thread");
     Some(format!("{samples} cannot be read any more, at {places} of {threads}"))
+}
+
+/// Where the trace comes from, if not from a recorder.
+fn origin(recording: &Recording) -> Option<String> {
+    let file = recording.text("recovered_from")?;
+    let lost = recording.number("recovered_lost_samples").unwrap_or(0);
+    let frames = recording.number("recovered_lost_frames").unwrap_or(0);
+    let lost = match (lost, frames) {
+        (0, 0) => "nothing was lost".to_owned(),
+        (0, frames) => format!("{} are lost", counted(frames, "frame")),
+        (lost, frames) => {
+            format!("{} of {} are lost", counted(lost, "sample"), counted(frames, "frame"))
+        }
+    };
+    Some(format!("recovered from {}: {lost}", shell_quoted(file)))
 }
 
 fn unfinished(recording: &Recording) -> Option<String> {

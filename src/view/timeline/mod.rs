@@ -18,7 +18,7 @@ use super::selection::Selected;
 use super::summary::{self, Seen};
 use crate::trace::{LazyCall, LazyNode, LazyTrace, Sample, ThreadSummary, Window};
 use folded::Folded;
-use names::{call_name, duration, place};
+use names::{CallNames, duration};
 
 /// How many children of a call are loaded at once.
 const AT_ONCE: u32 = 1000;
@@ -68,6 +68,7 @@ pub fn write_threads(
     let recording = Recording::of(trace);
     let base_ns = recording.begin_ns().unwrap_or(0);
     let period_ns = recording.period_ns().unwrap_or(0.0) as u64;
+    let names = CallNames::new(trace);
     for window in &selected.windows {
         for thread in trace.threads() {
             let chosen = window.threads.as_ref().is_none_or(|chosen| chosen.contains(&thread.id));
@@ -75,7 +76,9 @@ pub fn write_threads(
             let earlier = thread.last_ns.is_none_or(|last_ns| last_ns < window.from_ns);
             if chosen && !later && !earlier {
                 let least = options.limits.min_percent / 100.0 * thread.samples as f64;
-                let walk = Walk { trace, window, options, thread, base_ns, period_ns, least };
+                let names = &names;
+                let walk =
+                    Walk { trace, names, window, options, thread, base_ns, period_ns, least };
                 walk.write(out)?;
             }
         }
@@ -86,6 +89,7 @@ pub fn write_threads(
 /// The timeline of one thread.
 struct Walk<'a> {
     trace: &'a LazyTrace,
+    names: &'a CallNames<'a>,
     window: &'a Window,
     options: &'a TimelineOptions,
     thread: &'a ThreadSummary,
@@ -235,14 +239,10 @@ impl Walk<'_> {
         let length_ns = call.last_ns().saturating_sub(call.first_ns());
         let observed = duration(length_ns.saturating_add(self.period_ns));
         let samples = counted(call.samples(), "sample");
-        let (name, place) = match call.location() {
-            None => ("[unknown]".to_owned(), String::new()),
-            Some(location) => {
-                let name = call_name(self.trace, location)?;
-                let verbose = self.options.verbose;
-                (name, if verbose { place(self.trace, location)? } else { String::new() })
-            }
-        };
+        let known = call.location().map(|location| self.names.of(location)).transpose()?;
+        let name = known.as_ref().map_or("[unknown]", |known| &known.name);
+        let place =
+            known.as_ref().filter(|_| self.options.verbose).map_or("", |known| &known.place);
         let lead = indent(depth);
         write!(out, "{lead}{name}: {samples}, ~{observed}")?;
         for (is_so, mark) in [

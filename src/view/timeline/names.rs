@@ -1,38 +1,79 @@
 //! Calls, places and lengths of time in words.
 
-use crate::trace::{LazyTrace, LocationId, Method, TraceError};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::trace::{LazyTrace, Location, LocationId, Method, TraceError};
 use crate::view::escape::escaped;
 
-/// `module.function()`; as it is for what stands for a function, such as `[truncated]`.
-pub(super) fn call_name(trace: &LazyTrace, id: LocationId) -> Result<String, TraceError> {
-    let method = trace.method(trace.location(id)?.method)?;
+/// How many names are remembered.
+const REMEMBERED: usize = 1 << 14;
+
+/// What a call is called, and where it is.
+#[derive(Debug)]
+pub(super) struct CallName {
+    /// `module.function()`; as it is for what stands for a function, such as `[truncated]`.
+    pub(super) name: String,
+    /// ` at file:line`, or ` at module+offset`.
+    pub(super) place: String,
+}
+
+/// The names of calls; those that were asked for last are remembered.
+pub(super) struct CallNames<'a> {
+    trace: &'a LazyTrace,
+    known: RefCell<HashMap<LocationId, Rc<CallName>>>,
+}
+
+impl<'a> CallNames<'a> {
+    pub(super) fn new(trace: &'a LazyTrace) -> Self {
+        Self { trace, known: RefCell::default() }
+    }
+
+    /// The name of a call at a location.
+    pub(super) fn of(&self, id: LocationId) -> Result<Rc<CallName>, TraceError> {
+        if let Some(known) = self.known.borrow().get(&id) {
+            return Ok(Rc::clone(known));
+        }
+        let location = self.trace.location(id)?;
+        let method = self.trace.method(location.method)?;
+        let module = module_name(self.trace, &method)?;
+        let name = name(&method, module.as_deref());
+        let place = place(&location, module.as_deref());
+        let (name, place) = (escaped(&name).into_owned(), escaped(&place).into_owned());
+        let name = Rc::new(CallName { name, place });
+        let mut known = self.known.borrow_mut();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(id, Rc::clone(&name));
+        Ok(name)
+    }
+}
+
+fn name(method: &Method, module: Option<&str>) -> String {
     let name = match method.name.as_str() {
         "" => "[unnamed]",
         name => name,
     };
     if name.starts_with('[') {
-        return Ok(escaped(name).into_owned());
+        return name.to_owned();
     }
-    let module = module_name(trace, &method)?.map(|module| module + ".").unwrap_or_default();
+    let module = module.map(|module| format!("{module}.")).unwrap_or_default();
     let ended = name.ends_with(')') || name.ends_with(") const");
-    let brackets = if ended { "" } else { "()" };
-    Ok(escaped(&format!("{module}{name}{brackets}")).into_owned())
+    format!("{module}{name}{}", if ended { "" } else { "()" })
 }
 
-/// ` at file:line`, or ` at module+offset`.
-pub(super) fn place(trace: &LazyTrace, id: LocationId) -> Result<String, TraceError> {
-    let location = trace.location(id)?;
-    let method = trace.method(location.method)?;
+fn place(location: &Location, module: Option<&str>) -> String {
     let inlined = if location.inline_parent.is_some() { " (inlined)" } else { "" };
-    let text = match (&location.file, module_name(trace, &method)?) {
+    match (&location.file, module) {
         (Some(file), _) if location.line == 0 => format!(" at {file}{inlined}"),
         (Some(file), _) => format!(" at {file}:{}{inlined}", location.line),
         (None, Some(module)) => format!(" at {module}+{:#x}{inlined}", location.svma),
         // The calls that stand for something have no place.
         (None, None) if location.svma == 0 => String::new(),
         (None, None) => format!(" at {:#x}{inlined}", location.svma),
-    };
-    Ok(escaped(&text).into_owned())
+    }
 }
 
 fn module_name(trace: &LazyTrace, method: &Method) -> Result<Option<String>, TraceError> {
