@@ -220,7 +220,7 @@ fn traces_are_stored_in_columns_and_read_back() {
     };
     let sample = |n: u64| Sample {
         time_ns: 1000 * n + number(n) % 900,
-        trace_id: 1 << 32 | n / 3,
+        trace_id: (1 << 32) + n / 3,
         weight: 1,
         ..Sample::default()
     };
