@@ -1,3 +1,5 @@
+//! Objects into columns and back: any that there are, hostile columns, real ones, and how fast.
+
 use std::path::Path;
 
 use nix::sys::time::{TimeSpec, TimeValLike};
