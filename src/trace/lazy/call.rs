@@ -71,6 +71,8 @@ pub(super) enum Ending {
     Unfinished,
     /// Somewhere in a part of the file that is lost.
     Lost,
+    /// In such a part or not at all: the recording has no end.
+    LostOrUnfinished,
 }
 
 /// A block of a call's content and how many of its children begin before that.
@@ -179,7 +181,7 @@ impl LazyCall {
 
     /// True if the recording ended before the call was seen to end.
     pub fn unfinished(&self) -> bool {
-        self.ending == Ending::Unfinished
+        matches!(self.ending, Ending::Unfinished | Ending::LostOrUnfinished)
     }
 
     /// True if its begin lies in a part of the file that is lost.
@@ -189,7 +191,7 @@ impl LazyCall {
 
     /// True if its end lies in a part of the file that is lost.
     pub fn end_lost(&self) -> bool {
-        self.ending == Ending::Lost
+        matches!(self.ending, Ending::Lost | Ending::LostOrUnfinished)
     }
 
     /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a recording

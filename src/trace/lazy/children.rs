@@ -12,7 +12,7 @@ use super::fault::{Fault, Found};
 use super::reading::Reading;
 use super::walk::{Step, Walk};
 use crate::trace::object::Point;
-use crate::trace::{LocationId, TraceError};
+use crate::trace::{LocationId, Loss, SIDE, TraceError};
 
 /// Most children of a call.
 const MAX_CHILDREN: u32 = i32::MAX as u32;
@@ -80,8 +80,8 @@ struct Open {
     number: u32,
     /// Its children so far; `None` if they will not be known.
     count: Option<u32>,
-    /// It was stepped over, and has so many samples.
-    skipped: Option<u64>,
+    /// It was stepped over: its children are known.
+    skipped: bool,
     samples_before: u64,
     lost_before: u64,
 }
@@ -114,13 +114,16 @@ impl Gather<'_> {
         let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
         self.go_to(&mut walk, segment)?;
         let (samples, lost) = (walk.state.samples, self.lost);
-        let mut outside = 0;
+        let (mut outside, mut at_end) = (0, false);
         loop {
             if self.open.is_empty() && self.next >= self.wanted.children.end {
                 return Ok(false);
             }
             let before = walk.state.logical;
-            let Some(step) = walk.step()? else { break };
+            let Some(step) = walk.step()? else {
+                at_end = true;
+                break;
+            };
             if matches!(step, Step::BlockEnd) {
                 let block = self.block_end(&mut walk, segment)?;
                 self.mark(Mark { children: self.next, segment: number, block });
@@ -134,10 +137,21 @@ impl Gather<'_> {
                 }
             }
         }
-        self.close(0, Now::of(&walk), Ending::Unfinished, None);
+        let ending = match (self.reading.is_tail_lost(stream)?, self.reading.closed) {
+            (false, _) => Ending::Unfinished,
+            (true, true) => Ending::Lost,
+            (true, false) => Ending::LostOrUnfinished,
+        };
+        self.close(0, Now::of(&walk), ending, None);
         let samples = walk.state.samples.saturating_sub(samples);
         self.samples += samples.saturating_sub(self.lost - lost);
         self.lost -= outside;
+        if at_end
+            && (segment.depth, stream & SIDE) == (0, 0)
+            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.reading.lost_tail(stream)
+        {
+            self.leaf(0, || LazyNode::Lost { from_ns, to_ns, samples })?;
+        }
         Ok(true)
     }
 
@@ -166,7 +180,7 @@ impl Gather<'_> {
                 call: None,
                 number: self.next.saturating_sub(1),
                 count: None,
-                skipped: None,
+                skipped: false,
                 samples_before: 0,
                 lost_before: 0,
             });
@@ -257,7 +271,7 @@ impl Gather<'_> {
             call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
             number,
             count: Some(0),
-            skipped: None,
+            skipped: false,
             samples_before: state.samples,
             lost_before: self.lost,
         });
@@ -290,7 +304,7 @@ impl Gather<'_> {
         };
         let open = &mut self.open[place];
         let number = open.count.unwrap_or(0);
-        if let (Some(count), None) = (&mut open.count, open.skipped) {
+        if let (Some(count), false) = (&mut open.count, open.skipped) {
             *count = count.saturating_add(1);
         }
         Ok((number, open.call.is_some()))
@@ -312,15 +326,11 @@ impl Gather<'_> {
         while self.open.len() > left {
             let Some(open) = self.open.pop() else { break };
             let samples = now.samples.saturating_sub(open.samples_before);
-            if let Some(known) = open.skipped {
-                // What is lost in it was stepped over as well.
-                self.lost = open.lost_before + samples.saturating_sub(known);
-            }
             let Some(mut call) = open.call else { continue };
             call.ending = ending;
             call.count = open.count;
             call.samples = samples.saturating_sub(self.lost - open.lost_before);
-            if open.skipped.is_none() {
+            if !open.skipped {
                 call.last_ns = now.last_ns;
             }
             if call.first_ns == u64::MAX {
@@ -352,7 +362,13 @@ impl Gather<'_> {
                 return Ok(next);
             }
         }
-        let Some(row) = self.reading.index.call(segment.stream, start)? else { return Ok(next) };
+        // What is lost in a call is not known from outside.
+        let row = if self.reading.is_lossy() {
+            None
+        } else {
+            self.reading.index.call(segment.stream, start)?
+        };
+        let Some(row) = row else { return Ok(next) };
         let target = self.reading.block_at(segment.stream, row.end)?;
         if target <= next {
             return Ok(next);
@@ -361,7 +377,7 @@ impl Gather<'_> {
         if walk.state.calls.get(segment.depth).is_none_or(|call| call.start != start) {
             return Err(Fault::Index("a call does not reach as far as it should"));
         }
-        (open.skipped, open.count) = (Some(row.samples), Some(row.children));
+        (open.skipped, open.count) = (true, Some(row.children));
         if let Some(call) = &mut open.call {
             call.last_ns = row.last_ns;
         }
