@@ -8,18 +8,18 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use traceprof::trace::{LazyCall, LazyNode, LazyTrace, TraceError};
+use traceprof::trace::{LazyNode, LazyTrace, TraceError};
 
 /// How many children the level should have that is measured.
 const CHILDREN: u32 = 1000;
-/// How many calls are looked at for one that has as many.
-const LOOKED_AT: usize = 100;
+/// Threads that are looked at for one with so many roots.
+const MOST_THREADS: usize = 40;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path: PathBuf = std::env::args_os().nth(1).ok_or("name a trace")?.into();
     first_root(&path)?;
+    level(&path)?;
     let trace = LazyTrace::open(&path)?;
-    level(&trace)?;
     stack_at(&trace)?;
     println!("resident_kib {}", resident_kib()?);
     rebuild(&path)?;
@@ -48,57 +48,32 @@ fn first_root(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Loads one level of a call with many children, of which nothing was loaded before.
-fn level(trace: &LazyTrace) -> Result<(), Box<dyn std::error::Error>> {
-    let mut best: Option<(u128, u32, u64)> = None;
-    let mut looked_at = 0;
-    let mut rest = Vec::new();
-    for thread in trace.threads().iter().take(8) {
-        let mut roots = trace.roots(thread.id)?;
-        trace.load_range(&mut roots, 0..200)?;
-        rest.extend(calls(&mut roots));
-    }
-    {
-        // The largest first.
-        while let Some(place) = (0..rest.len()).max_by_key(|place| rest[*place].samples())
-            && looked_at < LOOKED_AT
+/// Loads 1,000 children of a thread, of which nothing was loaded or decoded before; the best of all
+/// threads that have so many.
+fn level(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let threads = LazyTrace::open(path)?.threads().len().min(MOST_THREADS);
+    let mut best: Option<(u128, u64)> = None;
+    for number in 0..threads {
+        let trace = LazyTrace::open(path)?;
+        let mut thread = trace.roots(trace.threads()[number].id)?;
+        let begin = Instant::now();
+        trace.load_range(&mut thread, 0..CHILDREN)?;
+        let us = begin.elapsed().as_micros();
+        let samples = |node: &LazyNode| match node {
+            LazyNode::Call(call) => call.samples(),
+            _ => 0,
+        };
+        let held = thread.loaded().map(|(_, node)| samples(node)).sum();
+        if thread.loaded().count() == CHILDREN as usize && best.is_none_or(|(least, _)| us < least)
         {
-            let mut call = rest.swap_remove(place);
-            looked_at += 1;
-            let begin = Instant::now();
-            trace.load_range(&mut call, 0..CHILDREN)?;
-            let spent = begin.elapsed().as_micros();
-            let count = call.loaded().count() as u32;
-            if count == CHILDREN && best.is_none_or(|(least, ..)| spent < least) {
-                best = Some((spent, count, call.samples()));
-            }
-            if looked_at < 40 {
-                println!(
-                    "{} samples {:?} children, {} loaded, {} us",
-                    call.samples(),
-                    call.child_count(),
-                    count,
-                    spent
-                );
-            }
-            rest.extend(calls(&mut call));
+            best = Some((us, held));
         }
     }
     match best {
-        Some((us, count, samples)) => println!("level_us {us} children {count} samples {samples}"),
-        None => println!("level_us - no call of {looked_at} has {CHILDREN} children"),
+        Some((us, samples)) => println!("level_us {us} children {CHILDREN} samples {samples}"),
+        None => println!("level_us - no thread has {CHILDREN} roots"),
     }
     Ok(())
-}
-
-/// Takes the calls among the children out.
-fn calls(call: &mut LazyCall) -> Vec<LazyCall> {
-    let numbers: Vec<u32> = call.loaded().map(|(number, _)| number).collect();
-    let taken = numbers.into_iter().filter_map(|number| match call.take(number) {
-        Some(LazyNode::Call(call)) => Some(*call),
-        _ => None,
-    });
-    taken.collect()
 }
 
 fn stack_at(trace: &LazyTrace) -> Result<(), TraceError> {

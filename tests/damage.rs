@@ -107,7 +107,7 @@ fn bytes_that_are_cut_off_cost_the_tail() {
     let (code, text, json) = verify(&trace);
     assert!(matches!(code, 8 | 9), "{text}");
     let left = json["samples"].as_u64().expect("a number");
-    assert!(left >= IN_FRAME && left < 4 * IN_FRAME && left % IN_FRAME == 0, "{text}");
+    assert!((IN_FRAME..4 * IN_FRAME).contains(&left) && left % IN_FRAME == 0, "{text}");
     let print = run(&["print"], &[&trace.path()]);
     assert_eq!(print.status.code(), Some(0), "{}", stderr(&print));
     assert!(stdout(&print).contains("did not end properly"), "{}", stdout(&print));

@@ -67,7 +67,7 @@ fn whole_frames(data: &[u8]) -> Vec<(usize, u64)> {
         let trailer = data.get(end..end + 8);
         end += 8;
         let length = (end - at) as u64;
-        if !sound || !trailer.is_some_and(|trailer| number(trailer, 0, 4) == length) {
+        if !sound || trailer.is_none_or(|trailer| number(trailer, 0, 4) != length) {
             break;
         }
         frames.push((end, number(header, 80, 4)));
@@ -209,7 +209,12 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
         let delay = Duration::from_micros(random.below(30_000));
         // The pipe must not fill up: the writer would wait.
         let reader = std::thread::spawn(move || {
-            started.into_iter().chain(output).map_while(Result::ok).filter(is_whole).last()
+            started
+                .into_iter()
+                .chain(output)
+                .map_while(Result::ok)
+                .filter(|line| is_whole(line))
+                .last()
         });
         std::thread::sleep(delay);
         child.kill().expect("a kill");
@@ -236,7 +241,7 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
     assert!(most > 500 && beyond > 0, "{most} {beyond}");
 }
 
-fn is_whole(line: &String) -> bool {
+fn is_whole(line: &str) -> bool {
     line.starts_with("flushed ") && line.ends_with(" .")
 }
 

@@ -154,11 +154,8 @@ impl fmt::Display for TraceError {
                 write_advice(f, source)
             }
             Self::Exists { path } => {
-                write!(
-                    f,
-                    "{} exists; choose another name or replace it with --force",
-                    path.display()
-                )
+                let path = path.display();
+                write!(f, "{path} exists; choose another name or replace it with --force")
             }
             Self::SameFile { path } => {
                 write!(f, "{} is what is being read; choose another name", path.display())
@@ -167,11 +164,8 @@ impl fmt::Display for TraceError {
                 write!(f, "{} is not a regular file; choose another name", path.display())
             }
             Self::NotATrace { path } => {
-                write!(
-                    f,
-                    "{} is not a trace: give a file that `traceprof record` wrote",
-                    path.display()
-                )
+                let path = path.display();
+                write!(f, "{path} is not a trace: give a file that `traceprof record` wrote")
             }
             Self::NewerVersion { path, major } => {
                 let own = super::VERSION_MAJOR;

@@ -152,20 +152,34 @@ impl<R: Read> Frames<R> {
 
     fn find(&mut self) -> io::Result<Option<StoredFrame>> {
         let start = self.window.at();
-        let mut reason = None;
         let closed = self.last.is_some_and(|last| last.flags & LAST != 0);
-        while !closed {
+        let mut reason = None;
+        if !closed && let Some((header, body)) = self.search(&mut reason)? {
+            self.window.pass(header.total_bytes())?;
+            self.note(&header, start, reason);
+            let after_loss = self.after_loss;
+            return Ok(Some(StoredFrame { header, body, after_loss }));
+        }
+        self.window.pass(u64::MAX)?;
+        let left_over = self.window.at() - start;
+        let reason = reason.unwrap_or("they follow the end");
+        self.end = Some(End { offset: start, left_over, closed, reason });
+        Ok(None)
+    }
+
+    /// Passes what is before the next whole frame. `reason` is set to what is wrong with the first
+    /// of it, if there is any.
+    fn search(
+        &mut self,
+        reason: &mut Option<&'static str>,
+    ) -> io::Result<Option<(FrameHeader, Vec<u8>)>> {
+        loop {
             match self.look()? {
-                Found::Whole(header, body) => {
-                    self.window.pass(header.total_bytes())?;
-                    self.note(&header, start, reason);
-                    let after_loss = self.after_loss;
-                    return Ok(Some(StoredFrame { header, body, after_loss }));
-                }
+                Found::Whole(header, body) => return Ok(Some((header, body))),
                 Found::Broken(bytes, what) => {
                     reason.get_or_insert(what);
-                    self.window.pass(bytes)?;
                     // If the frame behind it is not whole either, it is searched for.
+                    self.window.pass(bytes)?;
                     continue;
                 }
                 Found::Nothing(what) => {
@@ -177,14 +191,9 @@ impl<R: Read> Frames<R> {
             let salt = self.salt.map(u64::to_be_bytes);
             let pattern = [&magic[..], salt.as_ref().map_or(&[], |salt| &salt[..])].concat();
             if !self.window.pass_to(&pattern)? {
-                break;
+                return Ok(None);
             }
         }
-        self.window.pass(u64::MAX)?;
-        let left_over = self.window.at() - start;
-        let reason = reason.unwrap_or("they follow the end");
-        self.end = Some(End { offset: start, left_over, closed, reason });
-        Ok(None)
     }
 
     /// Notes a whole frame, and what lies between it and the one before.

@@ -204,7 +204,7 @@ impl Neutrals {
         let after = |id: u32| if id == NONE { 0 } else { u64::from(id) + 1 };
         let mut needed = [0u64; 5];
         let [strings, modules, methods, location, nodes] = &mut needed;
-        let mut need = |count: &mut u64, id: u32| *count = (*count).max(after(id));
+        let need = |count: &mut u64, id: u32| *count = (*count).max(after(id));
         let objects = self.modules.there().chain(self.methods.there());
         let objects = objects.chain(self.locations.there()).chain(self.threads.there());
         for object in objects.chain(self.mappings.there()) {

@@ -101,13 +101,10 @@ impl Survey {
             }
             Kind::Thread => {
                 cursor.take(8)?;
+                // Id, thread, process; the name and the end may change.
+                compared = Some(crc32fast::hash(&bytes[start + 1..cursor.at()]));
                 self.refer_always(Kind::String, cursor.u32()?);
                 cursor.take(16)?;
-                let fixed = |from: usize, to: usize| &bytes[start + from..start + to];
-                let mut hasher = crc32fast::Hasher::new();
-                // Id, thread, process; the name and the end may change.
-                hasher.update(fixed(1, 13));
-                compared = Some(hasher.finalize());
             }
             Kind::Mapping => {
                 cursor.take(28)?;

@@ -15,6 +15,8 @@ pub struct Verification {
     pub bytes: u64,
     /// Bytes that were checked: the header and all whole frames.
     pub checked: u64,
+    /// Bytes that these hold when they are decoded.
+    pub decoded: u64,
     /// Whole frames.
     pub frames: u64,
     /// What belongs to none of them, though some follow.
@@ -100,6 +102,7 @@ pub fn verify(path: &Path) -> Result<Verification, TraceError> {
     Ok(Verification {
         bytes: scan.bytes,
         checked: scan.checked,
+        decoded: scan.decoded_bytes,
         frames: scan.tables.frames.len() as u64,
         bad: scan.bad,
         samples: scan.samples,

@@ -261,7 +261,7 @@ impl Walk {
     #[inline(never)]
     fn rare_fields(&mut self, present: u64, cursor: &mut Cursor<'_>, start: usize) -> Parsed<()> {
         let has = |bit| present & bit != 0;
-        let mut small = |limit: u64, cursor: &mut Cursor<'_>| match cursor.varint()? {
+        let small = |limit: u64, cursor: &mut Cursor<'_>| match cursor.varint()? {
             value if value <= limit => Ok(value),
             _ => cursor.fail("a field of a sample is out of range"),
         };

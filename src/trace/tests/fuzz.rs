@@ -12,9 +12,10 @@ fn replay(target: &str, probe: fn(&[u8])) {
     let mut count = 0;
     for file in fs::read_dir(Path::new(CORPORA).join(target)).unwrap() {
         let path = file.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
         // The name is what one needs to know if it panics.
-        println!("{}", path.display());
-        probe(&fs::read(&path).unwrap());
+        let held = std::panic::catch_unwind(|| probe(&bytes));
+        assert!(held.is_ok(), "{}", path.display());
         count += 1;
     }
     assert!(count > 2, "the corpus of {target} is not there");
