@@ -150,6 +150,8 @@ impl Neutrals {
                 if id > self.metadata_count && !self.may_skip_metadata {
                     return Err("an object skips an id");
                 }
+                // Nothing keeps their places, but they are missed.
+                self.placeholders += u64::from(id.saturating_sub(self.metadata_count));
                 if id >= self.metadata_count {
                     self.metadata_count = id.saturating_add(1);
                     self.may_skip_metadata = false;

@@ -301,7 +301,13 @@ impl FrameScan {
     }
 }
 
-fn neutral_block(entry: &BlockEntry, bytes: &[u8], at: usize, survey: &mut Survey) -> Parsed<()> {
+/// Surveys a block of thread-neutral objects.
+pub(super) fn neutral_block(
+    entry: &BlockEntry,
+    bytes: &[u8],
+    at: usize,
+    survey: &mut Survey,
+) -> Parsed<()> {
     let mut cursor = Cursor::new(bytes);
     begin_block(&mut cursor, entry)?;
     let Some(data_end) = bytes.len().checked_sub(1) else {
