@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Maker, Recorder, Target, Trace, needs_recording, together, traceprof, wait_until,
+    Maker, Recorder, Target, Trace, maker, needs_recording, together, traceprof, wait_until,
 };
 
 /// How long a line may take on a busy machine.
@@ -165,6 +165,30 @@ fn a_recording_without_a_frame_is_waited_for() {
     follower.sees("first");
     maker.finish();
     assert_eq!(follower.end().0, 0);
+}
+
+/// Blocks of a thread's complete stacks are written when they are full, before the others.
+#[test]
+fn samples_that_come_late_are_counted() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 1, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    follower.sees("first");
+    maker.sample_ending(thread, 2, "lost", maker::GAP);
+    let mut ms = 3;
+    let (before, _) = maker.writer.bytes_written();
+    while maker.writer.bytes_written().0 == before {
+        maker.sample(thread, ms, if ms % 2 == 0 { "main second" } else { "main third" });
+        ms += 1;
+        assert!(ms < 1_000_000, "nothing is written");
+    }
+    follower.sees("second");
+    maker.finish();
+    let (code, _, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    assert!(notes.contains("note: 1 sample was written too late"), "{notes}");
 }
 
 #[test]
