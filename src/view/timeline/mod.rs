@@ -38,7 +38,7 @@ const INDENT_MAX: usize = 128;
 pub struct TimelineOptions {
     /// Every sample, and where each call is.
     pub verbose: bool,
-    /// What is left out; shares are of the samples of the thread.
+    /// What is left out; shares are of the samples of the thread that are looked at.
     pub limits: Limits,
 }
 
@@ -75,7 +75,8 @@ pub fn write_threads(
             let later = thread.first_ns.is_none_or(|first_ns| first_ns > window.to_ns);
             let earlier = thread.last_ns.is_none_or(|last_ns| last_ns < window.from_ns);
             if chosen && !later && !earlier {
-                let least = options.limits.min_percent / 100.0 * thread.samples as f64;
+                let shown = samples_in(trace, window, thread)?;
+                let least = options.limits.min_percent / 100.0 * shown as f64;
                 let names = &names;
                 let walk =
                     Walk { trace, names, window, options, thread, base_ns, period_ns, least };
@@ -84,6 +85,22 @@ pub fn write_threads(
         }
     }
     Ok(())
+}
+
+/// How many samples of a thread lie in a window.
+fn samples_in(
+    trace: &LazyTrace,
+    window: &Window,
+    thread: &ThreadSummary,
+) -> Result<u64, ViewError> {
+    let starts = thread.first_ns.is_some_and(|first_ns| window.from_ns <= first_ns);
+    if starts && thread.last_ns.is_some_and(|last_ns| last_ns <= window.to_ns) {
+        return Ok(thread.samples);
+    }
+    let window = Window { threads: Some([thread.id].into()), ..window.clone() };
+    let mut count = 0;
+    trace.for_each_sample(&window, &mut |_, _, _| count += 1)?;
+    Ok(count)
 }
 
 /// The timeline of one thread.
