@@ -129,7 +129,7 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
         thread.bytes = block.len() as u32;
         thread.ends = Ends::BOTH;
         // What the points say decides what the directory must say; if they are wrong, so be it.
-        let end = super::walk::measure(&mut walk, &mut thread, &block);
+        let end = super::walk::measure(&mut walk, &mut thread, &block, &mut survey);
         let mut directory = Vec::new();
         let of_neutral = BlockEntry::neutral(neutral.len() as u32);
         let _ = super::scan::neutral_block(&of_neutral, &neutral, 0, &mut survey);
@@ -141,7 +141,9 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
             let total = thread.begin.samples + samples;
             block.push(34);
             block.extend_from_slice(&total.to_be_bytes());
-            block.extend_from_slice(&1u32.to_be_bytes());
+            let threads = survey.objects.iter().filter(|object| object.kind == Kind::Thread);
+            let threads = threads.map(|object| object.id.saturating_add(1)).max().unwrap_or(1);
+            block.extend_from_slice(&threads.to_be_bytes());
             block.extend_from_slice(&(survey.objects.len() as u32).to_be_bytes());
         }
         let sections = [&directory, &neutral, &block].map(|section| Section {
