@@ -59,7 +59,7 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
                 Ok((last, left_over)) => {
                     let closed = last.flags & LAST != 0;
                     notices.extend((!closed).then(|| unfinished(left_over)));
-                    Ok(Reading { source, index, scanned: false, closed, losses: Vec::new() })
+                    Ok(Reading::new(source, index, closed))
                 }
                 Err(Fault::Trace(error)) => Err(error),
                 Err(Fault::Index(what)) => rebuilt(path, what, notices),
@@ -100,7 +100,13 @@ fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<Reading
     notices.extend(scan.notices);
     let source = Source::new(file, path, scan.first);
     let index = Index::Tables(scan.tables);
-    Ok(Reading { source, index, scanned: true, closed: scan.closed, losses: scan.losses })
+    let sum = |lost: &[(u64, u64)]| lost.iter().map(|(_, samples)| samples).sum();
+    Ok(Reading {
+        scanned: true,
+        losses: scan.losses,
+        lost_samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
+        ..Reading::new(source, index, scan.closed)
+    })
 }
 
 /// The trace with what was written since; `None` if that is nothing.
@@ -171,7 +177,7 @@ impl Tail {
 
     fn into_reading(self, closed: bool) -> Reading {
         let Self { source, tables, .. } = self;
-        Reading { source, index: Index::Tables(tables), scanned: false, closed, losses: Vec::new() }
+        Reading::new(source, Index::Tables(tables), closed)
     }
 
     /// Takes in the frames up to `bytes`; says whether the last one ends the trace.
