@@ -375,3 +375,27 @@ fn a_trace_that_takes_too_much_memory_is_refused() {
         assert!(error.to_string().contains("print"), "{error}");
     }
 }
+
+/// The numbers of frames tell of a loss also where two lie side by side: here of a frame that is
+/// said to have been between the last two.
+#[test]
+fn frames_that_are_missing_without_a_trace_are_missed() {
+    let (data, _, _) = small_trace(Compression::Zstd(3));
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let mut headers = Vec::new();
+    while let Some(frame) = frames.next_frame().unwrap() {
+        headers.push(frame.header);
+    }
+    let [.., before, last] = headers[..] else { panic!("too few frames") };
+    let (sequence, previous) = (last.sequence + 1, before.offset + 1);
+    let header = frame::FrameHeader { sequence, previous, ..last };
+    let head = header.encode();
+    let body = last.offset as usize + head.len()..data.len() - frame::TRAILER_BYTES;
+    let trailer = output::trailer(&header, &head);
+    let forged = [&data[..last.offset as usize], &head, &data[body], &trailer].concat();
+    let scan = scan_bytes(&forged, false).unwrap();
+    let [bad] = scan.bad[..] else { panic!("{:?}", scan.bad) };
+    assert_eq!((bad.offset, bad.bytes, bad.what), (last.offset, 0, "frames are missing"));
+    assert_eq!((scan.lost_frames, scan.closed), (1, true));
+    assert!(load_bytes(&forged).unwrap().notices.len() == 1);
+}
