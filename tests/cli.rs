@@ -239,6 +239,9 @@ fn dump_lists_the_same_in_text_and_json_and_needs_no_index() {
     let (out, err) = place.check(&["dump", "--json", "out.trace"], 0);
     assert_eq!(out.lines().count(), lines.len() - cells);
     assert!(err.starts_with("note: there is no index file out.trace.idx"), "{err}");
+    symlink("out.trace.idx", place.path("out.trace.idx")).unwrap();
+    let (_, err) = place.check(&["dump", "out.trace"], 1);
+    assert!(err.starts_with("traceprof: cannot read out.trace.idx: "), "{err}");
     place.check(&["print", "out.trace"], 0);
 }
 

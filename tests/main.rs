@@ -9,6 +9,7 @@ mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod damage; // verify, recover, reindex; views of what is broken
 mod docs; // manual pages and completions against the command line
+mod durable; // what is forced to the disk, in which order
 mod errors; // messages and codes
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice

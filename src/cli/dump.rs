@@ -5,6 +5,7 @@ use std::io::Write;
 use super::arguments::DumpArguments;
 use super::exit::Failure;
 use super::output::Destination;
+use crate::trace::index_path;
 use crate::view::dump::{self, Form};
 use crate::view::escape::escaped;
 
@@ -17,7 +18,7 @@ pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {
         Ok(())
     })?;
     if !indexed {
-        let index = dump::index_path(&arguments.file).display().to_string();
+        let index = index_path(&arguments.file).display().to_string();
         let note = format!("note: there is no index file {}", escaped(&index));
         let _ = writeln!(std::io::stderr(), "{note}");
     }

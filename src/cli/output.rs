@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::exit::{ExitCode, Failure};
-use crate::view::dump::index_path;
+use crate::trace::index_path;
 
 /// Where to write.
 #[derive(Debug, Clone, PartialEq, Eq)]

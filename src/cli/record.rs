@@ -13,7 +13,7 @@ use super::exit::{ExitCode, Failure};
 use super::progress;
 use super::values::Percent;
 use crate::record::{Options, RecordError, Summary, Target, record};
-use crate::trace::{WriteMode, WriterOptions};
+use crate::trace::{WriteMode, WriterOptions, index_path};
 use crate::view::escape::{escaped, shell_quoted};
 
 /// Records and reports.
@@ -88,9 +88,7 @@ fn free_name(target: &Target, taken: impl Fn(&Path) -> bool) -> PathBuf {
 }
 
 fn taken(path: &Path) -> bool {
-    let mut index = path.as_os_str().to_owned();
-    index.push(".idx");
-    path.symlink_metadata().is_ok() || Path::new(&index).symlink_metadata().is_ok()
+    path.symlink_metadata().is_ok() || index_path(path).symlink_metadata().is_ok()
 }
 
 /// The closing report.

@@ -8,9 +8,8 @@ use anyhow::anyhow;
 use super::arguments::RecoverArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::is_part_of;
-use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions};
+use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions, index_path};
 use crate::view::Recording;
-use crate::view::dump::index_path;
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::verification::loss_text;
 

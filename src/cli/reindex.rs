@@ -8,7 +8,7 @@ use super::arguments::ReindexArguments;
 use super::exit::{ExitCode, Failure};
 use super::source::note;
 use crate::trace;
-use crate::view::dump::index_path;
+use crate::trace::index_path;
 use crate::view::escape::escaped;
 
 /// Writes the index anew.

@@ -91,7 +91,7 @@ pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
 pub use file::is_being_written;
-pub use index::{IndexCell, Reindexed, Unsorted, dump_index, reindex};
+pub use index::{IndexCell, Reindexed, Unsorted, dump_index, index_path, reindex};
 pub use kind::Kind;
 pub use lazy::{LazyCall, LazyNode, LazyTrace, Objects, ThreadSummary, Window};
 pub use load::{LoadedTrace, load, load_from, load_within};

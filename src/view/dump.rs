@@ -3,14 +3,14 @@
 //! Invariant: a line has the same parts in both forms, so that what is seen in one can be sought in
 //! the other.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::error::ViewError;
-use super::escape::escaped;
-use crate::trace::{FieldValue, IndexCell, Object, dump_index, dump_objects};
+use super::escape::{escaped, json_escaped};
+use crate::trace::{FieldValue, IndexCell, Object, dump_index, dump_objects, index_path};
 
 /// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,8 @@ pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, ViewE
         }
     }
     let index = index_path(path);
-    if !index.exists() {
+    // A link that leads nowhere is there.
+    if std::fs::symlink_metadata(&index).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(false);
     }
     for cell in dump_index(&index)? {
@@ -43,13 +44,6 @@ pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, ViewE
         }
     }
     Ok(true)
-}
-
-/// The index file of a data file.
-pub fn index_path(data: &Path) -> PathBuf {
-    let mut name = data.as_os_str().to_owned();
-    name.push(".idx");
-    PathBuf::from(name)
 }
 
 fn object_text(object: &Object, out: &mut dyn Write) -> io::Result<()> {
@@ -121,6 +115,5 @@ fn cell_json(cell: &IndexCell) -> Json {
 }
 
 fn json_line(json: &Json, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, json).map_err(io::Error::from)?;
-    writeln!(out)
+    writeln!(out, "{}", json_escaped(&json.to_string()))
 }

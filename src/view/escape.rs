@@ -19,6 +19,23 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// JSON text that says the same without such characters: JSON itself asks it of the first 32 only.
+pub fn json_escaped(json: &str) -> Cow<'_, str> {
+    if !json.chars().any(is_unsafe) {
+        return Cow::Borrowed(json);
+    }
+    let mut safe = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_unsafe(character) {
+            // They are all of 16 bits, and stand in strings only.
+            safe.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            safe.push(character);
+        }
+    }
+    Cow::Owned(safe)
+}
+
 /// A word as a shell would need it.
 pub fn shell_quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^".contains(&byte);
@@ -60,6 +77,16 @@ mod tests {
         check("\u{1b}[31mred", "\\u{1b}[31mred");
         check("\u{9b}2J", "\\u{9b}2J");
         check("x\u{202e}y\u{2028}", "x\\u{202e}y\\u{2028}");
+    }
+
+    #[test]
+    fn json_stays_what_it_is() {
+        let name = "a\u{1b}\u{7f}\u{9b}\u{85}\u{202e}\u{2028}\\\"\u{1f600}";
+        let json = serde_json::to_string(name).unwrap();
+        let escaped = json_escaped(&json);
+        assert_eq!(escaped, "\"a\\u001b\\u007f\\u009b\\u0085\\u202e\\u2028\\\\\\\"\u{1f600}\"");
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), name);
+        assert!(matches!(json_escaped("{\"a\":1}"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn source_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets")
 }
 
-/// The program built from `tests/targets/NAME.c` or `.rs`, or the shared object `plugin`.
+/// The program built from `tests/targets/NAME.c` or `.rs`, or a shared object.
 pub(crate) fn program(name: &str) -> PathBuf {
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     built.entry(name.to_owned()).or_insert_with(|| build(name)).clone()
@@ -36,7 +36,10 @@ fn build(name: &str) -> PathBuf {
     } else {
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"]);
-        compiler.args(if name == "plugin" { &["-shared", "-fPIC"][..] } else { &["-pthread"] });
+        compiler.args(match name {
+            "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
+            _ => &["-pthread"],
+        });
         compiler.arg(source.join(format!("{name}.c"))).arg("-ldl");
         compiler
     };

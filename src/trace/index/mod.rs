@@ -34,7 +34,8 @@ pub(in crate::trace) use cell::{Cell, UNUSED, block, footer, frame, group, ident
 pub use consolidate::Unsorted;
 pub(in crate::trace) use consolidate::consolidate;
 pub use dump::{IndexCell, dump_index};
-pub(in crate::trace) use open::{Opened, index_path, open};
+pub use open::index_path;
+pub(in crate::trace) use open::{Opened, open};
 pub(in crate::trace) use paged::SortedIndex;
 pub use reindex::{Reindexed, reindex};
 

@@ -20,7 +20,7 @@ use crate::trace::{HEADER_BYTES, INDEX_MAGIC, TraceError};
 const IDENTITY_BYTES: usize = 2 * CELL_BYTES;
 
 /// The index file of a data file: `.idx` is appended, not exchanged.
-pub(in crate::trace) fn index_path(data: &Path) -> PathBuf {
+pub fn index_path(data: &Path) -> PathBuf {
     let mut name = data.as_os_str().to_owned();
     name.push(".idx");
     name.into()

@@ -378,3 +378,57 @@ fn a_trace_that_takes_too_much_memory_is_refused() {
         assert!(error.to_string().contains("print"), "{error}");
     }
 }
+
+/// A small trace whose last frame says another number and another offset of the frame before it;
+/// gives the file and the headers of its last two frames as they were.
+fn with_other_last_frame(
+    change: impl FnOnce(&mut frame::FrameHeader, &frame::FrameHeader),
+) -> (Vec<u8>, [frame::FrameHeader; 2]) {
+    let (data, _, _) = small_trace(Compression::Zstd(3));
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let mut headers = Vec::new();
+    while let Some(frame) = frames.next_frame().unwrap() {
+        headers.push(frame.header);
+    }
+    let [.., before, last] = headers[..] else { panic!("too few frames") };
+    let mut header = last;
+    change(&mut header, &before);
+    let head = header.encode();
+    let body = last.offset as usize + head.len()..data.len() - frame::TRAILER_BYTES;
+    let trailer = output::trailer(&header, &head);
+    let forged = [&data[..last.offset as usize], &head, &data[body], &trailer].concat();
+    (forged, [before, last])
+}
+
+/// The numbers of frames tell of a loss also where two lie side by side: here of a frame that is
+/// said to have been between the last two.
+#[test]
+fn frames_that_are_missing_without_a_trace_are_missed() {
+    let (forged, [_, last]) = with_other_last_frame(|header, before| {
+        header.sequence += 1;
+        header.previous = before.offset + 1;
+    });
+    let scan = scan_bytes(&forged, false).unwrap();
+    let [bad] = scan.bad[..] else { panic!("{:?}", scan.bad) };
+    assert_eq!((bad.offset, bad.bytes, bad.what), (last.offset, 0, "frames are missing"));
+    assert_eq!((scan.lost_frames, scan.closed), (1, true));
+    assert_eq!(load_bytes(&forged).unwrap().notices.len(), 1);
+}
+
+#[test]
+fn a_frame_that_does_not_follow_the_one_before_is_not_taken() {
+    type Change = fn(&mut frame::FrameHeader, &frame::FrameHeader);
+    let changes: [(&str, Change); 5] = [
+        ("the same number", |header, before| header.sequence = before.sequence),
+        ("a smaller number", |header, _| header.sequence = 0),
+        ("another frame before it", |header, before| header.previous = before.offset + 1),
+        ("itself before it", |header, _| header.previous = header.offset),
+        ("a number too large", |header, _| header.sequence += 1),
+    ];
+    for (what, change) in changes {
+        let (forged, [_, last]) = with_other_last_frame(change);
+        let scan = scan_bytes(&forged, false).unwrap();
+        assert_eq!((scan.closed, scan.checked), (false, last.offset), "{what}");
+        assert!(!load_bytes(&forged).unwrap().closed, "{what}");
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 
 use proptest::prelude::*;
 
-use super::crash::small_trace;
+use super::crash::{all, small_trace};
 use super::*;
 use crate::trace::probe;
 
@@ -41,6 +41,20 @@ fn indices_that_were_found_hold() {
 #[test]
 fn lazy_reads_that_were_found_hold() {
     replay("lazy", probe::lazy);
+}
+
+/// A change of the format that writer and readers make together is found out here: what was written
+/// before must read as what is written now.
+#[test]
+fn traces_that_were_written_once_read_as_those_of_today() {
+    for (name, compress) in [("plain", Compression::None), ("zstd", Compression::Zstd(3))] {
+        let kept = fs::read(Path::new(CORPORA).join("frame").join(name)).unwrap();
+        let kept = load_bytes(&[&file_header(DATA_MAGIC)[..], &kept].concat()).unwrap();
+        let today = load_bytes(&small_trace(compress).0).unwrap();
+        assert!(kept.closed && kept.notices.is_empty(), "{name}: {:?}", kept.notices);
+        assert_eq!(all(&kept), all(&today), "{name}");
+        assert_eq!(kept.locations, today.locations, "{name}");
+    }
 }
 
 #[test]

@@ -420,3 +420,27 @@ fn a_call_that_is_narrowed_has_what_lies_in_the_window() {
         assert_eq!(lazy.notices(), Vec::<String>::new());
     }
 }
+
+#[test]
+fn several_traces_are_open_at_once_and_forget_and_load_again() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let paths = [0, 1].map(|n| written(dirs[n].path(), WriterOptions::default(), 3000 + n * 900));
+    let alone = paths.each_ref().map(|path| lazy_outline(&LazyTrace::open(path).unwrap()));
+    assert_ne!(alone[0], alone[1]);
+    let traces = paths.each_ref().map(|path| LazyTrace::open(path).unwrap());
+    let mut threads = traces.each_ref().map(|trace| trace.roots(trace.threads()[0].id).unwrap());
+    let shown = |call: &LazyCall| call.loaded().map(|it| format!("{it:?}")).collect::<Vec<_>>();
+    for n in [0, 1] {
+        traces[n].load_all(&mut threads[n]).unwrap();
+    }
+    let whole = threads.each_ref().map(shown);
+    for n in [1, 0, 1] {
+        assert!(whole[n].len() > 4, "{}", whole[n].len());
+        threads[n].forget(1..3);
+        assert_eq!(shown(&threads[n]), [&whole[n][..1], &whole[n][3..]].concat());
+        assert!(!threads[n].is_loaded() && threads[n].child(1).is_none());
+        traces[n].load_range(&mut threads[n], 0..3).unwrap();
+        assert_eq!(shown(&threads[n]), whole[n]);
+        assert_eq!(lazy_outline(&traces[n]), alone[n]);
+    }
+}

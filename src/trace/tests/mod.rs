@@ -40,7 +40,7 @@ impl Memory {
 }
 
 impl Write for Memory {
-    /// Takes at most 100 bytes at a time, and is interrupted now and then, as a file may be.
+    /// Takes at most 100 bytes at a time, as a file may.
     fn write(&mut self, new: &[u8]) -> io::Result<usize> {
         let mut bytes = self.bytes.lock().unwrap();
         let taken = new.len().min(100).min(self.room - bytes.len());

@@ -345,6 +345,29 @@ fn without_trace_ids_they_are_zero() {
     }
 }
 
+/// The ids that a storage gives cost nothing but the first epoch and the first presence of a block:
+/// each is the next new one or that of its stack.
+#[test]
+fn trace_ids_that_are_as_expected_take_no_bytes() {
+    let [with, without] = [true, false].map(|trace_ids| {
+        let compress = Compression::None;
+        let options = WriterOptions { trace_ids, compress, ..WriterOptions::default() };
+        let (mut writer, data, _) = memory_writer(options);
+        let ids = locations(&mut writer, 9);
+        let id = writer.thread(&thread(1)).unwrap();
+        for n in 0..300u64 {
+            // Ninety stacks, each again and again.
+            let stack = n * 7 % 90;
+            let slot = if n < 90 { n } else { (0..90).find(|m| m * 7 % 90 == stack).unwrap() };
+            let sample = Sample { trace_id: 2 << 32 | slot, ..sample(n) };
+            writer.sample(id, &sample, &[ids[stack as usize]]).unwrap();
+        }
+        writer.finish().unwrap();
+        data.bytes().len()
+    });
+    assert!(with - without < 10, "{with} {without}");
+}
+
 #[test]
 fn ten_thousand_threads_stay_within_the_budget() {
     let buffer_bytes = 64 << 10;

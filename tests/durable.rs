@@ -1,0 +1,64 @@
+//! What is forced to the disk, and in which order: seen from within the command.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::{Maker, Trace, program, traceprof};
+
+/// A finished trace of a few frames.
+fn trace() -> Trace {
+    let mut maker = Maker::new();
+    let thread = maker.thread(100, "one");
+    for ms in 0..30 {
+        maker.sample(thread, ms, "main:1 step leaf");
+        maker.flush();
+    }
+    maker.finish()
+}
+
+/// What a command makes durable and renames, by the names of the files; `/` is their directory.
+fn synced(dir: &Path, words: &[&str]) -> Vec<String> {
+    let log = tempfile::tempdir().expect("a directory");
+    let log = log.path().join("log");
+    let mut command = traceprof(words);
+    command.current_dir(dir).env("LD_PRELOAD", program("sync_log")).env("SYNC_LOG", &log);
+    let output = command.output().expect("traceprof");
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let dir = fs::canonicalize(dir).expect("a path");
+    let notes = fs::read_to_string(&log).expect("a log");
+    let name = |line: &str| {
+        let (what, path) = line.split_once(' ').expect("two words");
+        let path = Path::new(path).strip_prefix(&dir).unwrap_or(Path::new(path));
+        let name = if path.as_os_str().is_empty() { Path::new("/") } else { path };
+        format!("{what} {}", name.display())
+    };
+    notes.lines().map(name).collect()
+}
+
+#[test]
+fn an_index_is_on_the_disk_before_it_has_its_name() {
+    let trace = trace();
+    let path = trace.path();
+    let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    let dir = path.parent().expect("a directory");
+    let expected = [format!("sync {file}.idx.tmp"), format!("rename {file}.idx"), "sync /".into()];
+    assert_eq!(synced(dir, &["reindex", file]), expected);
+}
+
+#[test]
+fn a_recovered_trace_is_on_the_disk_with_its_name_before_its_index() {
+    let trace = trace();
+    let path = trace.path();
+    let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    let dir = path.parent().expect("a directory");
+    let notes = synced(dir, &["recover", file, "saved.trace"]);
+    let place = |what: &str| {
+        let found = notes.iter().position(|note| note == what);
+        found.unwrap_or_else(|| panic!("no {what}: {notes:?}"))
+    };
+    let named = place("rename saved.trace.idx");
+    assert!(place("sync saved.trace") < place("sync /"), "{notes:?}");
+    assert!(place("sync /") < place("sync saved.trace.idx.tmp"), "{notes:?}");
+    assert!(place("sync saved.trace.idx.tmp") < named, "{notes:?}");
+    assert_eq!(notes.last().map(String::as_str), Some("sync /"), "{notes:?}");
+}
