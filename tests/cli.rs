@@ -312,6 +312,8 @@ fn a_reader_that_goes_away_ends_the_output_quietly() {
     place.trace("big.trace", 4000);
     for words in [
         &["print", "--min-percent", "0", "big.trace"][..],
+        &["print", "--timeline", "--min-percent", "0", "big.trace"],
+        &["print", "--follow", "--min-percent", "0", "big.trace"],
         &["dump", "big.trace"],
         &["dump", "--json", "big.trace"],
         &["export", "big.trace", "-f", "folded"],
@@ -331,7 +333,15 @@ fn a_reader_that_goes_away_ends_the_output_quietly() {
 fn a_full_disk_under_the_standard_output_is_an_output_error() {
     let place = Place::new();
     place.trace("out.trace", 3);
-    for words in [&["print", "out.trace"][..], &["dump", "out.trace"], &["completions", "bash"]] {
+    for words in [
+        &["print", "out.trace"][..],
+        &["print", "--timeline", "out.trace"],
+        &["print", "--follow", "out.trace"],
+        &["verify", "out.trace"],
+        &["verify", "--json", "out.trace"],
+        &["dump", "out.trace"],
+        &["completions", "bash"],
+    ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = place.command(words).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(6), "{words:?}");

@@ -232,7 +232,7 @@ fn memory_of_a_view_does_not_grow_with_the_trace() {
     let thread = maker.thread(1, "x");
     let stacks = ["main:1 even leaf", "main:2 odd leaf"]
         .map(|stack| stack.split(' ').map(|place| maker.location(place)).collect::<Vec<_>>());
-    let samples = if crate::common::is_long_run() { 20_000_000 } else { 300_000 };
+    let samples = if crate::common::is_long_run() { 3_000_000 } else { 300_000 };
     for number in 0..samples {
         let time_ns = maker::BEGIN_NS + number * 1_000_000 + number % 1009 * 317;
         let sample = traceprof::trace::Sample { time_ns, ..Default::default() };

@@ -1,12 +1,13 @@
 //! `print --follow`: what a reader sees of a trace that is still being written.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Maker, Recorder, Target, Trace, needs_recording, together, traceprof, wait_until,
+    Maker, Recorder, Target, Trace, maker, needs_recording, together, traceprof, wait_until,
 };
 
 /// How long a line may take on a busy machine.
@@ -135,6 +136,59 @@ fn a_recorder_that_is_gone_ends_it() {
     let (code, _, notes) = follower.end();
     assert_eq!(code, 8, "{notes}");
     assert!(notes.contains("recorder is gone"), "{notes}");
+}
+
+#[test]
+fn an_interrupt_ends_it_as_it_ends_any_command() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    follower.sees("first");
+    let pid = nix::unistd::Pid::from_raw(follower.child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("an interrupt");
+    let status = follower.child.wait().expect("its end");
+    assert_eq!(status.signal(), Some(nix::libc::SIGINT), "{status}");
+}
+
+/// A recorder that has only just begun has written nothing yet.
+#[test]
+fn a_recording_without_a_frame_is_waited_for() {
+    let mut maker = Maker::new();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(follower.child.try_wait().expect("state").is_none(), "it did not wait");
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    follower.sees("first");
+    maker.finish();
+    assert_eq!(follower.end().0, 0);
+}
+
+/// Blocks of a thread's complete stacks are written when they are full, before the others.
+#[test]
+fn samples_that_come_late_are_counted() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 1, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &[]);
+    follower.sees("first");
+    maker.sample_ending(thread, 2, "lost", maker::GAP);
+    let mut ms = 3;
+    let (before, _) = maker.writer.bytes_written();
+    while maker.writer.bytes_written().0 == before {
+        maker.sample(thread, ms, if ms % 2 == 0 { "main second" } else { "main third" });
+        ms += 1;
+        assert!(ms < 1_000_000, "nothing is written");
+    }
+    follower.sees("second");
+    maker.finish();
+    let (code, _, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    assert!(notes.contains("note: 1 sample was written too late"), "{notes}");
 }
 
 #[test]

@@ -51,8 +51,9 @@ pub enum Action {
     /// that was not seen to end is `<unfinished>`.
     ///
     /// With --follow, what is added to the trace is printed until the recording ends: the samples
-    /// of each new window of time on their own. The exit code is then 0 if the recording ended
-    /// well, and 8 if its recorder is gone without closing the trace.
+    /// of each new window of time on their own; a note counts those that were written too late for
+    /// it. The exit code is then 0 if the recording ended well, and 8 if its recorder is gone
+    /// without closing the trace.
     Print(PrintArguments),
     /// List everything a trace holds, one object a line
     ///

@@ -95,6 +95,11 @@ fn first(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failur
 /// Prints what came since.
 fn next(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failure> {
     let selected = news.next(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let late = news.late(trace, selected.as_ref()).map_err(Failure::of_trace)?;
+    if late > 0 {
+        let samples = if late == 1 { "sample was" } else { "samples were" };
+        note(&format!("{late} {samples} written too late to be in a window"));
+    }
     let Some(selected) = selected else { return Ok(()) };
     print(|out| {
         let heading = selected.text.as_deref().unwrap_or_default();

@@ -10,7 +10,7 @@ use super::checkpoint::BlockEntry;
 use super::forest::{Forest, ForestEnd};
 use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
-use super::loss::{self, Loss, ThreadEnd, Totals, Unnoted};
+use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::notice::notices;
 use super::object::Record;
 use super::resolve::Neutrals;
@@ -125,7 +125,7 @@ struct Loading {
     lost: u64,
     /// How many losses lie before each thread was named.
     named: Vec<u64>,
-    eof: Option<(u64, u32)>,
+    eof: Option<Counts>,
 }
 
 impl Loading {
@@ -278,7 +278,8 @@ impl Loading {
         }
         let samples = self.forests.values().map(Forest::sample_count).sum();
         let (eof, lost, losses) = (self.eof, self.lost, self.losses);
-        Totals { eof, samples, lost, losses, last_thread }.missing()
+        let (threads, objects) = (self.neutrals.thread_count(), self.neutrals.added());
+        Totals { eof, samples, threads, objects, lost, losses }.missing()
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {

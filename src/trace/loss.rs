@@ -142,32 +142,54 @@ pub(super) fn at_end(threads: impl Iterator<Item = ThreadEnd>, missing: Option<u
     losses
 }
 
+const OTHER_SAMPLES: &str = "the trace has other samples than its end says";
+const OTHER_THREADS: &str = "the trace has other threads than its end says";
+const OTHER_OBJECTS: &str = "the trace has other objects than its end says";
+
+/// How much a file holds, by its EOF object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    /// Samples.
+    pub(super) samples: u64,
+    /// Threads.
+    pub(super) threads: u32,
+    /// Thread-neutral objects, each time they are written.
+    pub(super) objects: u32,
+}
+
 /// What was counted up to the end of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Totals {
-    /// Samples and threads, as the end of the file says.
-    pub(super) eof: Option<(u64, u32)>,
+    /// What the end of the file says.
+    pub(super) eof: Option<Counts>,
     /// Samples that are there.
     pub(super) samples: u64,
+    /// Threads, those included that are only referred to.
+    pub(super) threads: u32,
+    /// Thread-neutral objects that are there, each time they are written.
+    pub(super) objects: u64,
     /// Samples of which later blocks tell that they are lost.
     pub(super) lost: u64,
     /// How often frames were lost.
     pub(super) losses: u64,
-    /// The largest id of a thread that has a block.
-    pub(super) last_thread: Option<u32>,
 }
 
 impl Totals {
     /// How many samples are missing of which no later block tells; `None` if only the end of the
     /// file, which is missing too, would tell.
     pub(super) fn missing(self) -> Result<Option<u64>, &'static str> {
-        const OTHER: &str = "the trace has other samples than its end says";
-        let Some((samples, threads)) = self.eof else {
+        let Some(eof) = self.eof else {
             return Ok(if self.losses == 0 { Some(0) } else { None });
         };
-        let known = self.samples.checked_add(self.lost).ok_or(OTHER)?;
-        let missing = samples.checked_sub(known).ok_or(OTHER)?;
-        let more_threads = self.last_thread.is_some_and(|last| last >= threads);
-        if missing > 0 && self.losses == 0 || more_threads { Err(OTHER) } else { Ok(Some(missing)) }
+        let known = self.samples.checked_add(self.lost).ok_or(OTHER_SAMPLES)?;
+        let missing = self.missing_of(eof.samples, known).ok_or(OTHER_SAMPLES)?;
+        self.missing_of(eof.threads.into(), self.threads.into()).ok_or(OTHER_THREADS)?;
+        self.missing_of(eof.objects.into(), self.objects).ok_or(OTHER_OBJECTS)?;
+        Ok(Some(missing))
+    }
+
+    /// How many are missing of what should be there; only where frames are lost may any be.
+    fn missing_of(&self, expected: u64, found: u64) -> Option<u64> {
+        expected.checked_sub(found).filter(|missing| *missing == 0 || self.losses > 0)
     }
 }

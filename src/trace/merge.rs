@@ -11,7 +11,7 @@ use super::frame::FrameHeader;
 use super::frames::Frames;
 use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
 use super::kind::Kind;
-use super::loss::{self, Loss, ThreadEnd, Totals, Unnoted};
+use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::output::Identity;
 use super::scan::{FrameScan, Scan};
 use super::survey::ObjectRow;
@@ -70,8 +70,10 @@ pub(super) struct Merge {
     known_losses: Vec<Loss>,
     lost_samples: HashMap<u32, Vec<(u64, u64)>>,
     samples: u64,
+    /// Thread-neutral objects, each time they are written.
+    objects_ever: u64,
     lost: u64,
-    eof: Option<(u64, u32)>,
+    eof: Option<Counts>,
     decoded_bytes: u64,
     checked: u64,
     seen_ns: u64,
@@ -99,6 +101,7 @@ impl Merge {
             known_losses: Vec::new(),
             lost_samples: HashMap::new(),
             samples: 0,
+            objects_ever: 0,
             lost: 0,
             eof: None,
             decoded_bytes: 0,
@@ -124,6 +127,7 @@ impl Merge {
             self.objects.iter_mut().for_each(|objects| objects.may_skip += may_skip);
         }
         self.tables.add_frame(header);
+        self.objects_ever += frame.survey.objects.len() as u64;
         for row in &frame.survey.objects {
             let position = header.position(row.at as usize);
             let at = |what| TraceError::Corrupt { offset: position, what };
@@ -247,7 +251,7 @@ impl Merge {
         let corrupt = |what| TraceError::Corrupt { offset, what };
         self.check_references().map_err(corrupt)?;
         let missing = self.totals().missing().map_err(corrupt)?;
-        let count = self.objects[neutral_place(Kind::Thread).unwrap_or(0)].crcs.len() as u32;
+        let count = self.thread_count();
         let ends = (0..count).map(|id| self.thread_end(id));
         let tail = loss::at_end(ends, missing);
         self.known_losses.extend(tail);
@@ -299,10 +303,15 @@ impl Merge {
         Ok(())
     }
 
+    /// Threads, those included that are only referred to.
+    fn thread_count(&self) -> u32 {
+        self.objects[neutral_place(Kind::Thread).unwrap_or(0)].crcs.len() as u32
+    }
+
     fn totals(&self) -> Totals {
         let (eof, samples, lost, losses) = (self.eof, self.samples, self.lost, self.losses);
-        let last_thread = self.lanes.keys().map(|stream| stream & !SIDE).max();
-        Totals { eof, samples, lost, losses, last_thread }
+        let (threads, objects) = (self.thread_count(), self.objects_ever);
+        Totals { eof, samples, threads, objects, lost, losses }
     }
 
     fn thread_end(&self, id: u32) -> ThreadEnd {

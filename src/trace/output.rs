@@ -380,7 +380,8 @@ impl Output {
             };
             body.extend_from_slice(&stored);
         }
-        let of_threads = || entries.iter().filter(|entry| entry.stream != NO_THREAD);
+        // An entry without samples has the time of an earlier one.
+        let sampled = || entries.iter().filter(|entry| entry.samples > 0);
         let header = FrameHeader {
             salt: self.identity.salt,
             offset: self.data.bytes(),
@@ -391,8 +392,8 @@ impl Output {
             sections,
             blocks: entries.len() as u32,
             samples: samples as u32,
-            first_ns: of_threads().map(|entry| entry.first_ns).min().unwrap_or(0),
-            last_ns: of_threads().map(|entry| entry.last_ns).max().unwrap_or(0),
+            first_ns: sampled().map(|entry| entry.first_ns).min().unwrap_or(0),
+            last_ns: sampled().map(|entry| entry.last_ns).max().unwrap_or(0),
         };
         let limit = if flags & LAST != 0 { OFFSET_MAX } else { OFFSET_MAX - END_BYTES };
         if header.offset >= limit {

@@ -115,6 +115,7 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
     thread.stream = 0;
     let mut previous = 0;
     let mut walk = super::walk::Walk::new(false);
+    let mut survey = super::survey::Survey::default();
     for sequence in 0..8 {
         let [neutral, points, content @ ..] = rest else { break };
         let take = |content: &[u8], at: usize, len: u8| {
@@ -128,9 +129,11 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
         thread.bytes = block.len() as u32;
         thread.ends = Ends::BOTH;
         // What the points say decides what the directory must say; if they are wrong, so be it.
-        let end = super::walk::measure(&mut walk, &mut thread, &block);
+        let end = super::walk::measure(&mut walk, &mut thread, &block, &mut survey);
         let mut directory = Vec::new();
-        BlockEntry::neutral(neutral.len() as u32).encode(&mut directory);
+        let of_neutral = BlockEntry::neutral(neutral.len() as u32);
+        let _ = super::scan::neutral_block(&of_neutral, &neutral, 0, &mut survey);
+        of_neutral.encode(&mut directory);
         thread.encode(&mut directory);
         let samples = thread.samples;
         let last = rest.len() < 2 || sequence == 7;
@@ -138,7 +141,10 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
             let total = thread.begin.samples + samples;
             block.push(34);
             block.extend_from_slice(&total.to_be_bytes());
-            block.extend_from_slice(&1u32.to_be_bytes());
+            let threads = survey.objects.iter().filter(|object| object.kind == Kind::Thread);
+            let threads = threads.map(|object| object.id.saturating_add(1)).max().unwrap_or(1);
+            block.extend_from_slice(&threads.to_be_bytes());
+            block.extend_from_slice(&(survey.objects.len() as u32).to_be_bytes());
         }
         let sections = [&directory, &neutral, &block].map(|section| Section {
             stored: section.len() as u32,

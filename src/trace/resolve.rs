@@ -29,6 +29,7 @@ pub(super) struct Neutrals {
     metadata: Metadata,
     may_skip_metadata: bool,
     placeholders: u64,
+    added: u64,
 }
 
 /// The objects of a kind; `None` for those that are lost.
@@ -112,6 +113,11 @@ impl Neutrals {
         self.may_skip_metadata = true;
     }
 
+    /// How many objects there were, one that is written again counted again.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
     /// How many objects are placeholders.
     pub(super) fn placeholders(&self) -> u64 {
         self.placeholders
@@ -130,6 +136,7 @@ impl Neutrals {
     /// Takes an object in.
     pub(super) fn add(&mut self, object: Neutral, budget: &mut Budget) -> Checked<()> {
         budget.take(size_of::<Option<Neutral>>() as u64 + object_bytes(&object))?;
+        self.added += 1;
         let skipped = match object {
             Neutral::String { id, text } => self.strings.insert(id, text)?,
             Neutral::Module { id, .. } => self.modules.insert(id, object)?,
@@ -150,6 +157,8 @@ impl Neutrals {
                 if id > self.metadata_count && !self.may_skip_metadata {
                     return Err("an object skips an id");
                 }
+                // Nothing keeps their places, but they are missed.
+                self.placeholders += u64::from(id.saturating_sub(self.metadata_count));
                 if id >= self.metadata_count {
                     self.metadata_count = id.saturating_add(1);
                     self.may_skip_metadata = false;

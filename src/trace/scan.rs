@@ -17,7 +17,7 @@ use super::frame::{Frame, FrameHeader, LAST, Part};
 use super::frames::{Frames, StoredFrame};
 use super::index::tables::Tables;
 use super::kind::Kind;
-use super::loss::{BadRange, Loss};
+use super::loss::{BadRange, Counts, Loss};
 use super::merge::Merge;
 use super::object::Record;
 use super::output::Identity;
@@ -241,8 +241,8 @@ pub(super) struct FrameScan {
     pub(super) after_loss: bool,
     pub(super) blocks: Vec<BlockScan>,
     pub(super) survey: Survey,
-    /// Samples and threads, as the EOF object says.
-    pub(super) eof: Option<(u64, u32)>,
+    /// What the EOF object says, if it is there.
+    pub(super) eof: Option<Counts>,
     /// Thread-neutral objects lie in blocks of threads.
     pub(super) mixed: bool,
     pub(super) decoded_bytes: u64,
@@ -301,7 +301,13 @@ impl FrameScan {
     }
 }
 
-fn neutral_block(entry: &BlockEntry, bytes: &[u8], at: usize, survey: &mut Survey) -> Parsed<()> {
+/// Surveys a block of thread-neutral objects.
+pub(super) fn neutral_block(
+    entry: &BlockEntry,
+    bytes: &[u8],
+    at: usize,
+    survey: &mut Survey,
+) -> Parsed<()> {
     let mut cursor = Cursor::new(bytes);
     begin_block(&mut cursor, entry)?;
     let Some(data_end) = bytes.len().checked_sub(1) else {
@@ -330,14 +336,14 @@ fn neutral_block(entry: &BlockEntry, bytes: &[u8], at: usize, survey: &mut Surve
 }
 
 /// What follows the blocks: nothing, or in the last frame the EOF object.
-pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<(u64, u32)>> {
+pub(super) fn after_blocks(header: &FrameHeader, rest: &[u8]) -> Parsed<Option<Counts>> {
     let mut cursor = Cursor::new(rest);
     let mut eof = None;
     if header.flags & LAST != 0 {
-        let Record::Eof { samples, threads, .. } = Record::decode(&mut cursor)? else {
+        let Record::Eof { samples, threads, objects } = Record::decode(&mut cursor)? else {
             return cursor.fail("the last frame does not end with EOF");
         };
-        eof = Some((samples, threads));
+        eof = Some(Counts { samples, threads, objects });
     }
     if !cursor.is_at_end() {
         return cursor.fail("a frame has bytes left over");

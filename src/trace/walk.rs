@@ -353,16 +353,20 @@ pub(super) fn end_block(cursor: &mut Cursor<'_>, entry: &BlockEntry) -> Parsed<(
 }
 
 /// Sets what a directory says of a block of trace points to what its points say; gives the state at
-/// its end, if they can be read.
+/// its end, if they can be read. `survey` takes the objects among them.
 #[cfg(any(test, fuzzing))]
-pub(super) fn measure(walk: &mut Walk, entry: &mut BlockEntry, bytes: &[u8]) -> Option<Checkpoint> {
+pub(super) fn measure(
+    walk: &mut Walk,
+    entry: &mut BlockEntry,
+    bytes: &[u8],
+    survey: &mut Survey,
+) -> Option<Checkpoint> {
     (entry.first_ns, entry.last_ns) = (entry.begin.last_ns, entry.begin.last_ns);
     entry.samples = 0;
-    let mut survey = Survey::default();
     // It fails where the numbers of samples are compared, after all points.
-    let _ = walk.block(entry, bytes, 0, &mut survey);
+    let _ = walk.block(entry, bytes, 0, &mut Survey::default());
     entry.samples = walk.samples.wrapping_sub(entry.begin.samples);
     entry.first_ns = walk.first_ns.unwrap_or(entry.begin.last_ns);
     entry.last_ns = walk.last_ns;
-    walk.block(entry, bytes, 0, &mut survey).ok().map(|walked| walked.end)
+    walk.block(entry, bytes, 0, survey).ok().map(|walked| walked.end)
 }

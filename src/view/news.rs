@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::recording::Recording;
 use super::selection::{Selected, Selection};
-use crate::trace::{LazyTrace, ThreadId, Window};
+use crate::trace::{LazyTrace, ThreadId, TraceError, Window};
 
 /// Remembers what was shown.
 #[derive(Debug, Default)]
@@ -13,6 +13,8 @@ pub struct News {
     /// The times that are wanted: shares are those of the recording when it was first looked at.
     times: Option<(u64, u64)>,
     shown: BTreeMap<ThreadId, Shown>,
+    /// Samples that came since; 0 if not all times are wanted.
+    came: u64,
 }
 
 /// What was shown of a thread.
@@ -44,6 +46,7 @@ impl News {
         let chosen = self.selection.choose(trace.threads());
         let mut windows = Vec::new();
         let mut span_ns = (u64::MAX, 0);
+        self.came = 0;
         for thread in trace.threads() {
             let (Some(first_ns), Some(last_ns)) = (thread.first_ns, thread.last_ns) else {
                 continue;
@@ -54,6 +57,10 @@ impl News {
             // Up to where the thread was shown, so that another one's lateness costs nothing.
             let new_ns = shown.map_or(first_ns, |shown| shown.last_ns.saturating_add(1));
             self.shown.insert(thread.id, Shown { samples: thread.samples, last_ns });
+            if is_chosen && (from_ns, to_ns) == (0, u64::MAX) {
+                let before = shown.map_or(0, |shown| shown.samples);
+                self.came += thread.samples.saturating_sub(before);
+            }
             let (begin_ns, end_ns) = (new_ns.max(from_ns), last_ns.min(to_ns));
             if is_known || !is_chosen || begin_ns > end_ns {
                 continue;
@@ -66,6 +73,16 @@ impl News {
         let since = |time_ns: u64| time_ns.saturating_sub(base_ns) as f64 / 1e9;
         let text = Some(format!("{:.3} s to {:.3} s", since(span_ns.0), since(span_ns.1)));
         Ok((!windows.is_empty()).then_some(Selected { windows, text }))
+    }
+
+    /// How many of the samples that came are not in what [`Self::next`] gave, since they are older
+    /// than some that were shown: a recorder may write those of incomplete stacks later than others.
+    pub fn late(&self, trace: &LazyTrace, selected: Option<&Selected>) -> Result<u64, TraceError> {
+        let mut count = 0;
+        for window in selected.iter().flat_map(|selected| &selected.windows) {
+            trace.for_each_sample(window, &mut |_, _, _| count += 1)?;
+        }
+        Ok(self.came.saturating_sub(count))
     }
 
     /// True if samples after those that were shown are wanted.

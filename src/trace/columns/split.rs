@@ -1,7 +1,7 @@
 //! From objects to columns.
 
 use super::super::bytes::{Cursor, put_varint};
-use super::super::kind::{FIRST_SIZED, Kind};
+use super::super::object::Record;
 use super::{CALL, COLUMNS, FOOTER, GAP, OUTER_SITE, SAMPLE, SITE};
 use super::{presence, shape, varint_bytes};
 
@@ -198,8 +198,7 @@ impl Source<'_> {
             if (CALL..=GAP).contains(&kind) {
                 break;
             }
-            self.at += 1;
-            self.skip_fields(kind)?;
+            self.skip_other()?;
         }
         let others = self.bytes.get(start..self.at)?;
         put_varint(rest, others.len() as u64);
@@ -207,22 +206,11 @@ impl Source<'_> {
         Some(())
     }
 
-    /// Goes behind the fields of an object that belongs to no step.
-    fn skip_fields(&mut self, kind: u8) -> Option<()> {
-        let varints =
-            |source: &mut Self, count| (0..count).try_for_each(|_| source.value().map(drop));
-        match Kind::from_number(kind) {
-            Some(Kind::ThreadStart | Kind::ThreadExit) => varints(self, 1)?,
-            Some(Kind::State) => varints(self, 3)?,
-            Some(Kind::BlockStart) => self.at += 4,
-            Some(Kind::BlockEnd) => {}
-            Some(Kind::Eof) => self.at += 16,
-            None if kind >= FIRST_SIZED => {
-                let len = self.value()?;
-                self.at = self.at.checked_add(usize::try_from(len).ok()?)?;
-            }
-            _ => return None,
-        }
-        (self.at <= self.bytes.len()).then_some(())
+    /// Goes behind an object that belongs to no step.
+    fn skip_other(&mut self) -> Option<()> {
+        let mut cursor = Cursor::new(self.bytes.get(self.at..)?);
+        let object = Record::decode(&mut cursor).ok()?;
+        self.at += cursor.at();
+        (!matches!(object, Record::Neutral(_))).then_some(())
     }
 }

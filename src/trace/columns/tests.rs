@@ -1,3 +1,5 @@
+//! Objects into columns and back: any that there are, hostile columns, real ones, and how fast.
+
 use std::path::Path;
 
 use nix::sys::time::{TimeSpec, TimeValLike};
@@ -11,6 +13,9 @@ use super::super::kind::Kind;
 use super::super::object::{Point, SampleFields};
 use super::super::options::Compression;
 use super::super::pack::{self, Packer};
+use super::super::{
+    Location, LocationId, Method, Sample, Thread, TraceWriter, WriterOptions, load,
+};
 use super::{COLUMNS, Columns, GROWTH, SLACK, join};
 
 /// A number whose length as a varint may be any.
@@ -196,6 +201,48 @@ fn columns_larger_than_what_they_hold_are_refused() {
     }
     let error = pack::unpack(Codec::Columns, &stored, 1000).unwrap_err();
     assert_eq!(error.what, "columns are larger than what they hold");
+}
+
+#[test]
+fn traces_are_stored_in_columns_and_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let mut writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let method = Method { module: None, name: "f".into(), start_svma: 0 };
+    let method = writer.method(&method).unwrap();
+    let location = |svma| Location { method, svma, file: None, line: 0, inline_parent: None };
+    let locations: Vec<_> =
+        (0..300).map(|svma| writer.location(&location(svma)).unwrap()).collect();
+    let thread = Thread { pid: 1, tid: 1, name: "t".into(), first_seen_ns: 0, ended_ns: None };
+    let thread = writer.thread(&thread).unwrap();
+    let number = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    let stack = |n: u64| -> Vec<LocationId> {
+        let depths = 0..number(n) % 20 + 1;
+        depths.map(|depth| locations[number(n / 3 + depth) as usize % 300]).collect()
+    };
+    let sample = |n: u64| Sample {
+        time_ns: 1000 * n + number(n) % 900,
+        trace_id: (1 << 32) + n / 3,
+        weight: 1,
+        ..Sample::default()
+    };
+    for n in 0..20_000 {
+        writer.sample(thread, &sample(n), &stack(n)).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut frames = Frames::open(&path).unwrap();
+    let mut in_columns = 0;
+    while let Some(frame) = frames.next_frame().unwrap() {
+        in_columns += u32::from(frame.header.codec == Codec::Columns);
+    }
+    assert!(in_columns > 0);
+    let trace = load(&path).unwrap();
+    let mut n = 0;
+    trace.threads[0].for_each_sample(&mut |read, own| {
+        assert_eq!((read, own), (&sample(n), &stack(n)[..]));
+        n += 1;
+    });
+    assert_eq!(n, 20_000);
 }
 
 /// `TRACE=FILE cargo test --release --lib columns::tests::speed -- --ignored --nocapture`

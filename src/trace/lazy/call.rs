@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::Window;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
 /// A call, or a thread as the parent of its roots. Its children are loaded by
@@ -18,6 +19,8 @@ pub struct LazyCall {
     pub(super) samples: u64,
     pub(super) ending: Ending,
     pub(super) begin_lost: bool,
+    /// The times that its children are narrowed to.
+    pub(super) times: Option<(u64, u64)>,
     pub(super) count: Option<u32>,
     pub(super) marks: Vec<Mark>,
     pub(super) children: BTreeMap<u32, LazyNode>,
@@ -71,6 +74,8 @@ pub(super) enum Ending {
     Unfinished,
     /// Somewhere in a part of the file that is lost.
     Lost,
+    /// In such a part or not at all: the recording has no end.
+    LostOrUnfinished,
 }
 
 /// A block of a call's content and how many of its children begin before that.
@@ -125,6 +130,20 @@ pub enum LazyNode {
     },
 }
 
+impl LazyNode {
+    /// When it begins and ends; of a call, the times of its first and last sample.
+    pub fn times(&self) -> (u64, u64) {
+        match self {
+            Self::Call(call) => (call.first_ns, call.last_ns),
+            Self::Sample(sample) => (sample.time_ns, sample.time_ns),
+            Self::Gap { from_ns, to_ns } | Self::Lost { from_ns, to_ns, .. } => (*from_ns, *to_ns),
+            Self::ThreadStart { time_ns }
+            | Self::ThreadExit { time_ns }
+            | Self::State { time_ns, .. } => (*time_ns, *time_ns),
+        }
+    }
+}
+
 impl LazyCall {
     /// The thread, as the parent of its roots.
     pub(super) fn of_thread(id: ThreadId) -> Self {
@@ -145,6 +164,7 @@ impl LazyCall {
             samples: 0,
             ending: Ending::Seen,
             begin_lost: false,
+            times: None,
             count: None,
             marks: Vec::new(),
             children: BTreeMap::new(),
@@ -179,7 +199,7 @@ impl LazyCall {
 
     /// True if the recording ended before the call was seen to end.
     pub fn unfinished(&self) -> bool {
-        self.ending == Ending::Unfinished
+        matches!(self.ending, Ending::Unfinished | Ending::LostOrUnfinished)
     }
 
     /// True if its begin lies in a part of the file that is lost.
@@ -189,7 +209,7 @@ impl LazyCall {
 
     /// True if its end lies in a part of the file that is lost.
     pub fn end_lost(&self) -> bool {
-        self.ending == Ending::Lost
+        matches!(self.ending, Ending::Lost | Ending::LostOrUnfinished)
     }
 
     /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a recording
@@ -221,6 +241,15 @@ impl LazyCall {
     /// True if all its children are loaded.
     pub fn is_loaded(&self) -> bool {
         self.count.is_some_and(|count| self.children.len() == count as usize)
+    }
+
+    /// Leaves of its children those that overlap a window's times: only these are counted, numbered
+    /// and loaded from now on. What is known of the call itself stays. Forgets all children.
+    pub fn narrow(&mut self, window: &Window) {
+        self.times = Some((window.from_ns, window.to_ns));
+        self.count = None;
+        self.marks.clear();
+        self.forget_all();
     }
 
     /// Forgets children; they can be loaded again.

@@ -12,7 +12,7 @@ use super::fault::{Fault, Found};
 use super::reading::Reading;
 use super::walk::{Step, Walk};
 use crate::trace::object::Point;
-use crate::trace::{LocationId, TraceError};
+use crate::trace::{LocationId, Loss, SIDE, TraceError};
 
 /// Most children of a call.
 const MAX_CHILDREN: u32 = i32::MAX as u32;
@@ -58,6 +58,10 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
             return Ok(());
         }
     }
+    if gather.call.times.is_some() {
+        gather.call.count = Some(gather.next);
+        return Ok(());
+    }
     let (count, samples) = (Some(gather.next), gather.samples);
     let known = gather.call.count.is_none_or(|known| Some(known) == count)
         && (from.is_some() || gather.call.samples == samples);
@@ -72,6 +76,14 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
     Ok(())
 }
 
+/// Where loading begins.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    block: u64,
+    /// Where the content of the first child begins, unless it is not known which that is.
+    child: Option<u64>,
+}
+
 /// A child, or one of its own, that is open.
 #[derive(Debug)]
 struct Open {
@@ -80,8 +92,8 @@ struct Open {
     number: u32,
     /// Its children so far; `None` if they will not be known.
     count: Option<u32>,
-    /// It was stepped over, and has so many samples.
-    skipped: Option<u64>,
+    /// It was stepped over: its children are known.
+    skipped: bool,
     samples_before: u64,
     lost_before: u64,
 }
@@ -107,20 +119,34 @@ impl Gather<'_> {
     /// Loads from one segment; false if all that is wanted was found before its end.
     fn segment(&mut self, number: usize, segment: Segment, from: Option<Mark>) -> Found<bool> {
         let Segment { stream, start, .. } = segment;
-        let block = match from {
-            Some(mark) => mark.block,
-            None => self.reading.block_at(stream, start)?,
+        let begin = match (from, self.call.times) {
+            (Some(mark), _) => Some(Begin { block: mark.block, child: None }),
+            (None, Some((from_ns, _))) => self.begin_at_time(segment, from_ns)?,
+            (None, None) => {
+                Some(Begin { block: self.reading.block_at(stream, start)?, child: None })
+            }
         };
+        let Some(Begin { block, child }) = begin else { return Ok(true) };
         let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
-        self.go_to(&mut walk, segment)?;
+        match child {
+            None => self.go_to(&mut walk, segment)?,
+            Some(child) => self.go_to_child(&mut walk, segment, child)?,
+        }
         let (samples, lost) = (walk.state.samples, self.lost);
-        let mut outside = 0;
+        let (mut outside, mut at_end) = (0, false);
         loop {
             if self.open.is_empty() && self.next >= self.wanted.children.end {
                 return Ok(false);
             }
+            let late = |(_, to_ns)| walk.state.last_ns > to_ns;
+            if self.open.is_empty() && self.call.times.is_some_and(late) {
+                return Ok(true);
+            }
             let before = walk.state.logical;
-            let Some(step) = walk.step()? else { break };
+            let Some(step) = walk.step()? else {
+                at_end = true;
+                break;
+            };
             if matches!(step, Step::BlockEnd) {
                 let block = self.block_end(&mut walk, segment)?;
                 self.mark(Mark { children: self.next, segment: number, block });
@@ -134,11 +160,62 @@ impl Gather<'_> {
                 }
             }
         }
-        self.close(0, Now::of(&walk), Ending::Unfinished, None);
+        let ending = match (self.reading.is_tail_lost(stream)?, self.reading.closed) {
+            (false, _) => Ending::Unfinished,
+            (true, true) => Ending::Lost,
+            (true, false) => Ending::LostOrUnfinished,
+        };
+        self.close(0, Now::of(&walk), ending, None);
         let samples = walk.state.samples.saturating_sub(samples);
         self.samples += samples.saturating_sub(self.lost - lost);
         self.lost -= outside;
+        if at_end
+            && (segment.depth, stream & SIDE) == (0, 0)
+            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.reading.lost_tail(stream)
+        {
+            self.leaf(0, || LazyNode::Lost { from_ns, to_ns, samples })?;
+        }
         Ok(true)
+    }
+
+    /// Where the first child that overlaps the times from `from_ns` on can begin; `None` if the call
+    /// ended before.
+    fn begin_at_time(&self, segment: Segment, from_ns: u64) -> Found<Option<Begin>> {
+        let Segment { stream, depth, start } = segment;
+        let first = self.reading.block_at(stream, start)?;
+        let block = self.reading.block_at_time(stream, from_ns.saturating_sub(1))?;
+        if block <= first {
+            return Ok(Some(Begin { block: first, child: None }));
+        }
+        let found = self.reading.block(stream, block)?;
+        let open = &found.entry()?.begin.calls;
+        let own = depth.checked_sub(1).map(|own| open.get(own));
+        if own.is_some_and(|own| own.is_none_or(|own| own.start != start)) {
+            return Ok(None);
+        }
+        let Some(child) = open.get(depth).map(|child| child.start) else {
+            return Ok(Some(Begin { block, child: None }));
+        };
+        // Its header ends where its content begins, maybe at the end of a block.
+        let block = self.reading.block_at(stream, child.saturating_sub(1))?;
+        Ok(Some(Begin { block, child: Some(child) }))
+    }
+
+    /// Goes to where the content of a child begins, and opens the child.
+    fn go_to_child(&mut self, walk: &mut Walk<'_>, segment: Segment, child: u64) -> Found<()> {
+        let mut last = None;
+        while walk.state.logical < child {
+            let Some(step) = walk.step()? else { break };
+            last = Some(step);
+        }
+        let open = walk.state.calls.get(segment.depth);
+        if open.is_none_or(|open| open.start != child) {
+            return Err(Fault::Index("a call is not where it should be"));
+        }
+        match last {
+            Some(step @ Step::Call { .. }) => self.take(step, walk, (segment, child)).map(drop),
+            _ => self.begin_lost(segment.depth, walk, segment),
+        }
     }
 
     /// Goes to the begin of the content, or notes which child goes on over the begin of the block.
@@ -166,7 +243,7 @@ impl Gather<'_> {
                 call: None,
                 number: self.next.saturating_sub(1),
                 count: None,
-                skipped: None,
+                skipped: false,
                 samples_before: 0,
                 lost_before: 0,
             });
@@ -257,7 +334,7 @@ impl Gather<'_> {
             call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
             number,
             count: Some(0),
-            skipped: None,
+            skipped: false,
             samples_before: state.samples,
             lost_before: self.lost,
         });
@@ -284,19 +361,33 @@ impl Gather<'_> {
                 let limit = MAX_CHILDREN.into();
                 return Err(Fault::Trace(TraceError::LimitExceeded { what, limit }));
             }
+            if self.call.times.is_some() {
+                // Whether it is one shows at its end.
+                return Ok((number, number < self.wanted.children.end));
+            }
             self.next += 1;
             let missing = self.wanted.levels > 1 || !self.call.children.contains_key(&number);
             return Ok((number, missing && self.wanted.children.contains(&number)));
         };
         let open = &mut self.open[place];
         let number = open.count.unwrap_or(0);
-        if let (Some(count), None) = (&mut open.count, open.skipped) {
+        if let (Some(count), false) = (&mut open.count, open.skipped) {
             *count = count.saturating_add(1);
         }
         Ok((number, open.call.is_some()))
     }
 
     fn attach(&mut self, level: usize, number: u32, node: LazyNode) {
+        if let (0, Some((from_ns, to_ns))) = (level, self.call.times) {
+            let (first_ns, last_ns) = node.times();
+            if last_ns < from_ns || first_ns > to_ns {
+                return;
+            }
+            self.next += 1;
+            if !self.wanted.children.contains(&number) {
+                return;
+            }
+        }
         self.nodes += 1;
         let parent = match level.checked_sub(1) {
             None => Some(&mut *self.call),
@@ -312,15 +403,11 @@ impl Gather<'_> {
         while self.open.len() > left {
             let Some(open) = self.open.pop() else { break };
             let samples = now.samples.saturating_sub(open.samples_before);
-            if let Some(known) = open.skipped {
-                // What is lost in it was stepped over as well.
-                self.lost = open.lost_before + samples.saturating_sub(known);
-            }
             let Some(mut call) = open.call else { continue };
             call.ending = ending;
             call.count = open.count;
             call.samples = samples.saturating_sub(self.lost - open.lost_before);
-            if open.skipped.is_none() {
+            if !open.skipped {
                 call.last_ns = now.last_ns;
             }
             if call.first_ns == u64::MAX {
@@ -352,7 +439,13 @@ impl Gather<'_> {
                 return Ok(next);
             }
         }
-        let Some(row) = self.reading.index.call(segment.stream, start)? else { return Ok(next) };
+        // What is lost in a call is not known from outside.
+        let row = if self.reading.is_lossy() {
+            None
+        } else {
+            self.reading.index.call(segment.stream, start)?
+        };
+        let Some(row) = row else { return Ok(next) };
         let target = self.reading.block_at(segment.stream, row.end)?;
         if target <= next {
             return Ok(next);
@@ -361,7 +454,7 @@ impl Gather<'_> {
         if walk.state.calls.get(segment.depth).is_none_or(|call| call.start != start) {
             return Err(Fault::Index("a call does not reach as far as it should"));
         }
-        (open.skipped, open.count) = (Some(row.samples), Some(row.children));
+        (open.skipped, open.count) = (true, Some(row.children));
         if let Some(call) = &mut open.call {
             call.last_ns = row.last_ns;
         }
@@ -370,6 +463,10 @@ impl Gather<'_> {
 
     /// Notes at the begin of a block which child comes next.
     fn mark(&mut self, mark: Mark) {
+        // A child of a narrowed call that is open may turn out not to be one.
+        if self.call.times.is_some() && !self.open.is_empty() {
+            return;
+        }
         let later = |last: &Mark| (last.segment, last.block) < (mark.segment, mark.block);
         if self.call.marks.last().is_none_or(later) {
             self.call.marks.push(mark);

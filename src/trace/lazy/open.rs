@@ -59,7 +59,7 @@ pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, Tr
                 Ok((last, left_over)) => {
                     let closed = last.flags & LAST != 0;
                     notices.extend((!closed).then(|| unfinished(left_over)));
-                    Ok(Reading::new(source, index, closed))
+                    Ok(Reading::sound(source, index, closed))
                 }
                 Err(Fault::Trace(error)) => Err(error),
                 Err(Fault::Index(what)) => rebuilt(path, what, notices),
@@ -105,7 +105,8 @@ fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<Reading
         scanned: true,
         losses: scan.losses,
         lost_samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
-        ..Reading::new(source, index, scan.closed)
+        lost_at: scan.bad.last().map(|bad| bad.offset),
+        ..Reading::sound(source, index, scan.closed)
     })
 }
 
@@ -177,7 +178,7 @@ impl Tail {
 
     fn into_reading(self, closed: bool) -> Reading {
         let Self { source, tables, .. } = self;
-        Reading::new(source, Index::Tables(tables), closed)
+        Reading::sound(source, Index::Tables(tables), closed)
     }
 
     /// Takes in the frames up to `bytes`; says whether the last one ends the trace.

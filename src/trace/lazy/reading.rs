@@ -26,6 +26,8 @@ pub(super) struct Reading {
     pub(super) losses: Vec<Loss>,
     /// How many samples of each stream that are, as far as blocks after them tell.
     pub(super) lost_samples: HashMap<u32, u64>,
+    /// Offset of the last place where frames are lost.
+    pub(super) lost_at: Option<u64>,
 }
 
 /// A block that was found: its frame, and where in the payload it lies.
@@ -43,10 +45,10 @@ impl FoundBlock {
 }
 
 impl Reading {
-    /// A trace of which nothing is known to be lost.
-    pub(super) fn new(source: Source, index: Index, closed: bool) -> Self {
+    /// Of which nothing is known to be lost.
+    pub(super) fn sound(source: Source, index: Index, closed: bool) -> Self {
         let (losses, lost_samples) = (Vec::new(), HashMap::new());
-        Self { source, index, scanned: false, closed, losses, lost_samples }
+        Self { source, index, scanned: false, closed, losses, lost_samples, lost_at: None }
     }
 
     /// The frame of a position and the offset in its payload.
@@ -119,7 +121,7 @@ impl Reading {
         let summaries: Found<Vec<_>> =
             threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect();
         let summaries = summaries?;
-        if self.closed && self.losses.is_empty() {
+        if self.closed && !self.is_lossy() {
             self.check_end(&summaries)?;
         }
         Ok(summaries)
@@ -169,7 +171,7 @@ impl Reading {
         for number in 0..count {
             let block = self.block(stream, number)?;
             let entry = block.entry()?;
-            if number == 0 && entry.begin != Checkpoint::default() && self.losses.is_empty() {
+            if number == 0 && entry.begin != Checkpoint::default() && !self.is_lossy() {
                 return Err(Fault::Index("a thread does not begin where it should"));
             }
             if entry.samples > 0 {
@@ -193,15 +195,38 @@ impl Reading {
 
     /// How many roots a thread has, if that is known, and whether it was not seen to end.
     pub(super) fn roots(&self, thread: ThreadId) -> Found<(Option<u32>, bool)> {
-        let mut count = Some(0u32);
+        let (mut count, mut unfinished) = (Some(0u32), false);
         for stream in [thread.0, thread.0 | SIDE] {
             self.check_stream(stream)?;
             if self.index.block_count(stream)? > 0 {
                 let row = self.index.call(stream, 0)?;
+                unfinished |= row.is_none();
                 count = count.zip(row).map(|(count, row)| count.saturating_add(row.children));
             }
         }
-        Ok((count, count.is_none()))
+        Ok((count.filter(|_| !self.is_lossy()), unfinished))
+    }
+
+    /// Frames are lost behind the last block of a stream.
+    pub(super) fn is_tail_lost(&self, stream: u32) -> Found<bool> {
+        let (Some(lost_at), Some(last)) =
+            (self.lost_at, self.index.block_count(stream)?.checked_sub(1))
+        else {
+            return Ok(false);
+        };
+        Ok(self.locate(self.index.block(stream, last)?.start)?.0 < lost_at)
+    }
+
+    /// What is lost of a stream's thread behind its last block.
+    pub(super) fn lost_tail(&self, stream: u32) -> Option<Loss> {
+        let thread = Some(ThreadId(stream & !SIDE));
+        let tail = |loss: &&Loss| loss.thread == thread && loss.to_ns == u64::MAX;
+        self.losses.iter().find(tail).copied()
+    }
+
+    /// Something is lost. What stands for it counts as a child, other than in the index.
+    pub(super) fn is_lossy(&self) -> bool {
+        !self.losses.is_empty()
     }
 }
 

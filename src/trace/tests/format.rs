@@ -215,3 +215,78 @@ fn the_specification_has_every_kind_with_its_number() {
         assert!(manual.contains(&line), "{line:?}");
     }
 }
+
+#[test]
+fn a_frame_says_when_its_first_and_last_samples_were_taken() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let ids = locations(&mut writer, 2);
+    let [waiting, running] = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    writer.sample(waiting, &sample(100), &ids[..2]).unwrap();
+    writer.flush().unwrap();
+    // A block without samples begins at the time of an earlier one.
+    writer.state_change(waiting, 150, 1, None).unwrap();
+    writer.sample(running, &sample(200), &ids[..1]).unwrap();
+    writer.sample(running, &sample(300), &ids[..1]).unwrap();
+    writer.flush().unwrap();
+    writer.finish().unwrap();
+    let data = data.bytes();
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let mut times = Vec::new();
+    while let Some(frame) = frames.next_frame().unwrap() {
+        times.push((frame.header.samples, frame.header.first_ns, frame.header.last_ns));
+    }
+    times.retain(|(samples, ..)| *samples > 0);
+    assert_eq!(times, [(1, 100, 100), (2, 200, 300)]);
+}
+
+/// The payload of a plain file's last frame is one EOF; what it says is changed, and all checksums
+/// are put right.
+#[test]
+fn an_end_that_says_other_than_what_is_there_is_refused() {
+    let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
+    let (mut writer, data, _) = memory_writer(options);
+    let ids = locations(&mut writer, 2);
+    let thread = writer.thread(&thread(1)).unwrap();
+    writer.sample(thread, &sample(100), &ids[..2]).unwrap();
+    writer.flush().unwrap();
+    writer.finish().unwrap();
+    let data = data.bytes();
+    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
+    let mut last = None;
+    while let Some(frame) = frames.next_frame().unwrap() {
+        last = Some(frame.header);
+    }
+    let eof_bytes = 1 + 8 + 4 + 4;
+    let eof = data.len() - frame::TRAILER_BYTES - eof_bytes;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    for (what, at) in [("samples", 8), ("threads", 12), ("objects", 16)] {
+        for change in [1u8, 255] {
+            let mut points = data[eof..eof + eof_bytes].to_vec();
+            points[at] = points[at].wrapping_add(change);
+            let mut header = last.unwrap();
+            let offset = header.offset as usize;
+            let mut section =
+                data[header.section_offset(frame::Part::Points) as usize..eof].to_vec();
+            section.append(&mut points);
+            header.sections[frame::Part::Points as usize].crc = crc32fast::hash(&section);
+            let head = header.encode();
+            let body = &data[offset + head.len()..eof + eof_bytes - section.len()];
+            let trailer = output::trailer(&header, &head);
+            let forged = [&data[..offset], &head, body, &section, &trailer].concat();
+            assert_eq!(forged.len(), data.len());
+            fs::write(&path, &forged).unwrap();
+            for result in [
+                load(&path).map(drop),
+                verify(&path).map(drop),
+                LazyTrace::open(&path).map(drop),
+                reindex(&path, false).map(drop),
+            ] {
+                let Err(TraceError::Corrupt { what: found, .. }) = result else {
+                    panic!("{what}: {result:?}")
+                };
+                assert!(found.contains(what), "{what}: {found}");
+            }
+        }
+    }
+}

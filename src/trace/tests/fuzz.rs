@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use proptest::prelude::*;
+
 use super::crash::small_trace;
 use super::*;
 use crate::trace::probe;
@@ -118,4 +120,39 @@ fn seeds_of_the_corpora() {
         put("index", &format!("{name}-cells"), &[&[1], &cells[index::CELL_BYTES..800]].concat());
     }
     put("frame", "content", &probe::put_right(&second)[HEADER_BYTES..]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// What the fuzzers do, for a moment, where they cannot be built.
+    #[test]
+    fn seeds_with_a_few_other_bytes_hold(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4), 1..8),
+        which in any::<prop::sample::Index>(),
+    ) {
+        type Probe = fn(&[u8]);
+        let targets: [(&str, Probe); 4] = [
+            ("frame", probe::frame),
+            ("block", probe::block),
+            ("index", probe::index),
+            ("lazy", probe::lazy),
+        ];
+        let (target, probe) = which.get(&targets);
+        let files = fs::read_dir(Path::new(CORPORA).join(target)).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.sort();
+        let mut bytes = fs::read(edits[0].0.get(&files)).unwrap();
+        for (place, value, edit) in &edits {
+            let at = place.index(bytes.len() + 1);
+            match edit {
+                0 => bytes.insert(at, *value),
+                1 if at < bytes.len() => drop(bytes.remove(at)),
+                2 => bytes.truncate(at.max(2)),
+                _ if at < bytes.len() => bytes[at] = *value,
+                _ => {}
+            }
+        }
+        probe(&bytes);
+    }
 }

@@ -271,3 +271,152 @@ fn whatever_the_index_says_the_trace_is_that_of_the_data() {
         check_with_index(&path, &forged, &expected, &case);
     }
 }
+
+#[test]
+fn what_is_lost_is_lost_to_both_readers_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = WriterOptions { block_bytes: 90, frame_bytes: 260, ..Default::default() };
+    let path = written(dir.path(), options, 400);
+    let whole = std::fs::read(&path).unwrap();
+    let mut lossy = 0;
+    for (start, length) in (60..whole.len()).step_by(397).flat_map(|at| [(at, 1), (at, 1500)]) {
+        let mut damaged = whole.clone();
+        let end = damaged.len().min(start + length);
+        damaged[start..end].iter_mut().for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&path, damaged).unwrap();
+        let (eager, lazy) = (load(&path).unwrap(), LazyTrace::open(&path).unwrap());
+        let case = format!("{length} bytes from {start}");
+        // An index that fits is believed until the damage is met.
+        lazy.for_each_sample(&Window::default(), &mut |_, _, _| {}).unwrap();
+        for loading in [Loading::All, Loading::Deep, Loading::Ranges] {
+            assert!(lazy_trees(&lazy, loading) == eager_trees(&eager), "{case}, {loading:?}");
+        }
+        // Names are looked at last: what nobody looks at is not missed.
+        lazy.load_objects().unwrap();
+        assert_eq!(lazy.losses(), eager.losses, "{case}");
+        lossy += usize::from(!eager.losses.is_empty());
+    }
+    assert!(lossy > 30, "{lossy}");
+}
+
+/// The header of a call is the last object of a block, and its footer the first of a later one.
+#[test]
+fn a_call_whose_header_and_footer_lie_at_the_ends_of_blocks_is_whole() {
+    let (mut writer, data, _) = memory_writer(WriterOptions::default());
+    let ids = locations(&mut writer, 2);
+    let id = writer.thread(&thread(1)).unwrap();
+    writer.finish().unwrap();
+    drop((ids, id));
+    let mut stream = stream::Stream::new(0);
+    let sites = [infer::Site { method: MethodId(0), inlined: false, file: 0, line: 0 }; 20];
+    let mut blocks = Vec::new();
+    stream.begin(0);
+    stream.open_call(LocationId(0));
+    blocks.extend(stream.end_block());
+    stream.begin(0);
+    let stack = [LocationId(0), LocationId(10)];
+    let placed = stream::Placed { stack: &stack, outer: 0, proven: true };
+    stream.move_to(placed, &sites);
+    stream.sample(&sample(5), 0, None);
+    blocks.extend(stream.end_block());
+    stream.begin(0);
+    stream.close(0, false);
+    blocks.extend(stream.end_block());
+    let kind = |at: usize, last: bool| {
+        let content = &blocks[at].content;
+        // A call with a small id has two bytes, a footer as well.
+        content[if last { content.len() - 2 } else { 0 }]
+    };
+    assert_eq!((kind(0, true), kind(2, false)), (Kind::Call as u8, Kind::Footer as u8));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    std::fs::write(&path, with_blocks(&data.bytes(), blocks)).unwrap();
+    let (eager, lazy) = (load(&path).unwrap(), LazyTrace::open(&path).unwrap());
+    let tree = eager_trees(&eager);
+    assert!(tree.starts_with("LocationId(0)<None (5, 5) 1 false(LocationId(10)"), "{tree}");
+    for loading in [Loading::All, Loading::OneByOne, Loading::Deep, Loading::Small] {
+        assert_eq!(lazy_trees(&lazy, loading), tree);
+    }
+}
+
+/// A plain data file with the objects of `data` and these blocks of its first thread.
+fn with_blocks(data: &[u8], blocks: Vec<stream::Block>) -> Vec<u8> {
+    let (file, index) = (Memory::new(usize::MAX), Memory::new(usize::MAX));
+    let target = |memory: &Memory| Target::new(Box::new(memory.clone()), PathBuf::from("x"));
+    let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
+    let identity = output::Identity { salt: 1, uuid: 2 };
+    let mut output =
+        output::Output::new(target(&file), target(&index), identity, &options).unwrap();
+    let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
+    let first = frames.next_frame().unwrap().unwrap();
+    let mut cursor = bytes::Cursor::new(&first.payload);
+    let mut neutral = tables::NeutralBlock::default();
+    while !cursor.is_at_end() {
+        if let object::Record::Neutral(object) = object::Record::decode(&mut cursor).unwrap() {
+            neutral.push(&object);
+        }
+    }
+    output.write_frame(neutral).unwrap();
+    for block in blocks {
+        output.add(block);
+        output.write_frame(Default::default()).unwrap();
+    }
+    output.finish().unwrap();
+    file.bytes()
+}
+
+/// What of a call overlaps some times; from all that is in it, or narrowed before it is loaded.
+fn within(trace: &LazyTrace, call: &mut LazyCall, window: &Window, narrowed: bool) -> String {
+    if narrowed {
+        call.narrow(window);
+        assert_eq!((call.child_count(), call.is_loaded()), (None, false));
+        let count = trace.count_children(call).unwrap();
+        for start in (0..count).step_by(2) {
+            trace.load_small(call, start..start + 2, 20).unwrap();
+        }
+        assert!(call.is_loaded());
+    } else {
+        trace.load_all(call).unwrap();
+    }
+    let mut out = String::new();
+    for number in 0..call.child_count().unwrap() {
+        let times = call.child(number).unwrap().times();
+        if times.1 < window.from_ns || times.0 > window.to_ns {
+            assert!(!narrowed, "{times:?} {window:?}");
+            continue;
+        }
+        match call.child_mut(number).unwrap() {
+            LazyNode::Call(call) => {
+                let (place, samples) = (call.location().unwrap(), call.samples());
+                out += &format!("{place:?}{times:?}x{samples}(");
+                out += &within(trace, call, window, narrowed);
+                out += ")\n";
+            }
+            node => out += &format!("{node:?}"),
+        }
+    }
+    out
+}
+
+#[test]
+fn a_call_that_is_narrowed_has_what_lies_in_the_window() {
+    let dir = tempfile::tempdir().unwrap();
+    for block_bytes in [60, 300] {
+        let options = WriterOptions { block_bytes, frame_bytes: 900, ..Default::default() };
+        let path = written(dir.path(), options, 800);
+        let lazy = LazyTrace::open(&path).unwrap();
+        for (from_ns, to_ns) in
+            [(0, u64::MAX), (0, 999), (1010, 1010), (2995, 4013), (4500, 5600), (9000, u64::MAX)]
+        {
+            let window = Window { threads: None, from_ns, to_ns };
+            for summary in lazy.threads() {
+                let of = |narrowed| {
+                    let mut root = lazy.roots(summary.id).unwrap();
+                    within(&lazy, &mut root, &window, narrowed)
+                };
+                assert_eq!(of(true), of(false), "{block_bytes} {from_ns} {to_ns}");
+            }
+        }
+        assert_eq!(lazy.notices(), Vec::<String>::new());
+    }
+}

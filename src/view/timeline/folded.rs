@@ -8,6 +8,8 @@ use crate::view::rows::{counted, percent};
 /// A run of children without a line of their own.
 #[derive(Debug, Default)]
 pub(super) struct Folded {
+    /// What there is, in the order in which it first came.
+    kinds: Vec<Kind>,
     /// Samples that are children themselves.
     own: u64,
     children: u64,
@@ -18,9 +20,18 @@ pub(super) struct Folded {
     states: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Own,
+    Children,
+    Gaps,
+    States,
+}
+
 impl Folded {
     /// A sample.
     pub(super) fn sample(&mut self) {
+        self.note(Kind::Own);
         self.own += 1;
     }
 
@@ -31,45 +42,55 @@ impl Folded {
 
     /// Several of these.
     pub(super) fn children(&mut self, children: u32, samples: u64) {
+        self.note(Kind::Children);
         self.children += u64::from(children);
         self.samples = self.samples.saturating_add(samples);
     }
 
     /// A gap.
     pub(super) fn gap(&mut self, length_ns: u64) {
+        self.note(Kind::Gaps);
         self.gaps += 1;
         self.gaps_ns = self.gaps_ns.saturating_add(length_ns);
     }
 
     /// A change of the run state.
     pub(super) fn state(&mut self) {
+        self.note(Kind::States);
         self.states += 1;
+    }
+
+    fn note(&mut self, kind: Kind) {
+        if !self.kinds.contains(&kind) {
+            self.kinds.push(kind);
+        }
     }
 
     /// Writes what there is, and forgets it. `whole` is what shares are of.
     pub(super) fn write(&mut self, whole: u64, lead: &str, out: &mut dyn Write) -> io::Result<()> {
-        let Self { own, children, samples, gaps, gaps_ns, states } = std::mem::take(self);
-        if own > 0 {
-            writeln!(out, "{lead}... <{} in self>", counted(own, "sample"))?;
-        }
-        if children > 0 {
-            let share = match samples {
-                0 => String::new(),
-                _ => format!(": {}, {:.1} %", counted(samples, "sample"), percent(samples, whole)),
+        let folded = std::mem::take(self);
+        for kind in &folded.kinds {
+            let text = match kind {
+                Kind::Own => format!("<{} in self>", counted(folded.own, "sample")),
+                Kind::Children => folded.children_text(whole),
+                Kind::Gaps if folded.gaps == 1 => format!("<gap {}>", duration(folded.gaps_ns)),
+                Kind::Gaps => format!("<{} gaps, {}>", folded.gaps, duration(folded.gaps_ns)),
+                Kind::States => format!("<{}>", counted(folded.states, "state change")),
             };
-            match children {
-                1 => writeln!(out, "{lead}... <unloaded child>{share}")?,
-                _ => writeln!(out, "{lead}... <{children} unloaded children>{share}")?,
-            }
-        }
-        match gaps {
-            0 => {}
-            1 => writeln!(out, "{lead}... <gap {}>", duration(gaps_ns))?,
-            _ => writeln!(out, "{lead}... <{gaps} gaps, {}>", duration(gaps_ns))?,
-        }
-        if states > 0 {
-            writeln!(out, "{lead}... <{}>", counted(states, "state change"))?;
+            writeln!(out, "{lead}... {text}")?;
         }
         Ok(())
+    }
+
+    fn children_text(&self, whole: u64) -> String {
+        let Self { children, samples, .. } = *self;
+        let share = match samples {
+            0 => String::new(),
+            _ => format!(": {}, {:.1} %", counted(samples, "sample"), percent(samples, whole)),
+        };
+        match children {
+            1 => format!("<unloaded child>{share}"),
+            _ => format!("<{children} unloaded children>{share}"),
+        }
     }
 }
