@@ -97,6 +97,29 @@ fn a_trace_that_was_never_closed_is_whole_but_says_so() {
     assert_eq!(recover.status.code(), Some(0), "{}", stderr(&recover));
     assert_eq!(verify(&saved).0, 0);
     assert_eq!(exported(&saved), 3 * IN_FRAME);
+    let text = stdout(&run(&["print"], &[&saved.path()]));
+    let origin = "origin    recovered from out.trace, whose recording did not end properly; \
+                  of what was written nothing was lost\n";
+    assert!(text.contains(origin), "{text}");
+}
+
+#[test]
+fn a_lost_begin_lies_before_all_samples() {
+    let trace = frames(3).finish();
+    let mut bytes = fs::read(trace.path()).expect("the trace");
+    // Within the first frame, behind the header of the file.
+    bytes[24] ^= 4;
+    fs::write(trace.path(), bytes).expect("a damaged trace");
+    let (code, text, json) = verify(&trace);
+    assert_eq!(code, 9, "{text}");
+    let losses = json["losses"].as_array().expect("a list");
+    assert!(!losses.is_empty(), "{text}");
+    for loss in losses {
+        let (from_ns, to_ns) = (loss["from_ns"].as_u64(), loss["to_ns"].as_u64());
+        assert!(to_ns.is_none_or(|to_ns| from_ns <= Some(to_ns)), "{text}");
+        assert!(loss["thread"].is_u64() || from_ns == Some(0), "{text}");
+    }
+    assert!(text.contains("bytes at offset 16 are lost ("), "{text}");
 }
 
 #[test]
@@ -141,6 +164,12 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     assert_eq!(exported(&trace), left);
     let timeline = run(&["print", "--timeline", "--min-percent", "0"], &[&trace.path()]);
     assert!(stdout(&timeline).contains("... <lost 50 samples, "), "{}", stdout(&timeline));
+    fs::remove_file(trace.index_path()).expect("no index");
+    // Now that all is read before anything is printed.
+    let timeline = run(&["print", "--timeline", "--min-percent", "0"], &[&trace.path()]);
+    let summary = format!("samples   {left} in 2 threads\n");
+    assert!(stdout(&timeline).contains(&summary), "{}", stdout(&timeline));
+    assert!(stdout(&timeline).contains("damage    100 samples"), "{}", stdout(&timeline));
     let saved = Trace::new();
     let recover = run(&["recover"], &[&trace.path(), &saved.path()]);
     assert_eq!(recover.status.code(), Some(9), "{}", stderr(&recover));
@@ -191,7 +220,9 @@ fn a_lost_index_is_written_anew() {
         assert_eq!(stdout(&print()), before);
     }
     fs::write(trace.index_path(), b"something else").expect("a broken index");
-    assert_eq!(verify(&trace).2["index"]["state"], "broken");
+    let (code, text, json) = verify(&trace);
+    assert_eq!((code, &json["index"]["state"]), (0, &Json::from("broken")), "{text}");
+    assert!(text.contains("clean: every byte is sound, but for the index, "), "{text}");
     assert_eq!(stdout(&print()), before);
 }
 

@@ -13,7 +13,7 @@ use crate::trace::{LazyTrace, Objects, ThreadId, TraceError};
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
     for window in &selected.windows {
-        trace.for_each_sample(window, &mut |thread, sample, stack| {
+        trace.for_each_sample_as_written(window, &mut |thread, sample, stack| {
             growers.entry(thread).or_default().add(sample, stack);
         })?;
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Window;
+use crate::trace::object::Point;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
 /// A call, or a thread as the parent of its roots. Its children are loaded by
@@ -131,6 +132,22 @@ pub enum LazyNode {
 }
 
 impl LazyNode {
+    /// A point without children, in a stream whose last sample is at `last_ns`.
+    pub(super) fn of_point(point: Point, last_ns: u64) -> Option<Self> {
+        Some(match point {
+            Point::Gap { before, length } => {
+                let from_ns = last_ns.wrapping_add(before as u64);
+                Self::Gap { from_ns, to_ns: from_ns.saturating_add(length) }
+            }
+            Point::ThreadStart { time_ns } => Self::ThreadStart { time_ns },
+            Point::ThreadExit { time_ns } => Self::ThreadExit { time_ns },
+            Point::State { time, state, syscall } => {
+                Self::State { time_ns: last_ns.wrapping_add(time as u64), state, syscall }
+            }
+            _ => return None,
+        })
+    }
+
     /// When it begins and ends; of a call, the times of its first and last sample.
     pub fn times(&self) -> (u64, u64) {
         match self {

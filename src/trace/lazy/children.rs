@@ -11,7 +11,6 @@ use super::call::{Ending, LazyCall, LazyNode, Mark, Place, Segment};
 use super::fault::{Fault, Found};
 use super::reading::Reading;
 use super::walk::{Step, Walk};
-use crate::trace::object::Point;
 use crate::trace::{LocationId, Loss, SIDE, TraceError};
 
 /// Most children of a call.
@@ -279,7 +278,7 @@ impl Gather<'_> {
                 self.leaf(level, || LazyNode::Sample(Box::new(walk.sample.clone())))?;
             }
             Step::Leaf(point) => {
-                if let Some(node) = leaf(point, walk.state.last_ns) {
+                if let Some(node) = LazyNode::of_point(point, walk.state.last_ns) {
                     self.leaf(walk.state.depth() - depth, || node)?;
                 }
             }
@@ -485,20 +484,4 @@ impl Now {
     fn of(walk: &Walk<'_>) -> Self {
         Self { samples: walk.state.samples, last_ns: walk.state.last_ns }
     }
-}
-
-/// A point without children as a node.
-fn leaf(point: Point, last_ns: u64) -> Option<LazyNode> {
-    Some(match point {
-        Point::Gap { before, length } => {
-            let from_ns = last_ns.wrapping_add(before as u64);
-            LazyNode::Gap { from_ns, to_ns: from_ns.saturating_add(length) }
-        }
-        Point::ThreadStart { time_ns } => LazyNode::ThreadStart { time_ns },
-        Point::ThreadExit { time_ns } => LazyNode::ThreadExit { time_ns },
-        Point::State { time, state, syscall } => {
-            LazyNode::State { time_ns: last_ns.wrapping_add(time as u64), state, syscall }
-        }
-        _ => return None,
-    })
 }

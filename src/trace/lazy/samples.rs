@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::fault::Found;
+use super::fault::{Fault, Found};
 use super::reading::Reading;
+use super::source::Directory;
 use super::walk::{Step, Walk};
-use crate::trace::{LocationId, SIDE, Sample, ThreadId};
+use crate::trace::{HEADER_BYTES, LocationId, NO_THREAD, SIDE, Sample, ThreadId};
 
 /// Threads and times to look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +76,58 @@ impl<'a> Samples<'a> {
 }
 
 impl Reading {
+    /// Calls `f` with the samples of a window in the order in which they lie in the file: each frame
+    /// is decoded once, whatever number of threads it has blocks of.
+    pub(super) fn samples_as_written(
+        &self,
+        window: &Window,
+        f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
+    ) -> Found<()> {
+        let count = self.index.frame_count();
+        let mut end = HEADER_BYTES as u64;
+        for number in 0..count {
+            let row = self.index.frame(number)?;
+            if !self.scanned && row.offset != end {
+                return Err(Fault::Index("the frames of the index are not in order"));
+            }
+            let directory = self.source.directory(row.offset)?;
+            let header = &directory.header;
+            end = row.offset + header.total_bytes();
+            let apart = header.last_ns < window.from_ns || header.first_ns > window.to_ns;
+            if header.samples > 0 && !apart {
+                self.samples_of_frame(&directory, window, f)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn samples_of_frame(
+        &self,
+        directory: &Directory,
+        window: &Window,
+        f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
+    ) -> Found<()> {
+        for (at, entry) in &directory.blocks {
+            let thread = ThreadId(entry.stream & !SIDE);
+            let apart = entry.last_ns < window.from_ns || entry.first_ns > window.to_ns;
+            if entry.stream == NO_THREAD
+                || entry.samples == 0
+                || apart
+                || !window.has_thread(thread)
+            {
+                continue;
+            }
+            let mut walk = Walk::of_block(self, directory, *at, entry)?;
+            while let Some(step) = walk.step()? {
+                let Step::Sample { outer, .. } = step else { continue };
+                if (window.from_ns..=window.to_ns).contains(&walk.sample.time_ns) {
+                    f(thread, &walk.sample, walk.state.locations.get(outer..).unwrap_or_default());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `f` with the samples of a thread in the order in which they were taken.
     pub(super) fn samples(
         &self,

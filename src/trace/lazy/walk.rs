@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::fault::{Fault, Found};
 use super::reading::Reading;
+use super::source::Directory;
 use crate::trace::bytes::{Cursor, Malformed};
 use crate::trace::checkpoint::{BlockEntry, Checkpoint};
 use crate::trace::forest::gap;
@@ -98,6 +99,36 @@ impl<'a> Walk<'a> {
             walk.state.clone_from(&entry.begin);
         }
         Ok(Some(walk))
+    }
+
+    /// Through one block, which is at `at` in its frame, to its end.
+    pub(super) fn of_block(
+        reading: &'a Reading,
+        directory: &Directory,
+        at: usize,
+        entry: &BlockEntry,
+    ) -> Found<Self> {
+        let (payload, base) = reading.source.payload(directory, at)?;
+        let mut walk = Self {
+            reading,
+            stream: entry.stream,
+            number: 0,
+            // None follows.
+            blocks: 0,
+            header: directory.header,
+            payload,
+            base,
+            at: 0,
+            end: 0,
+            ended: false,
+            tick_ns: 0,
+            context: Context::default(),
+            state: entry.begin.clone(),
+            sample: Sample::default(),
+            lost_first: None,
+        };
+        walk.enter(at, entry)?;
+        Ok(walk)
     }
 
     /// The number of the block that the next step is of.

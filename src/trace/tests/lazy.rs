@@ -44,9 +44,27 @@ fn lazy_outline(trace: &LazyTrace) -> String {
         assert_eq!(summary.samples, samples.len() as u64);
         assert_eq!(summary.first_ns, samples.first().map(|(sample, _)| sample.time_ns));
         assert_eq!(summary.last_ns, samples.last().map(|(sample, _)| sample.time_ns));
+        check_as_written(trace, &window, &samples);
         out += &format!("{:?} {:?}\n{samples:?}\n", summary.id, summary.thread);
     }
     out
+}
+
+/// In the order of the file there are the same samples as in that of the thread.
+fn check_as_written(trace: &LazyTrace, window: &Window, samples: &[(Sample, Vec<LocationId>)]) {
+    let mut found = Vec::new();
+    trace
+        .for_each_sample_as_written(window, &mut |_, sample, stack| {
+            found.push(format!("{:020} {sample:?} {stack:?}", sample.time_ns));
+        })
+        .unwrap();
+    let in_order = samples.iter();
+    let mut expected: Vec<_> = in_order
+        .map(|(sample, stack)| format!("{:020} {sample:?} {stack:?}", sample.time_ns))
+        .collect();
+    found.sort();
+    expected.sort();
+    assert!(found == expected);
 }
 
 /// How children are loaded in a test.
@@ -175,6 +193,7 @@ fn the_stack_at_a_time_is_that_of_the_last_sample() {
             let within = |(sample, _): &&(Sample, _)| (from_ns..=to_ns).contains(&sample.time_ns);
             let expected: Vec<_> = samples.iter().filter(within).cloned().collect();
             assert_eq!(found, expected);
+            check_as_written(&lazy, &window, &expected);
         }
     }
     assert!(lazy.stack_at(ThreadId(9), 0).is_err() && lazy.roots(ThreadId(9)).is_err());
