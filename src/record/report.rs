@@ -183,12 +183,14 @@ pub(super) fn conclude(
 /// What the files are like.
 fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
     let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
-    let per_sample = (data + index) as f64 / samples.max(1) as f64;
+    let per_sample = match samples {
+        0 => String::new(),
+        _ => format!(" ({:.1} a sample)", (data + index) as f64 / samples as f64),
+    };
     let path = options.output.display();
     let collected = (options.writer.mode == WriteMode::Collect)
         .then(|| format!("{collected_bytes} bytes held the samples until the end"));
-    let files =
-        format!("{path}: {data} bytes, {path}.idx: {index} bytes ({per_sample:.1} a sample)");
+    let files = format!("{path}: {data} bytes, {path}.idx: {index} bytes{per_sample}");
     let collected = collected.map(|text| ("memory".to_string(), text));
     let unsorted = written.unsorted.as_ref().map(|why| ("index".to_string(), why.to_string()));
     collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
