@@ -76,6 +76,9 @@ fn a_full_disk_ends_the_recording_and_keeps_what_fitted() {
     let outcome = Outcome { output, trace: Trace::new() };
     assert_cut_short(&outcome, &path, libc::ENOSPC, "free some space");
     assert!(samples(&trace::load(&path).expect("a trace")) > 1000, "{}", outcome.text());
+    let verified = traceprof(&["verify"]).arg(&path).output().expect("traceprof");
+    let text = String::from_utf8_lossy(&verified.stdout);
+    assert!(verified.status.success(), "the trace and its index are sound: {text}");
     // Nothing else occupies the disk.
     let names = std::fs::read_dir(&disk.0).expect("disk").map(|entry| entry.unwrap().file_name());
     assert_eq!(names.count(), 2);

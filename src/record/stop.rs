@@ -1,33 +1,46 @@
 //! When to stop: a signal, the duration. The only user of signal-hook.
+//!
+//! # Safety
+//! What runs in signal handlers reads a clock, uses atomics and may end the process at once.
+#![allow(unsafe_code, reason = "a signal handler that looks at the time")]
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::SIGXFSZ;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
 /// Exit code after a second Ctrl-C, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
+/// A signal so soon after the first one is the same request: `timeout` sends its signal to the
+/// command and then to the process group.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// Asked once a loop.
 #[derive(Debug)]
 pub(super) struct Stop {
-    requested: Arc<AtomicBool>,
+    requested: Arc<Requested>,
     deadline: Option<Instant>,
 }
 
 impl Stop {
-    /// Takes over the signals: the first one asks for a clean end, the second one ends the
-    /// recorder at once (the guardian then cures the target).
+    /// Takes over the signals: the first one asks for a clean end, a later one ends the recorder
+    /// at once (the guardian then cures the target).
     pub(super) fn install() -> io::Result<Self> {
-        let requested = Arc::new(AtomicBool::new(false));
+        let requested = Arc::new(Requested::new());
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // The order matters: the shutdown looks at the flag before this signal sets it.
-            flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&requested))?;
-            flag::register(signal, Arc::clone(&requested))?;
+            let requested = Arc::clone(&requested);
+            let handler = move || {
+                if requested.is_repeated() {
+                    low_level::exit(INTERRUPTED);
+                }
+            };
+            // SAFETY: the handler reads a clock, exchanges an atomic and exits without running
+            // anything; none of it takes a lock or memory.
+            unsafe { low_level::register(signal, handler) }?;
         }
         // A trace that reaches the limit for files' sizes is an error like any other. A handler
         // that does nothing, since ignoring the signal would be inherited by a started program.
@@ -42,12 +55,59 @@ impl Stop {
 
     /// A signal asked for the end.
     pub(super) fn is_requested(&self) -> bool {
-        // Relaxed: the flag carries nothing with it.
-        self.requested.load(Ordering::Relaxed)
+        self.requested.is_made()
     }
 
     /// The recording is over, by signal or by time.
     pub(super) fn is_due(&self) -> bool {
         self.is_requested() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// When a signal first asked for the end.
+#[derive(Debug)]
+struct Requested {
+    base: Instant,
+    /// Nanoseconds since the base, and one more; 0 if none did.
+    at: AtomicU64,
+}
+
+impl Requested {
+    fn new() -> Self {
+        Self { base: Instant::now(), at: AtomicU64::new(0) }
+    }
+
+    fn is_made(&self) -> bool {
+        // Relaxed: the time carries nothing with it.
+        self.at.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes down a request. True if it is not the first one and comes long after that.
+    fn is_repeated(&self) -> bool {
+        self.is_repeated_at(self.base.elapsed())
+    }
+
+    fn is_repeated_at(&self, since: Duration) -> bool {
+        let now = (since.as_nanos() as u64).saturating_add(1);
+        match self.at.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => false,
+            Err(first) => now.saturating_sub(first) >= SAME_REQUEST.as_nanos() as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_twice_at_once_is_one() {
+        let requested = Requested::new();
+        assert!(!requested.is_made());
+        assert!(!requested.is_repeated_at(Duration::from_millis(1000)));
+        assert!(requested.is_made());
+        assert!(!requested.is_repeated_at(Duration::from_millis(1001)));
+        assert!(!requested.is_repeated_at(Duration::from_millis(1499)));
+        assert!(requested.is_repeated_at(Duration::from_millis(1500)));
     }
 }

@@ -10,7 +10,7 @@ use super::checkpoint::BlockEntry;
 use super::forest::{Forest, ForestEnd};
 use super::frame::{Frame, FrameHeader};
 use super::frames::Frames;
-use super::loss::{self, Counts, Loss, ThreadEnd, Totals};
+use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::notice::notices;
 use super::object::Record;
 use super::resolve::Neutrals;
@@ -121,8 +121,7 @@ struct Loading {
     /// How often frames were lost.
     losses: u64,
     known_losses: Vec<Loss>,
-    /// Losses up to the last one that thread-neutral objects are noted to be among.
-    noted: u64,
+    unnoted: Unnoted,
     lost: u64,
     /// How many losses lie before each thread was named.
     named: Vec<u64>,
@@ -140,7 +139,7 @@ impl Loading {
             seen_ns: 0,
             losses: 0,
             known_losses: Vec::new(),
-            noted: 0,
+            unnoted: Unnoted::default(),
             lost: 0,
             named: Vec::new(),
             eof: None,
@@ -149,6 +148,7 @@ impl Loading {
 
     fn note_loss(&mut self, header: &FrameHeader) {
         self.losses += 1;
+        self.unnoted.lose(self.seen_ns, header.first_ns);
         self.neutrals.note_loss(loss::ids_in(header.offset - self.last_end));
     }
 
@@ -179,21 +179,12 @@ impl Loading {
             self.named.push(if lost { 0 } else { self.losses });
         }
         if self.neutrals.placeholders() > placeholders {
-            self.note_lost_objects(header.first_ns);
+            self.known_losses.extend(self.unnoted.note());
         }
         self.seen_ns = self.seen_ns.max(header.last_ns);
         self.last_offset = offset;
         self.last_end = offset + header.total_bytes();
         Ok(())
-    }
-
-    /// Notes once per loss that thread-neutral objects are among what is lost. The next sample is at
-    /// `next_ns`, 0 if that is not known.
-    fn note_lost_objects(&mut self, next_ns: u64) {
-        if self.noted < self.losses {
-            self.noted = self.losses;
-            self.known_losses.push(loss::of_objects(self.seen_ns, next_ns));
-        }
     }
 
     fn block(&mut self, entry: &BlockEntry, bytes: &[u8]) -> Result<(), Malformed> {
@@ -283,7 +274,7 @@ impl Loading {
         )?;
         self.named.resize(self.neutrals.thread_count() as usize, 0);
         if self.neutrals.placeholders() > placeholders {
-            self.note_lost_objects(0);
+            self.known_losses.extend(self.unnoted.note());
         }
         let samples = self.forests.values().map(Forest::sample_count).sum();
         let (eof, lost, losses) = (self.eof, self.lost, self.losses);

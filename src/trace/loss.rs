@@ -80,10 +80,28 @@ pub(super) fn ids_in(lost_bytes: u64) -> u64 {
     lost_bytes.saturating_mul(16).saturating_add(1024)
 }
 
-/// The loss of thread-neutral objects between two times; 0 stands for an end that is not known.
-pub(super) fn of_objects(from_ns: u64, to_ns: u64) -> Loss {
-    let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
-    Loss { thread: None, from_ns, to_ns, samples: None }
+/// The losses of frames of which it is not known yet whether thread-neutral objects are among what
+/// is lost: that may only show much later.
+#[derive(Debug, Default)]
+pub(super) struct Unnoted {
+    span_ns: Option<(u64, u64)>,
+}
+
+impl Unnoted {
+    /// Frames are lost between two times; 0 stands for one that is not known.
+    pub(super) fn lose(&mut self, from_ns: u64, to_ns: u64) {
+        let to_ns = if to_ns == 0 { u64::MAX } else { to_ns };
+        let (first_ns, last_ns) = self.span_ns.unwrap_or((from_ns, to_ns));
+        self.span_ns = Some((first_ns.min(from_ns), last_ns.max(to_ns)));
+    }
+
+    /// Objects are among what is lost. `None` if that is noted already.
+    pub(super) fn note(&mut self) -> Option<Loss> {
+        let (from_ns, to_ns) = self.span_ns.take()?;
+        // Threads are written one after the other: the times of two frames may overlap.
+        let from_ns = from_ns.min(to_ns);
+        Some(Loss { thread: None, from_ns, to_ns, samples: None })
+    }
 }
 
 /// Brings losses into the order of threads and times.

@@ -11,7 +11,7 @@ use super::frame::FrameHeader;
 use super::frames::Frames;
 use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
 use super::kind::Kind;
-use super::loss::{self, Counts, Loss, ThreadEnd, Totals};
+use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::output::Identity;
 use super::scan::{FrameScan, Scan};
 use super::survey::ObjectRow;
@@ -79,8 +79,7 @@ pub(super) struct Merge {
     seen_ns: u64,
     lost_frames: u64,
     mixed: bool,
-    /// Losses up to the last one that thread-neutral objects are noted to be among.
-    noted: u64,
+    unnoted: Unnoted,
 }
 
 type Merged<T> = Result<T, &'static str>;
@@ -110,7 +109,7 @@ impl Merge {
             seen_ns: 0,
             lost_frames: 0,
             mixed: false,
-            noted: 0,
+            unnoted: Unnoted::default(),
         }
     }
 
@@ -123,6 +122,7 @@ impl Merge {
             let expected = self.tables.frames.len() as u64 + self.lost_frames;
             self.lost_frames += u64::from(header.sequence).saturating_sub(expected);
             self.losses += 1;
+            self.unnoted.lose(self.seen_ns, header.first_ns);
             let may_skip = loss::ids_in(header.offset - self.last_end);
             self.objects.iter_mut().for_each(|objects| objects.may_skip += may_skip);
         }
@@ -131,7 +131,7 @@ impl Merge {
         for row in &frame.survey.objects {
             let position = header.position(row.at as usize);
             let at = |what| TraceError::Corrupt { offset: position, what };
-            self.object(row, header).map_err(at)?;
+            self.object(row).map_err(at)?;
             self.tables.add_neutral(row.kind, row.id, position);
         }
         let references = self.objects.iter_mut().zip(frame.survey.highest);
@@ -153,7 +153,7 @@ impl Merge {
         Ok(())
     }
 
-    fn object(&mut self, row: &ObjectRow, header: &FrameHeader) -> Merged<()> {
+    fn object(&mut self, row: &ObjectRow) -> Merged<()> {
         let Some(place) = neutral_place(row.kind) else { return Err("an object has no id") };
         let objects = &mut self.objects[place];
         let count = objects.crcs.len() as u64;
@@ -172,7 +172,7 @@ impl Merge {
                 objects.crcs.resize(row.id as usize, 0);
                 objects.crcs.push(row.crc);
                 if skipped > 0 {
-                    self.note_lost_objects(header.first_ns);
+                    self.known_losses.extend(self.unnoted.note());
                 }
             }
         }
@@ -198,14 +198,6 @@ impl Merge {
         self.depths.resize(self.depths.len().max(row.id as usize + 1), 0);
         self.depths[row.id as usize] = depth;
         Ok(())
-    }
-
-    /// Notes once per loss that thread-neutral objects are among what is lost.
-    fn note_lost_objects(&mut self, to_ns: u64) {
-        if self.noted < self.losses {
-            self.noted = self.losses;
-            self.known_losses.push(loss::of_objects(self.seen_ns, to_ns));
-        }
     }
 
     fn block(&mut self, entry: &BlockEntry, walked: &Walked) -> Merged<()> {
@@ -264,7 +256,9 @@ impl Merge {
         let tail = loss::at_end(ends, missing);
         self.known_losses.extend(tail);
         loss::sort(&mut self.known_losses);
-        self.complete_streams(closed);
+        // A writer that failed ended the file, not its streams.
+        let finished = closed && !self.metadata.contains_key(super::WRITE_ERROR);
+        self.complete_streams(finished);
         self.tables.sort();
         let identity = self.identity();
         let notices = super::notice::notices(frames.bad(), &self.known_losses, end);
@@ -306,7 +300,7 @@ impl Merge {
             objects.crcs.resize((objects.crcs.len() as u64 + lacking) as usize, 0);
         }
         if lost {
-            self.note_lost_objects(0);
+            self.known_losses.extend(self.unnoted.note());
         }
         Ok(())
     }
@@ -335,10 +329,10 @@ impl Merge {
     }
 
     /// Adds the extents of the streams that have ended.
-    fn complete_streams(&mut self, closed: bool) {
+    fn complete_streams(&mut self, finished: bool) {
         for (stream, lane) in &self.lanes {
             let main = self.lanes.get(&(stream & !SIDE));
-            let ended = closed || main.is_some_and(|lane| lane.exit);
+            let ended = finished || main.is_some_and(|lane| lane.exit);
             let end = lane.state.logical;
             if ended && end > 0 {
                 let (children, samples) = (lane.children[0], lane.state.samples);

@@ -124,6 +124,8 @@ const NO_THREAD: u32 = u32::MAX;
 const SIDE: u32 = 1 << 31;
 /// Key of the metadata that names a trace.
 const TRACE_UUID: &str = "trace_uuid";
+/// Key of the metadata that says why a trace ends early.
+const WRITE_ERROR: &str = "write_error";
 /// Name of the method that stacks hang under whose outer frames are unknown.
 const TRUNCATED: &str = "[truncated]";
 /// Name of what was lost with a part of the file.

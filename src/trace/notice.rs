@@ -11,11 +11,18 @@ pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&End>) -> V
         let known = losses.iter().filter_map(|loss| loss.samples);
         let samples = known.fold(0u64, u64::saturating_add);
         let unknown = losses.iter().any(|loss| loss.samples.is_none());
+        let samples = match (samples, unknown) {
+            (0, true) => "with an unknown number of samples".to_owned(),
+            (samples, true) => format!("with at least {samples} samples"),
+            (samples, false) => format!("with {samples} samples"),
+        };
+        let place = match bad.len() {
+            1 => "at".to_owned(),
+            places => format!("in {places} places from"),
+        };
         let BadRange { offset, what, .. } = first;
         notices.push(format!(
-            "the trace is damaged: {bytes} bytes in {} places, from offset {offset}, are lost ({what}), with {}{samples} samples",
-            bad.len(),
-            if unknown { "at least " } else { "" },
+            "the trace is damaged: {bytes} bytes {place} offset {offset} are lost ({what}), {samples}"
         ));
     }
     notices.extend(end.and_then(End::notice));

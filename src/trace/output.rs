@@ -28,9 +28,6 @@ use super::{
 const OFFSET_MAX: u64 = 1 << 39;
 /// What is left of that for the last frame.
 const END_BYTES: u64 = 1 << 28;
-/// Key of the metadata that says why a trace ends early.
-const WRITE_ERROR: &str = "write_error";
-
 /// Where a frame ends: its length and its header's checksum once more.
 pub(super) fn trailer(header: &FrameHeader, encoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(TRAILER_BYTES);
@@ -224,10 +221,10 @@ impl Output {
         self.pending = Pending::default();
         if !self.data.is_torn() {
             self.data.release();
-            metadata.push((WRITE_ERROR.into(), Value::Text(failure.to_string())));
+            metadata.push((super::WRITE_ERROR.into(), Value::Text(failure.to_string())));
             let written = self.write_end(&metadata).or_else(|_| {
                 // The least that a reader needs.
-                metadata.retain(|(key, _)| key == WRITE_ERROR || key == super::TRACE_UUID);
+                metadata.retain(|(key, _)| key == super::WRITE_ERROR || key == super::TRACE_UUID);
                 self.write_end(&metadata)
             });
             // The first failure is the one to tell of; whether this worked shows in `closed`.

@@ -46,7 +46,7 @@ pub struct Recovered {
 
 /// Writes a trace to `output` that is whole and has all that can be read of the one at `input`. Where
 /// samples are lost it has a gap. If the old file was not clean, the new one has the metadata
-/// `recovered_from` (the old file's name), `recovered_lost_frames` and `recovered_lost_samples` (as
+/// `recovered_from` (the old file's name), `recovered_unfinished` (1, if that was not closed), `recovered_lost_frames` and `recovered_lost_samples` (as
 /// far as known).
 ///
 /// # Errors
@@ -121,6 +121,9 @@ fn note_origin(writer: &mut TraceWriter, input: &Path, scan: &Scan) -> Result<()
     let samples = scan.losses.iter().filter_map(|loss| loss.samples);
     let samples = samples.fold(0u64, u64::saturating_add);
     writer.set_metadata("recovered_from", Value::Text(name))?;
+    if !scan.closed {
+        writer.set_metadata("recovered_unfinished", Value::Unsigned(1))?;
+    }
     writer.set_metadata("recovered_lost_frames", Value::Unsigned(scan.lost_frames))?;
     writer.set_metadata("recovered_lost_samples", Value::Unsigned(samples))
 }

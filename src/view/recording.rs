@@ -1,6 +1,6 @@
 //! What a trace says of its recording, apart from the samples.
 
-use crate::trace::{LazyTrace, Loss, Metadata, Value};
+use crate::trace::{self, LazyTrace, Loss, Metadata, Value};
 
 use super::selection::Selected;
 
@@ -11,6 +11,8 @@ pub struct Recording {
     pub metadata: Metadata,
     /// The recorder came to its end and closed the file.
     pub closed: bool,
+    /// It is still going on.
+    pub running: bool,
     /// What is lost of it.
     pub losses: Vec<Loss>,
     /// Time of the first and of the last sample of all.
@@ -27,6 +29,7 @@ impl Recording {
         Self {
             metadata: trace.metadata().clone(),
             closed: trace.closed(),
+            running: !trace.closed() && matches!(trace::is_being_written(trace.path()), Ok(true)),
             losses: trace.losses(),
             span_ns: first.zip(last),
             window: None,

@@ -261,10 +261,17 @@ fn origin(recording: &Recording) -> Option<String> {
             format!("{} of {} are lost", counted(lost, "sample"), counted(frames, "frame"))
         }
     };
-    Some(format!("recovered from {}: {lost}", shell_quoted(file)))
+    let unfinished = match recording.number("recovered_unfinished") {
+        Some(1..) => ", whose recording did not end properly; of what was written",
+        _ => ":",
+    };
+    Some(format!("recovered from {}{unfinished} {lost}", shell_quoted(file)))
 }
 
 fn unfinished(recording: &Recording) -> Option<String> {
-    let text = "the recording did not end properly: this is all that was written until then";
+    let text = match recording.running {
+        true => "the recording is still running: this is what was written so far",
+        false => "the recording did not end properly: this is all that was written until then",
+    };
     (!recording.closed).then(|| text.to_owned())
 }

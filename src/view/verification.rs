@@ -28,7 +28,13 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
     for notice in &found.notices {
         line("note", notice)?;
     }
-    line("verdict", verdict(found.state()).1)
+    let (_, text) = verdict(found.state());
+    match (found.state(), &found.index) {
+        (FileState::Clean, IndexState::Broken(_)) => {
+            line("verdict", "clean: every byte is sound, but for the index, which can be made anew")
+        }
+        _ => line("verdict", text),
+    }
 }
 
 /// Writes one JSON object in one line.
@@ -70,15 +76,16 @@ pub fn loss_text(loss: &Loss, begin_ns: Option<u64>) -> String {
         Some(thread) => format!("of thread {}", u64::from(thread.0) + 1),
         None => "of unknown threads, or names".to_owned(),
     };
+    let clock = if begin_ns.is_none() { " on the clock of the samples" } else { "" };
     let at = |time_ns: u64| {
         let since_ns = time_ns.saturating_sub(begin_ns.unwrap_or(0));
         format!("{:.6} s", since_ns as f64 / 1e9)
     };
     let when = match (loss.from_ns, loss.to_ns) {
         (0, u64::MAX) => "at any time".to_owned(),
-        (0, to_ns) => format!("up to {}", at(to_ns)),
-        (from_ns, u64::MAX) => format!("from {} on", at(from_ns)),
-        (from_ns, to_ns) => format!("from {} to {}", at(from_ns), at(to_ns)),
+        (0, to_ns) => format!("up to {}{clock}", at(to_ns)),
+        (from_ns, u64::MAX) => format!("from {} on{clock}", at(from_ns)),
+        (from_ns, to_ns) => format!("from {} to {}{clock}", at(from_ns), at(to_ns)),
     };
     format!("{what} {whose}, {when}")
 }
@@ -134,6 +141,15 @@ fn verdict(state: FileState) -> (&'static str, &'static str) {
 mod tests {
     use super::*;
     use crate::trace::ThreadId;
+
+    #[test]
+    fn a_time_without_a_begin_says_what_it_is_measured_by() {
+        let loss = Loss { thread: None, from_ns: 0, to_ns: 2_000_000_000, samples: Some(1) };
+        assert_eq!(
+            loss_text(&loss, None),
+            "1 sample of unknown threads, or names, up to 2.000000 s on the clock of the samples"
+        );
+    }
 
     #[test]
     fn a_loss_says_what_is_known_of_it() {

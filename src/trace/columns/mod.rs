@@ -6,8 +6,8 @@
 //! never sees columns.
 //!
 //! # Invariants
-//! - [`Columns::split`] refuses what [`join`] would not give back exactly.
-//! - [`join`] gives exactly as many bytes as it is told, and allocates for no other.
+//! - [`Columns::split`] refuses what [`join()`] would not give back exactly.
+//! - [`join()`] gives exactly as many bytes as it is told, and allocates for no other.
 
 mod join;
 mod split;

@@ -1,7 +1,7 @@
 //! The reader of sorted index files: rows by number.
 //!
 //! # Invariants
-//! - A row is checked by itself when it is read; [`SortedIndex::check`] checks that rows also are in
+//! - A row is checked by itself when it is read; [`SortedIndex::check_tables`] checks that rows also are in
 //!   order and lie back to back.
 //! - Memory is bounded by that of [`Pages`], whatever the size of the index.
 

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - No byte is given out whose page was not compared with its checksum.
-//! - What is kept in memory is four bytes per page and at most [`CACHED_BYTES`].
+//! - What is kept in memory is four bytes per page and at most 4 MiB of pages.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};

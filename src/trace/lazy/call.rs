@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::Window;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
 /// A call, or a thread as the parent of its roots. Its children are loaded by
@@ -18,6 +19,8 @@ pub struct LazyCall {
     pub(super) samples: u64,
     pub(super) ending: Ending,
     pub(super) begin_lost: bool,
+    /// The times that its children are narrowed to.
+    pub(super) times: Option<(u64, u64)>,
     pub(super) count: Option<u32>,
     pub(super) marks: Vec<Mark>,
     pub(super) children: BTreeMap<u32, LazyNode>,
@@ -127,6 +130,20 @@ pub enum LazyNode {
     },
 }
 
+impl LazyNode {
+    /// When it begins and ends; of a call, the times of its first and last sample.
+    pub fn times(&self) -> (u64, u64) {
+        match self {
+            Self::Call(call) => (call.first_ns, call.last_ns),
+            Self::Sample(sample) => (sample.time_ns, sample.time_ns),
+            Self::Gap { from_ns, to_ns } | Self::Lost { from_ns, to_ns, .. } => (*from_ns, *to_ns),
+            Self::ThreadStart { time_ns }
+            | Self::ThreadExit { time_ns }
+            | Self::State { time_ns, .. } => (*time_ns, *time_ns),
+        }
+    }
+}
+
 impl LazyCall {
     /// The thread, as the parent of its roots.
     pub(super) fn of_thread(id: ThreadId) -> Self {
@@ -147,6 +164,7 @@ impl LazyCall {
             samples: 0,
             ending: Ending::Seen,
             begin_lost: false,
+            times: None,
             count: None,
             marks: Vec::new(),
             children: BTreeMap::new(),
@@ -223,6 +241,15 @@ impl LazyCall {
     /// True if all its children are loaded.
     pub fn is_loaded(&self) -> bool {
         self.count.is_some_and(|count| self.children.len() == count as usize)
+    }
+
+    /// Leaves of its children those that overlap a window's times: only these are counted, numbered
+    /// and loaded from now on. What is known of the call itself stays. Forgets all children.
+    pub fn narrow(&mut self, window: &Window) {
+        self.times = Some((window.from_ns, window.to_ns));
+        self.count = None;
+        self.marks.clear();
+        self.forget_all();
     }
 
     /// Forgets children; they can be loaded again.

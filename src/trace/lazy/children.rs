@@ -58,6 +58,10 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
             return Ok(());
         }
     }
+    if gather.call.times.is_some() {
+        gather.call.count = Some(gather.next);
+        return Ok(());
+    }
     let (count, samples) = (Some(gather.next), gather.samples);
     let known = gather.call.count.is_none_or(|known| Some(known) == count)
         && (from.is_some() || gather.call.samples == samples);
@@ -70,6 +74,14 @@ pub(super) fn load(reading: &Reading, call: &mut LazyCall, wanted: Wanted) -> Fo
         gather.call.samples = samples;
     }
     Ok(())
+}
+
+/// Where loading begins.
+#[derive(Debug, Clone, Copy)]
+struct Begin {
+    block: u64,
+    /// Where the content of the first child begins, unless it is not known which that is.
+    child: Option<u64>,
 }
 
 /// A child, or one of its own, that is open.
@@ -107,17 +119,28 @@ impl Gather<'_> {
     /// Loads from one segment; false if all that is wanted was found before its end.
     fn segment(&mut self, number: usize, segment: Segment, from: Option<Mark>) -> Found<bool> {
         let Segment { stream, start, .. } = segment;
-        let block = match from {
-            Some(mark) => mark.block,
-            None => self.reading.block_at(stream, start)?,
+        let begin = match (from, self.call.times) {
+            (Some(mark), _) => Some(Begin { block: mark.block, child: None }),
+            (None, Some((from_ns, _))) => self.begin_at_time(segment, from_ns)?,
+            (None, None) => {
+                Some(Begin { block: self.reading.block_at(stream, start)?, child: None })
+            }
         };
+        let Some(Begin { block, child }) = begin else { return Ok(true) };
         let Some(mut walk) = Walk::new(self.reading, stream, block)? else { return Ok(true) };
-        self.go_to(&mut walk, segment)?;
+        match child {
+            None => self.go_to(&mut walk, segment)?,
+            Some(child) => self.go_to_child(&mut walk, segment, child)?,
+        }
         let (samples, lost) = (walk.state.samples, self.lost);
         let (mut outside, mut at_end) = (0, false);
         loop {
             if self.open.is_empty() && self.next >= self.wanted.children.end {
                 return Ok(false);
+            }
+            let late = |(_, to_ns)| walk.state.last_ns > to_ns;
+            if self.open.is_empty() && self.call.times.is_some_and(late) {
+                return Ok(true);
             }
             let before = walk.state.logical;
             let Some(step) = walk.step()? else {
@@ -153,6 +176,46 @@ impl Gather<'_> {
             self.leaf(0, || LazyNode::Lost { from_ns, to_ns, samples })?;
         }
         Ok(true)
+    }
+
+    /// Where the first child that overlaps the times from `from_ns` on can begin; `None` if the call
+    /// ended before.
+    fn begin_at_time(&self, segment: Segment, from_ns: u64) -> Found<Option<Begin>> {
+        let Segment { stream, depth, start } = segment;
+        let first = self.reading.block_at(stream, start)?;
+        let block = self.reading.block_at_time(stream, from_ns.saturating_sub(1))?;
+        if block <= first {
+            return Ok(Some(Begin { block: first, child: None }));
+        }
+        let found = self.reading.block(stream, block)?;
+        let open = &found.entry()?.begin.calls;
+        let own = depth.checked_sub(1).map(|own| open.get(own));
+        if own.is_some_and(|own| own.is_none_or(|own| own.start != start)) {
+            return Ok(None);
+        }
+        let Some(child) = open.get(depth).map(|child| child.start) else {
+            return Ok(Some(Begin { block, child: None }));
+        };
+        // Its header ends where its content begins, maybe at the end of a block.
+        let block = self.reading.block_at(stream, child.saturating_sub(1))?;
+        Ok(Some(Begin { block, child: Some(child) }))
+    }
+
+    /// Goes to where the content of a child begins, and opens the child.
+    fn go_to_child(&mut self, walk: &mut Walk<'_>, segment: Segment, child: u64) -> Found<()> {
+        let mut last = None;
+        while walk.state.logical < child {
+            let Some(step) = walk.step()? else { break };
+            last = Some(step);
+        }
+        let open = walk.state.calls.get(segment.depth);
+        if open.is_none_or(|open| open.start != child) {
+            return Err(Fault::Index("a call is not where it should be"));
+        }
+        match last {
+            Some(step @ Step::Call { .. }) => self.take(step, walk, (segment, child)).map(drop),
+            _ => self.begin_lost(segment.depth, walk, segment),
+        }
     }
 
     /// Goes to the begin of the content, or notes which child goes on over the begin of the block.
@@ -298,6 +361,10 @@ impl Gather<'_> {
                 let limit = MAX_CHILDREN.into();
                 return Err(Fault::Trace(TraceError::LimitExceeded { what, limit }));
             }
+            if self.call.times.is_some() {
+                // Whether it is one shows at its end.
+                return Ok((number, number < self.wanted.children.end));
+            }
             self.next += 1;
             let missing = self.wanted.levels > 1 || !self.call.children.contains_key(&number);
             return Ok((number, missing && self.wanted.children.contains(&number)));
@@ -311,6 +378,16 @@ impl Gather<'_> {
     }
 
     fn attach(&mut self, level: usize, number: u32, node: LazyNode) {
+        if let (0, Some((from_ns, to_ns))) = (level, self.call.times) {
+            let (first_ns, last_ns) = node.times();
+            if last_ns < from_ns || first_ns > to_ns {
+                return;
+            }
+            self.next += 1;
+            if !self.wanted.children.contains(&number) {
+                return;
+            }
+        }
         self.nodes += 1;
         let parent = match level.checked_sub(1) {
             None => Some(&mut *self.call),
@@ -386,6 +463,10 @@ impl Gather<'_> {
 
     /// Notes at the begin of a block which child comes next.
     fn mark(&mut self, mark: Mark) {
+        // A child of a narrowed call that is open may turn out not to be one.
+        if self.call.times.is_some() && !self.open.is_empty() {
+            return;
+        }
         let later = |last: &Mark| (last.segment, last.block) < (mark.segment, mark.block);
         if self.call.marks.last().is_none_or(later) {
             self.call.marks.push(mark);

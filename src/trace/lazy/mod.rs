@@ -117,6 +117,11 @@ impl LazyTrace {
         self.reading().closed
     }
 
+    /// The data file, as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What a user should know of the files' state. Reading may add to it.
     pub fn notices(&self) -> Vec<String> {
         locked(&self.notices).clone()

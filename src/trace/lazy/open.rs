@@ -100,9 +100,14 @@ fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<Reading
     notices.extend(scan.notices);
     let source = Source::new(file, path, scan.first);
     let index = Index::Tables(scan.tables);
-    let lost_at = scan.bad.last().map(|bad| bad.offset);
-    let (closed, losses) = (scan.closed, scan.losses);
-    Ok(Reading { source, index, scanned: true, closed, losses, lost_at })
+    let sum = |lost: &[(u64, u64)]| lost.iter().map(|(_, samples)| samples).sum();
+    Ok(Reading {
+        scanned: true,
+        losses: scan.losses,
+        lost_samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
+        lost_at: scan.bad.last().map(|bad| bad.offset),
+        ..Reading::sound(source, index, scan.closed)
+    })
 }
 
 /// The trace with what was written since; `None` if that is nothing.

@@ -1,5 +1,6 @@
 //! Data file and index of a lazily read trace, together.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ThreadSummary;
@@ -23,6 +24,8 @@ pub(super) struct Reading {
     pub(super) closed: bool,
     /// What a scan found to be lost.
     pub(super) losses: Vec<Loss>,
+    /// How many samples of each stream that are, as far as blocks after them tell.
+    pub(super) lost_samples: HashMap<u32, u64>,
     /// Offset of the last place where frames are lost.
     pub(super) lost_at: Option<u64>,
 }
@@ -42,9 +45,10 @@ impl FoundBlock {
 }
 
 impl Reading {
-    /// Of which nothing is known to be lost.
+    /// A trace of which nothing is known to be lost.
     pub(super) fn sound(source: Source, index: Index, closed: bool) -> Self {
-        Self { source, index, scanned: false, closed, losses: Vec::new(), lost_at: None }
+        let (losses, lost_samples) = (Vec::new(), HashMap::new());
+        Self { source, index, scanned: false, closed, losses, lost_samples, lost_at: None }
     }
 
     /// The frame of a position and the offset in its payload.
@@ -176,15 +180,17 @@ impl Reading {
             }
         }
         let Some(first_ns) = first else { return Ok(None) };
-        if let Some(row) = self.index.call(stream, 0)? {
-            return Ok(Some(Extent { samples: row.samples, first_ns, last_ns: row.last_ns }));
-        }
-        let last = self.block(stream, count - 1)?;
-        let entry = last.entry()?;
-        let lost = self.losses.iter().filter(|loss| loss.thread == Some(ThreadId(stream & !SIDE)));
-        let lost: u64 = lost.filter_map(|loss| loss.samples).sum();
-        let samples = (entry.begin.samples + entry.samples).saturating_sub(lost);
-        Ok(Some(Extent { samples, first_ns, last_ns: entry.last_ns }))
+        // Both count the samples that are lost, too.
+        let (samples, last_ns) = match self.index.call(stream, 0)? {
+            Some(row) => (row.samples, row.last_ns),
+            None => {
+                let last = self.block(stream, count - 1)?;
+                let entry = last.entry()?;
+                (entry.begin.samples + entry.samples, entry.last_ns)
+            }
+        };
+        let lost = self.lost_samples.get(&stream).copied().unwrap_or(0);
+        Ok(Some(Extent { samples: samples.saturating_sub(lost), first_ns, last_ns }))
     }
 
     /// How many roots a thread has, if that is known, and whether it was not seen to end.

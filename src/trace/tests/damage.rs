@@ -131,8 +131,11 @@ fn traces() -> impl Iterator<Item = (Vec<u8>, LoadedTrace, Vec<usize>)> {
 
 #[test]
 fn every_flipped_bit_is_found_and_invents_nothing() {
-    for (data, whole) in tiny_traces() {
-        assert!(data.len() <= 8192);
+    let tiny: Vec<_> = tiny_traces().collect();
+    assert!(tiny.iter().all(|(data, _)| data.len() <= 8192));
+    let long = std::env::var_os("TRACEPROF_TEST_LONG").is_some();
+    let larger = long.then(traces).into_iter().flatten();
+    for (data, whole) in tiny.into_iter().chain(larger.map(|(data, whole, _)| (data, whole))) {
         let mut damaged = data.clone();
         for bit in 0..data.len() * 8 {
             damaged[bit / 8] ^= 1 << (bit % 8);

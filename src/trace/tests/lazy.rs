@@ -388,3 +388,59 @@ fn several_traces_are_open_at_once_and_forget_and_load_again() {
         assert_eq!(lazy_outline(&traces[n]), alone[n]);
     }
 }
+
+/// What of a call overlaps some times; from all that is in it, or narrowed before it is loaded.
+fn within(trace: &LazyTrace, call: &mut LazyCall, window: &Window, narrowed: bool) -> String {
+    if narrowed {
+        call.narrow(window);
+        assert_eq!((call.child_count(), call.is_loaded()), (None, false));
+        let count = trace.count_children(call).unwrap();
+        for start in (0..count).step_by(2) {
+            trace.load_small(call, start..start + 2, 20).unwrap();
+        }
+        assert!(call.is_loaded());
+    } else {
+        trace.load_all(call).unwrap();
+    }
+    let mut out = String::new();
+    for number in 0..call.child_count().unwrap() {
+        let times = call.child(number).unwrap().times();
+        if times.1 < window.from_ns || times.0 > window.to_ns {
+            assert!(!narrowed, "{times:?} {window:?}");
+            continue;
+        }
+        match call.child_mut(number).unwrap() {
+            LazyNode::Call(call) => {
+                let (place, samples) = (call.location().unwrap(), call.samples());
+                out += &format!("{place:?}{times:?}x{samples}(");
+                out += &within(trace, call, window, narrowed);
+                out += ")\n";
+            }
+            node => out += &format!("{node:?}"),
+        }
+    }
+    out
+}
+
+#[test]
+fn a_call_that_is_narrowed_has_what_lies_in_the_window() {
+    let dir = tempfile::tempdir().unwrap();
+    for block_bytes in [60, 300] {
+        let options = WriterOptions { block_bytes, frame_bytes: 900, ..Default::default() };
+        let path = written(dir.path(), options, 800);
+        let lazy = LazyTrace::open(&path).unwrap();
+        for (from_ns, to_ns) in
+            [(0, u64::MAX), (0, 999), (1010, 1010), (2995, 4013), (4500, 5600), (9000, u64::MAX)]
+        {
+            let window = Window { threads: None, from_ns, to_ns };
+            for summary in lazy.threads() {
+                let of = |narrowed| {
+                    let mut root = lazy.roots(summary.id).unwrap();
+                    within(&lazy, &mut root, &window, narrowed)
+                };
+                assert_eq!(of(true), of(false), "{block_bytes} {from_ns} {to_ns}");
+            }
+        }
+        assert_eq!(lazy.notices(), Vec::<String>::new());
+    }
+}

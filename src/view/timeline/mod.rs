@@ -150,7 +150,9 @@ impl Walk<'_> {
         let thread = &self.thread.thread;
         let number = u64::from(self.thread.id.0) + 1;
         writeln!(out, "\n# Thread {number} ({}, tid {})", escaped(&thread.name), thread.tid)?;
-        let mut levels = vec![Level::new(self.trace.roots(self.thread.id)?, DEEP_NODES)];
+        let mut root = self.trace.roots(self.thread.id)?;
+        self.narrow(&mut root);
+        let mut levels = vec![Level::new(root, DEEP_NODES)];
         while !levels.is_empty() {
             let depth = levels.len();
             let Some(level) = levels.last_mut() else { break };
@@ -159,9 +161,10 @@ impl Walk<'_> {
                     self.flush(level, depth, out)?;
                     levels.pop();
                 }
-                Some(LazyNode::Call(call)) if self.is_shown(&call) => {
+                Some(LazyNode::Call(mut call)) if self.is_shown(&call) => {
                     self.flush(level, depth, out)?;
                     self.call(&call, depth, out)?;
+                    self.narrow(&mut call);
                     let deep_nodes = match call.is_loaded() {
                         true => level.deep_nodes,
                         false => level.deep_nodes / 2,
@@ -201,43 +204,25 @@ impl Walk<'_> {
         if self.least > SMALL {
             return Ok(self.trace.load_range(call, children)?);
         }
-        if self.window.from_ns == 0 && self.window.to_ns == u64::MAX {
-            return Ok(self.trace.load_small(call, children, *deep_nodes)?);
+        Ok(self.trace.load_small(call, children, *deep_nodes)?)
+    }
+
+    /// Leaves of a call that reaches beyond the window what lies in it.
+    fn narrow(&self, call: &mut LazyCall) {
+        let Window { from_ns, to_ns, .. } = *self.window;
+        if call.first_ns() < from_ns || call.last_ns() > to_ns {
+            call.narrow(self.window);
         }
-        self.trace.load_range(call, children)?;
-        let inside = |node: &LazyNode| match node {
-            LazyNode::Call(call) => self.is_inside(call.first_ns(), call.last_ns()),
-            _ => false,
-        };
-        let mut numbers = call.loaded().filter(|(_, node)| inside(node)).map(|(number, _)| number);
-        if let Some(first) = numbers.next() {
-            let inside = first..numbers.last().unwrap_or(first) + 1;
-            call.forget(inside.clone());
-            self.trace.load_small(call, inside, *deep_nodes)?;
-        }
-        Ok(())
     }
 
     fn is_shown(&self, call: &LazyCall) -> bool {
-        let inside = self.is_inside(call.first_ns(), call.last_ns());
-        inside && call.samples() as f64 >= self.least
-    }
-
-    fn is_inside(&self, first_ns: u64, last_ns: u64) -> bool {
-        last_ns >= self.window.from_ns && first_ns <= self.window.to_ns
+        call.samples() as f64 >= self.least
     }
 
     /// Whether a leaf is only counted.
     fn fold(&self, leaf: &LazyNode, folded: &mut Folded) -> bool {
         let verbose = self.options.verbose;
         match leaf {
-            LazyNode::Sample(sample) if !self.is_inside(sample.time_ns, sample.time_ns) => {
-                folded.call(1);
-            }
-            LazyNode::Gap { from_ns, to_ns } if !self.is_inside(*from_ns, *to_ns) => folded.call(0),
-            LazyNode::State { time_ns, .. } if !self.is_inside(*time_ns, *time_ns) => {
-                folded.call(0);
-            }
             LazyNode::Sample(_) if !verbose => folded.sample(),
             LazyNode::Gap { from_ns, to_ns } if !verbose => {
                 folded.gap(to_ns.saturating_sub(*from_ns));
