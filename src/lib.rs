@@ -1,7 +1,7 @@
 //! Attach sampling profiler for Linux.
 //!
 //! This library is what the command `traceprof` is made of. Its modules may be used by others to
-//! read traces ([`trace::load`]) and to print them ([`view`]); nothing else here is a promise.
+//! write and read traces ([`trace`]) and to print them ([`view`]); nothing else here is a promise.
 //!
 //! # Bird's eye view
 //! ```text
@@ -29,7 +29,8 @@
 //!    ([`traceprof_abi::storage`]).
 //! 3. The recorder rotates the tables, drains the one that went out of use, and names each new
 //!    address once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files).
-//! 4. [`trace`] infers calls from consecutive samples of a thread and writes them.
+//! 4. [`trace`] infers calls from consecutive samples of a thread and writes them: frames of blocks,
+//!    each readable without those before it, and an index that can always be made anew.
 //! 5. [`view`] prints, lists or converts what a trace holds.
 //!
 //! # Floors

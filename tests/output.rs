@@ -86,6 +86,25 @@ fn a_full_disk_ends_the_recording_and_keeps_what_fitted() {
     target.goes_on_and_ends_by_itself();
 }
 
+#[test]
+fn a_disk_without_any_room_is_left_as_it_was() {
+    if !is_root() {
+        skip!("root: needed to mount a disk");
+    }
+    let dir = scratch_dir();
+    let disk = match SmallDisk::mount(dir.path(), 16) {
+        Ok(disk) => disk,
+        Err(error) => skip!("mount of a tmpfs: {error}"),
+    };
+    let full = std::fs::write(disk.0.join("filler"), vec![1; 1 << 20]);
+    assert_eq!(full.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    let options = trace::WriterOptions::default();
+    let error = trace::TraceWriter::create(&disk.0.join("a.trace"), options).unwrap_err();
+    assert!(error.to_string().contains("free some space"), "{error}");
+    let names = std::fs::read_dir(&disk.0).expect("disk").map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["filler"]);
+}
+
 /// A shell sets the limit, in blocks of 512 or 1024 bytes, and becomes the recorder.
 fn limited(blocks: u32, args: &[&str]) -> Command {
     let mut command = Command::new("/bin/sh");

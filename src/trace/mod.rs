@@ -4,6 +4,12 @@
 //! with the samples as its leaves, and the thread-neutral objects that they refer to. The data file
 //! suffices to read it. `traceprof-data(5)` is the specification.
 //!
+//! There are two ways to write one ([`WriteMode`]: as samples come, or all at the end) and two to read
+//! one: [`load`](fn@load) takes all of it into memory, from anything that can be read; [`LazyTrace`]
+//! reads what it is asked for, from files of any size, and while they are still written.
+//! [`verify`](fn@verify), [`recover`](fn@recover) and [`reindex`] are for traces that something has
+//! happened to.
+//!
 //! ```
 //! use traceprof::trace::{self, Location, Method, Sample, Thread, TraceWriter, WriterOptions};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -89,7 +89,14 @@ impl TraceWriter {
                 let _ = std::fs::remove_file(path);
             }
         })?;
-        let writer = Self::with_targets(data, index, options)?;
+        let force = options.force;
+        let writer = Self::with_targets(data, index, options).inspect_err(|_| {
+            if !force {
+                // Both were created above, and not even their headers fitted.
+                let _ = std::fs::remove_file(path);
+                let _ = std::fs::remove_file(&index_path);
+            }
+        })?;
         Ok(Self { path: Some(path.to_owned()), ..writer })
     }
 
