@@ -19,12 +19,21 @@ fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
     needs_recording!();
     let _machine = together();
-    let outcome = record_command(&["--freq", "997"], "exitcode", &["42", "400", "600"]);
-    let outcome = outcome.expect_code(0);
-    assert!(outcome.text().contains("42"), "exit code in:\n{}", outcome.text());
-    let folded = outcome.trace.folded();
-    for (phase, cpu_ms) in [("first_phase", 400.0), ("second_phase", 600.0)] {
-        let sampled_ms = folded.count_of(phase) as f64 * 1000.0 / 997.0;
+    // The clock of a virtual machine alone is off by some percent in a second; the mean is not.
+    const RUNS: u64 = 5;
+    let mut counts = [0; 2];
+    for _ in 0..RUNS {
+        let outcome = record_command(&["--freq", "997"], "exitcode", &["42", "400", "600"]);
+        let outcome = outcome.expect_code(0);
+        assert!(outcome.text().contains("42"), "exit code in:\n{}", outcome.text());
+        let folded = outcome.trace.folded();
+        counts[0] += folded.count_of("first_phase");
+        counts[1] += folded.count_of("second_phase");
+    }
+    for (phase, count, cpu_ms) in
+        [("first_phase", counts[0], 400.0), ("second_phase", counts[1], 600.0)]
+    {
+        let sampled_ms = count as f64 * 1000.0 / 997.0 / RUNS as f64;
         let error = (sampled_ms - cpu_ms).abs();
         assert!(error < cpu_ms * 0.05 + 2.0, "{phase}: {sampled_ms:.1} ms of {cpu_ms} ms");
     }
