@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::Claim;
 use super::error::InjectError;
 use super::plan::{AttachPlan, AttachReport, DetachReport};
-use super::segment::Attached;
+use super::segment::{self, Attached};
 use super::stop::Stopped;
 use super::{attach, cure, held, residue};
 
@@ -63,12 +63,13 @@ impl Guardian {
     pub fn start() -> io::Result<Guardian> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        let recorder = pidfd_open(std::process::id() as i32)?;
+        let recorder_pid = std::process::id() as i32;
+        let recorder = pidfd_open(recorder_pid)?;
         // SAFETY: the child runs `serve` and leaves by `_exit`; the caller has no other threads
         // that could hold a lock.
         match unsafe { nix::unistd::fork() }? {
             nix::unistd::ForkResult::Child => {
-                let outcome = std::panic::catch_unwind(|| enter(&theirs, &recorder));
+                let outcome = std::panic::catch_unwind(|| enter(&theirs, &recorder, recorder_pid));
                 // SAFETY: ends the process without the recorder's exit handlers.
                 unsafe { libc::_exit(i32::from(outcome.is_err())) }
             }
@@ -149,7 +150,8 @@ impl Drop for Guardian {
 }
 
 /// The child's side: becomes independent of all that the recorder is bound to.
-fn enter(socket: &OwnedFd, recorder: &OwnedFd) -> io::Result<()> {
+fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<()> {
+    let started = segment::now();
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
     let default = nix::sys::signal::SigAction::new(
@@ -165,6 +167,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd) -> io::Result<()> {
     // SAFETY: reads a string of the program's.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"traceprof-guard".as_ptr()) };
     Server { recorder, session: None, held: None }.serve(&socket);
+    // Its memory was detached before its socket was closed.
+    segment::remove_orphans(recorder_pid, started);
     Ok(())
 }
 

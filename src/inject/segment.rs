@@ -79,3 +79,83 @@ impl Drop for Attached {
         unsafe { libc::shmdt(self.base.as_ptr().cast()) };
     }
 }
+
+/// Seconds of the clock that segments' times are told in.
+pub(super) fn now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// Removes the segments without a key that process `creator` made since `started` and nobody has
+/// attached: a recorder that is killed between the creation of one and its mark for removal leaves
+/// it behind, for as long as the machine runs.
+pub(super) fn remove_orphans(creator: i32, started: u64) {
+    for segment in made_by(creator) {
+        if segment.attached == 0 && segment.changed >= started as i64 {
+            // SAFETY: takes numbers only.
+            unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// A segment without a key.
+struct Listed {
+    id: i32,
+    attached: i64,
+    /// When it was made or changed hands, in seconds.
+    changed: i64,
+}
+
+/// The segments without a key that a process made.
+fn made_by(creator: i32) -> Vec<Listed> {
+    let text = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let parse = |line: &str| {
+        let fields: Vec<i64> =
+            line.split_whitespace().map(|field| field.parse().unwrap_or(-1)).collect();
+        // key, id, mode, size, creator, last user, attached, four owners, three times
+        let [key, id, _, _, cpid, _, attached, _, _, _, _, _, _, changed, ..] = fields[..] else {
+            return None;
+        };
+        let ours = (key, cpid) == (0, i64::from(creator));
+        ours.then_some(Listed { id: id as i32, attached, changed })
+    };
+    text.lines().skip(1).filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::wait::waitpid;
+    use nix::unistd::{ForkResult, fork};
+
+    #[test]
+    fn only_what_nobody_has_attached_and_the_recorder_made_is_removed() {
+        // SAFETY: the child makes system calls only.
+        let child = match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                for _ in 0..2 {
+                    // SAFETY: takes numbers only.
+                    unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o700) };
+                }
+                // SAFETY: ends the child without the handlers of the test.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => child,
+        };
+        waitpid(child, None).unwrap();
+        let ids = || made_by(child.as_raw()).iter().map(|it| it.id).collect::<Vec<_>>();
+        let [_, attached] = ids()[..] else { panic!("not two") };
+        // SAFETY: no address is asked for.
+        let base = unsafe { libc::shmat(attached, std::ptr::null(), 0) };
+        remove_orphans(child.as_raw() + 1, 0);
+        remove_orphans(child.as_raw(), now() + 100);
+        assert_eq!(ids().len(), 2);
+        remove_orphans(child.as_raw(), now() - 100);
+        assert_eq!(ids(), [attached]);
+        // SAFETY: attached above, and nothing refers to it.
+        unsafe { libc::shmdt(base) };
+        remove_orphans(child.as_raw(), now() - 100);
+        assert!(ids().is_empty());
+    }
+}

@@ -73,30 +73,12 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let found = reading.block(stream, number)?;
-        let (payload, base) = reading.source.payload(&found.directory, found.at)?;
         let entry = found.entry()?;
-        let mut walk = Self {
-            reading,
-            stream,
-            number,
-            blocks,
-            header: found.directory.header,
-            payload,
-            base,
-            at: 0,
-            end: 0,
-            ended: false,
-            tick_ns: 0,
-            context: Context::default(),
-            state: Checkpoint::default(),
-            sample: Sample::default(),
-            lost_first: None,
-        };
-        walk.enter(found.at, entry)?;
-        if number == 0 && walk.state != entry.begin {
+        let mut walk = Self::of_block(reading, &found.directory, found.at, entry)?;
+        (walk.number, walk.blocks) = (number, blocks);
+        if number == 0 && entry.begin != Checkpoint::default() {
+            walk.state = Checkpoint::default();
             walk.lost_first = Some(walk.lost(entry)?);
-        } else {
-            walk.state.clone_from(&entry.begin);
         }
         Ok(Some(walk))
     }
