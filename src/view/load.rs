@@ -7,15 +7,21 @@ use std::collections::BTreeMap;
 use super::profile::{Profile, ThreadGrower};
 use super::recording::Recording;
 use super::selection::Selected;
-use crate::trace::{LazyTrace, Objects, ThreadId, TraceError};
+use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
 
 /// Aggregates the samples of what is selected.
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
     for window in &selected.windows {
-        trace.for_each_sample_as_written(window, &mut |thread, sample, stack| {
+        let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
             growers.entry(thread).or_default().add(sample, stack);
-        })?;
+        };
+        // The index leads to what is in a window; of all there is, each frame is decoded once.
+        if *window == Window::default() {
+            trace.for_each_sample_as_written(window, &mut add)?;
+        } else {
+            trace.for_each_sample(window, &mut add)?;
+        }
     }
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let threads = covered

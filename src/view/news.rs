@@ -80,7 +80,7 @@ impl News {
     pub fn late(&self, trace: &LazyTrace, selected: Option<&Selected>) -> Result<u64, TraceError> {
         let mut count = 0;
         for window in selected.iter().flat_map(|selected| &selected.windows) {
-            trace.for_each_sample_as_written(window, &mut |_, _, _| count += 1)?;
+            trace.for_each_sample(window, &mut |_, _, _| count += 1)?;
         }
         Ok(self.came.saturating_sub(count))
     }

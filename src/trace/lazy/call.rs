@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Window;
+use crate::trace::forest::gap;
 use crate::trace::object::Point;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
@@ -39,8 +40,6 @@ pub(super) enum Place {
         depth: usize,
         /// Logical offset of the first byte.
         start: u64,
-        /// Logical offset of its end, if that was seen.
-        end: Option<u64>,
     },
 }
 
@@ -60,7 +59,7 @@ impl Place {
                 let of = |stream| Segment { stream, depth: 0, start: 0 };
                 (of(id), Some(of(id | SIDE)))
             }
-            Self::Call { stream, depth, start, .. } => (Segment { stream, depth, start }, None),
+            Self::Call { stream, depth, start } => (Segment { stream, depth, start }, None),
         };
         std::iter::once(first).chain(second)
     }
@@ -136,8 +135,8 @@ impl LazyNode {
     pub(super) fn of_point(point: Point, last_ns: u64) -> Option<Self> {
         Some(match point {
             Point::Gap { before, length } => {
-                let from_ns = last_ns.wrapping_add(before as u64);
-                Self::Gap { from_ns, to_ns: from_ns.saturating_add(length) }
+                let (from_ns, to_ns) = gap(before, length, last_ns).ok()?;
+                Self::Gap { from_ns, to_ns }
             }
             Point::ThreadStart { time_ns } => Self::ThreadStart { time_ns },
             Point::ThreadExit { time_ns } => Self::ThreadExit { time_ns },

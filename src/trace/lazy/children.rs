@@ -141,7 +141,6 @@ impl Gather<'_> {
             if self.open.is_empty() && self.call.times.is_some_and(late) {
                 return Ok(true);
             }
-            let before = walk.state.logical;
             let Some(step) = walk.step()? else {
                 at_end = true;
                 break;
@@ -152,7 +151,7 @@ impl Gather<'_> {
             } else {
                 let losing = matches!(step, Step::Lost { .. });
                 let known = self.lost;
-                if !self.take(step, &walk, (segment, before))? {
+                if !self.take(step, &walk, segment)? {
                     // A loss that ends the call does not lie in it.
                     outside = if losing { self.lost - known } else { 0 };
                     break;
@@ -164,7 +163,7 @@ impl Gather<'_> {
             (true, true) => Ending::Lost,
             (true, false) => Ending::LostOrUnfinished,
         };
-        self.close(0, Now::of(&walk), ending, None);
+        self.close(0, Now::of(&walk), ending);
         let samples = walk.state.samples.saturating_sub(samples);
         self.samples += samples.saturating_sub(self.lost - lost);
         self.lost -= outside;
@@ -212,7 +211,7 @@ impl Gather<'_> {
             return Err(Fault::Index("a call is not where it should be"));
         }
         match last {
-            Some(step @ Step::Call { .. }) => self.take(step, walk, (segment, child)).map(drop),
+            Some(step @ Step::Call { .. }) => self.take(step, walk, segment).map(drop),
             _ => self.begin_lost(segment.depth, walk, segment),
         }
     }
@@ -250,9 +249,8 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// Takes a step in, before which the stream was at a logical offset; false if it ends the call.
-    fn take(&mut self, step: Step, walk: &Walk<'_>, place: (Segment, u64)) -> Found<bool> {
-        let (segment, before) = place;
+    /// Takes a step in; false if it ends the call.
+    fn take(&mut self, step: Step, walk: &Walk<'_>, segment: Segment) -> Found<bool> {
         let depth = segment.depth;
         match step {
             Step::Call { location } => {
@@ -266,7 +264,7 @@ impl Gather<'_> {
             Step::Footer { unfinished } => {
                 let ending = if unfinished { Ending::Unfinished } else { Ending::Seen };
                 let left = walk.state.depth().checked_sub(depth);
-                self.close(left.unwrap_or(0), Now::of(walk), ending, Some(before));
+                self.close(left.unwrap_or(0), Now::of(walk), ending);
                 return Ok(left.is_some());
             }
             Step::Sample { .. } => {
@@ -288,7 +286,7 @@ impl Gather<'_> {
                 self.call.marks.pop_if(|mark| mark.block == walk.block());
                 let now = Now { samples: walk.state.samples, last_ns: from_ns };
                 let level = common.checked_sub(depth);
-                self.close(level.unwrap_or(0), now, Ending::Lost, None);
+                self.close(level.unwrap_or(0), now, Ending::Lost);
                 let Some(level) = level else { return Ok(false) };
                 self.leaf(level, || LazyNode::Lost { from_ns, to_ns, samples })?;
                 self.begin_lost(common, walk, segment)?;
@@ -328,7 +326,7 @@ impl Gather<'_> {
         let depth = segment.depth + level;
         let (stream, start) = (segment.stream, state.calls[depth].start);
         let call_site = depth.checked_sub(1).map(|outer| state.locations[outer]);
-        let place = Place::Call { stream, depth: depth + 1, start, end: None };
+        let place = Place::Call { stream, depth: depth + 1, start };
         self.open.push(Open {
             call: wanted.then(|| Box::new(LazyCall::new(place, Some(location), call_site))),
             number,
@@ -398,7 +396,7 @@ impl Gather<'_> {
     }
 
     /// Closes the open calls until `left` are left.
-    fn close(&mut self, left: usize, now: Now, ending: Ending, end: Option<u64>) {
+    fn close(&mut self, left: usize, now: Now, ending: Ending) {
         while self.open.len() > left {
             let Some(open) = self.open.pop() else { break };
             let samples = now.samples.saturating_sub(open.samples_before);
@@ -411,9 +409,6 @@ impl Gather<'_> {
             }
             if call.first_ns == u64::MAX {
                 call.first_ns = call.last_ns;
-            }
-            if let Place::Call { end: known, .. } = &mut call.place {
-                *known = end;
             }
             self.attach(self.open.len(), open.number, LazyNode::Call(call));
         }

@@ -31,7 +31,7 @@ impl Reading {
     pub(super) fn object(&self, kind: Kind, id: u32) -> Found<Option<Neutral>> {
         match self.index.neutral(kind, id)? {
             Some((kind, position)) => self.object_at(kind, id, position).map(Some),
-            None if self.scanned && !self.losses.is_empty() => Ok(None),
+            None if self.is_lossy() => Ok(None),
             None => Err(Fault::Index("an object refers to one that does not exist")),
         }
     }
@@ -226,7 +226,7 @@ impl Reading {
     /// must not be larger than the cells of the index by more than losses explain.
     fn count(&self, kind: Kind) -> Found<u32> {
         let (count, rows) = (self.index.neutral_count(kind)?, self.index.neutral_rows(kind));
-        if u64::from(count) > rows && self.losses.is_empty() {
+        if u64::from(count) > rows && !self.is_lossy() {
             return Err(Fault::Index("an object skips an id"));
         }
         if u64::from(count) > rows.saturating_add(MAX_LOST) {

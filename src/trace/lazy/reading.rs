@@ -108,8 +108,7 @@ impl Reading {
         let entry = last.entry()?;
         let (samples, end) =
             (entry.begin.samples + entry.samples, entry.begin.logical + entry.data_bytes());
-        let lost = self.scanned && !self.losses.is_empty();
-        if lost || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
+        if self.is_lossy() || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
             return Ok(());
         }
         Err(Fault::Index("a thread does not reach as far as it should"))
@@ -224,7 +223,8 @@ impl Reading {
         self.losses.iter().find(tail).copied()
     }
 
-    /// Something is lost. What stands for it counts as a child, other than in the index.
+    /// A scan found something to be lost. What stands for it counts as a child, other than in the
+    /// index.
     pub(super) fn is_lossy(&self) -> bool {
         !self.losses.is_empty()
     }

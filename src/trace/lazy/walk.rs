@@ -198,8 +198,7 @@ impl<'a> Walk<'a> {
 
     /// What lies between the state and the begin of a later block.
     fn lost(&self, entry: &BlockEntry) -> Found<Step> {
-        let frames_are_lost = self.reading.scanned && !self.reading.losses.is_empty();
-        match resume(&self.state, entry, frames_are_lost) {
+        match resume(&self.state, entry, self.reading.is_lossy()) {
             Ok(Some(Resumption { survivors, from_ns, to_ns, samples })) => {
                 Ok(Step::Lost { from_ns, to_ns, samples: Some(samples), common: survivors })
             }

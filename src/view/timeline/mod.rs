@@ -99,7 +99,7 @@ fn samples_in(
     }
     let window = Window { threads: Some([thread.id].into()), ..window.clone() };
     let mut count = 0;
-    trace.for_each_sample_as_written(&window, &mut |_, _, _| count += 1)?;
+    trace.for_each_sample(&window, &mut |_, _, _| count += 1)?;
     Ok(count)
 }
 
