@@ -90,20 +90,23 @@ fn stack_at(trace: &LazyTrace) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Opens a link to the data file that has no index beside it.
+/// Opens a link to the data file that has no index beside it; the best of three.
 fn rebuild(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let link = folder.path().join("trace");
     std::os::unix::fs::symlink(std::fs::canonicalize(path)?, &link)?;
-    let begin = Instant::now();
-    let trace = LazyTrace::open(&link)?;
-    let spent = begin.elapsed();
+    let (mut spent, mut notices) = (Duration::MAX, 0);
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let trace = LazyTrace::open(&link)?;
+        spent = spent.min(begin.elapsed());
+        notices = trace.notices().len();
+    }
     let decoded = trace::verify(path)?.decoded;
     println!(
-        "rebuild_ms {} decoded_mb_per_s {:.0} notices {}",
+        "rebuild_ms {} decoded_mb_per_s {:.0} notices {notices}",
         spent.as_millis(),
         decoded as f64 / 1e6 / spent.as_secs_f64(),
-        trace.notices().len()
     );
     Ok(())
 }

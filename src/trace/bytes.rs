@@ -81,15 +81,23 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn varint(&mut self) -> Parsed<u64> {
         // Most are this short, and most of the time of reading a trace is spent here.
-        let word = |byte: &u8, shift: u32| u64::from(byte & 0x7f) << shift;
-        let (value, len) = match self.bytes.get(self.at..self.at + 3) {
-            Some([a @ 0..0x80, _, _]) => (word(a, 0), 1),
-            Some([a, b @ 1..0x80, _]) => (word(a, 0) | word(b, 7), 2),
-            Some([a, b @ 0x80..=0xff, c @ 1..0x80]) => (word(a, 0) | word(b, 7) | word(c, 14), 3),
-            _ => return self.long_varint(),
+        let Some((value, len)) = self.bytes.get(self.at..).and_then(short_varint) else {
+            return self.long_varint();
         };
         self.at += len;
         Ok(value)
+    }
+
+    /// The number behind a `kind`, if that is what comes next and the number is short.
+    #[inline]
+    pub(super) fn short_behind(&mut self, kind: u8) -> Option<u32> {
+        let (next, behind) = self.bytes.get(self.at..)?.split_first()?;
+        if *next != kind {
+            return None;
+        }
+        let (value, len) = short_varint(behind)?;
+        self.at += 1 + len;
+        Some(value as u32)
     }
 
     #[inline(never)]
@@ -131,6 +139,19 @@ impl<'a> Cursor<'a> {
         let at = self.at;
         let bytes = self.take(len)?;
         from_modified_utf8(bytes).ok_or(Malformed { at, what: "a string is not modified UTF-8" })
+    }
+}
+
+/// The varint that `bytes` begin with, and its length, if it has at most three bytes and is not among
+/// the last three.
+#[inline]
+fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let word = |byte: &u8, shift: u32| u64::from(byte & 0x7f) << shift;
+    match bytes.first_chunk()? {
+        [a @ 0..0x80, _, _] => Some((word(a, 0), 1)),
+        [a, b @ 1..0x80, _] => Some((word(a, 0) | word(b, 7), 2)),
+        [a, b @ 0x80..=0xff, c @ 1..0x80] => Some((word(a, 0) | word(b, 7) | word(c, 14), 3)),
+        _ => None,
     }
 }
 

@@ -264,7 +264,7 @@ impl FrameScan {
             mixed: false,
             decoded_bytes: (frame.directory.len() + frame.payload.len()) as u64,
         };
-        walk.highest = None;
+        walk.locations = 0;
         let mut end = 0;
         let mut samples = 0u64;
         for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
@@ -277,8 +277,8 @@ impl FrameScan {
             let what = "a frame has other samples than its header says";
             return Err(corrupt(header.offset, what));
         }
-        if let Some(location) = walk.highest {
-            scan.survey.refer_always(Kind::Location, location);
+        if let Some(location) = walk.locations.checked_sub(1) {
+            scan.survey.refer_always(Kind::Location, location as u32);
         }
         scan.eof = after_blocks(&header, &frame.payload[end..])
             .map_err(|bad| corrupt(header.position(end + bad.at), bad.what))?;

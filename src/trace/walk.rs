@@ -51,8 +51,8 @@ pub(super) struct Walked {
 pub(super) struct Walk {
     /// Also list the calls that begin and end in one block.
     all_calls: bool,
-    /// The largest location id that was used.
-    pub(super) highest: Option<u32>,
+    /// One more than the largest location id that was used, 0 if none was.
+    pub(super) locations: u64,
     levels: Vec<Level>,
     roots: u32,
     low: usize,
@@ -93,7 +93,11 @@ impl Walk {
         }
         self.begin(entry);
         let base = entry.begin.logical.wrapping_sub(cursor.at() as u64);
-        while cursor.at() < data_end {
+        loop {
+            self.calls(&mut cursor, base);
+            if cursor.at() >= data_end {
+                break;
+            }
             let start = cursor.at();
             let number = cursor.u8()?;
             let wrong = |what| Malformed { at: start, what };
@@ -137,8 +141,7 @@ impl Walk {
             call: *call,
         };
         self.levels.extend(begin.locations.iter().zip(&begin.calls).map(level));
-        let highest = begin.locations.iter().map(|location| location.0).max();
-        self.highest = self.highest.max(highest);
+        begin.locations.iter().for_each(|location| self.refer(location.0));
         self.low = self.levels.len();
         (self.roots, self.exit, self.first_ns) = (0, false, None);
         (self.last_ns, self.samples) = (begin.last_ns, begin.samples);
@@ -172,13 +175,25 @@ impl Walk {
         })
     }
 
+    /// Notes that `location` is referred to.
     #[inline]
-    fn child(&mut self) {
-        let children = match self.levels.last_mut() {
-            Some(level) => &mut level.children,
+    fn refer(&mut self, location: u32) {
+        self.locations = self.locations.max(u64::from(location) + 1);
+    }
+
+    /// Counts a child of the call that is `depth` levels below the thread.
+    #[inline]
+    fn child_of(&mut self, depth: usize) {
+        let children = match depth.checked_sub(1) {
+            Some(place) => &mut self.levels[place].children,
             None => &mut self.roots,
         };
         *children = children.saturating_add(1);
+    }
+
+    #[inline]
+    fn child(&mut self) {
+        self.child_of(self.levels.len());
     }
 
     #[inline]
@@ -187,10 +202,32 @@ impl Walk {
             return Err("too many calls are open");
         }
         self.child();
-        self.highest = self.highest.max(Some(location));
+        self.refer(location);
         let call = OpenCall { start, samples_before: self.samples };
         self.levels.push(Level { location, children: 0, call });
         Ok(())
+    }
+
+    /// Calls in a row, as far as they have short ids: most of a block.
+    #[inline]
+    fn calls(&mut self, cursor: &mut Cursor<'_>, base: u64) {
+        let (outer, samples_before) = (self.levels.len(), self.samples);
+        let mut locations = self.locations;
+        while self.levels.len() < MAX_DEPTH
+            && let Some(location) = cursor.short_behind(Kind::Call as u8)
+        {
+            locations = locations.max(u64::from(location) + 1);
+            let call = OpenCall { start: base.wrapping_add(cursor.at() as u64), samples_before };
+            self.levels.push(Level { location, children: 1, call });
+        }
+        self.locations = locations;
+        if self.levels.len() > outer {
+            // Each is the only child of the one before, so far.
+            self.child_of(outer);
+            if let Some(innermost) = self.levels.last_mut() {
+                innermost.children = 0;
+            }
+        }
     }
 
     #[inline]
@@ -221,7 +258,7 @@ impl Walk {
 
     #[inline]
     fn site(&mut self, up: usize, location: u32) -> Result<(), &'static str> {
-        self.highest = self.highest.max(Some(location));
+        self.refer(location);
         let place = self.levels.len().checked_sub(up.saturating_add(1));
         self.levels[place.ok_or("a call that is not open moves")?].location = location;
         Ok(())

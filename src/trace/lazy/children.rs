@@ -275,11 +275,7 @@ impl Gather<'_> {
                 let level = walk.state.depth() - depth;
                 self.leaf(level, || LazyNode::Sample(Box::new(walk.sample.clone())))?;
             }
-            Step::Leaf(point) => {
-                if let Some(node) = LazyNode::of_point(point, walk.state.last_ns) {
-                    self.leaf(walk.state.depth() - depth, || node)?;
-                }
-            }
+            Step::Leaf(node) => self.leaf(walk.state.depth() - depth, || node)?,
             Step::Lost { from_ns, to_ns, samples, common } => {
                 self.lost = self.lost.saturating_add(samples.unwrap_or(0));
                 // Where a loss is stepped over, what begins behind it is not seen.

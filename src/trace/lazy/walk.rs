@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::call::LazyNode;
 use super::fault::{Fault, Found};
 use super::reading::Reading;
 use super::source::Directory;
@@ -13,6 +14,7 @@ use crate::trace::bytes::{Cursor, Malformed};
 use crate::trace::checkpoint::{BlockEntry, Checkpoint};
 use crate::trace::forest::gap;
 use crate::trace::frame::FrameHeader;
+use crate::trace::kind::Kind;
 use crate::trace::loss::{Resumption, resume};
 use crate::trace::object::{Point, Record, SampleFields};
 use crate::trace::sample::Context;
@@ -31,7 +33,7 @@ pub(super) enum Step {
     /// the main stream come before it, if the stream is a side stream.
     Sample { outer: usize, main_before: u64 },
     /// Another point without children.
-    Leaf(Point),
+    Leaf(LazyNode),
     /// The block is at its end; the next step is of the next one.
     BlockEnd,
     /// Samples are missing here: of the calls that were open before, the outer `common` ones are open
@@ -166,18 +168,32 @@ impl<'a> Walk<'a> {
         let start = self.at;
         let mut cursor = Cursor::new(&self.payload[..self.end]);
         cursor.skip_to(start);
-        let record = match Record::decode(&mut cursor) {
-            Ok(record) => record,
-            Err(Malformed { at, what }) => return self.corrupt(at, what),
-        };
-        self.at = cursor.at();
-        self.state.logical = self.state.logical.saturating_add((self.at - start) as u64);
-        let step = match record {
-            Record::Point(point) => self.apply(point),
-            Record::Neutral(_) | Record::Unknown { .. } => Ok(Step::Moved),
-            _ => Err("an object lies where it may not"),
+        // Most points are one of these two; a record is large, and would be moved around for each.
+        let step = if let Some(location) = cursor.short_behind(Kind::Call as u8) {
+            self.pass(cursor.at());
+            self.call(location)
+        } else if let Some(word) = cursor.short_behind(Kind::Footer as u8) {
+            self.pass(cursor.at());
+            self.footer(word >> 1, word & 1 == 1)
+        } else {
+            let record = match Record::decode(&mut cursor) {
+                Ok(record) => record,
+                Err(Malformed { at, what }) => return self.corrupt(at, what),
+            };
+            self.pass(cursor.at());
+            match record {
+                Record::Point(point) => self.apply(point),
+                Record::Neutral(_) | Record::Unknown { .. } => Ok(Step::Moved),
+                _ => Err("an object lies where it may not"),
+            }
         };
         step.or_else(|what| self.corrupt(start, what))
+    }
+
+    /// Goes on behind an object, which ends at `at`.
+    fn pass(&mut self, at: usize) {
+        self.state.logical = self.state.logical.saturating_add((at - self.at) as u64);
+        self.at = at;
     }
 
     /// Goes on with the next block, there is one; gives what is lost before it.
@@ -208,32 +224,36 @@ impl<'a> Walk<'a> {
     }
 
     fn apply(&mut self, point: Point) -> Result<Step, &'static str> {
-        let state = &mut self.state;
         match point {
-            Point::Call { location } => {
-                if state.depth() == MAX_DEPTH {
-                    return Err("too many calls are open");
-                }
-                let location = LocationId(location);
-                state.push(location, state.logical);
-                Ok(Step::Call { location })
-            }
-            Point::Footer { run, unfinished } => {
-                let depth = state.depth().checked_sub(run as usize);
-                state.truncate(depth.ok_or("a footer closes more calls than are open")?);
-                Ok(Step::Footer { unfinished })
-            }
+            Point::Call { location } => self.call(location),
+            Point::Footer { run, unfinished } => self.footer(run, unfinished),
             Point::Site { location } => self.moved(0, location),
             Point::OuterSite { up, location } => self.moved(up as usize, location),
             Point::Sample(fields) => self.sample(&fields),
             leaf => {
                 if let Point::Gap { before, length } = leaf {
-                    let (_, to_ns) = gap(before, length, state.last_ns)?;
+                    let (_, to_ns) = gap(before, length, self.state.last_ns)?;
                     self.context.gap(to_ns);
                 }
-                Ok(Step::Leaf(leaf))
+                Ok(LazyNode::of_point(leaf, self.state.last_ns).map_or(Step::Moved, Step::Leaf))
             }
         }
+    }
+
+    fn call(&mut self, location: u32) -> Result<Step, &'static str> {
+        let state = &mut self.state;
+        if state.depth() == MAX_DEPTH {
+            return Err("too many calls are open");
+        }
+        let location = LocationId(location);
+        state.push(location, state.logical);
+        Ok(Step::Call { location })
+    }
+
+    fn footer(&mut self, run: u32, unfinished: bool) -> Result<Step, &'static str> {
+        let depth = self.state.depth().checked_sub(run as usize);
+        self.state.truncate(depth.ok_or("a footer closes more calls than are open")?);
+        Ok(Step::Footer { unfinished })
     }
 
     fn moved(&mut self, up: usize, location: u32) -> Result<Step, &'static str> {
