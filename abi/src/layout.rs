@@ -41,8 +41,16 @@ pub const TID_INDEX_LEN: usize = 32768;
 pub const EVENTS_RETIRED_OFFSET: u64 = 0xB_0000;
 /// Number of perf events that can be told apart.
 pub const EVENTS_MAX: usize = 65536;
+/// Offset of the bitmap of thread slots whose timers are to be armed, [`ARM_PENDING_WORDS`] words.
+pub const ARM_PENDING_OFFSET: u64 = 0xB_2000;
+/// Words of that bitmap.
+pub const ARM_PENDING_WORDS: usize = THREAD_SLOTS / 64;
 /// Offset of the thread slots.
 pub const THREAD_SLOTS_OFFSET: u64 = 0x10_0000;
+/// Bytes of a thread slot: two cache lines, as in the thread priming document.
+pub const THREAD_SLOT_BYTES: u64 = 128;
+/// Thread slots that are there at first, at least.
+pub const SLOTS_AT_FIRST: u32 = 256;
 /// Number of thread slots.
 pub const THREAD_SLOTS: usize = 16384;
 /// Offset of the threads' frame buffers, one of [`SCRATCH_STRIDE`] bytes for each slot.
@@ -56,7 +64,40 @@ pub const TRACE_TABLES_OFFSET: u64 = 0x1200_0000;
 /// Bytes reserved for each trace table.
 pub const TRACE_TABLE_STRIDE: u64 = 0x400_0000;
 /// Trace tables: three roles, and spares that rotate in when a dead or stopped thread holds one.
-pub const TRACE_TABLES: usize = 5;
+pub const TRACE_TABLES: usize = 8;
+
+/// Signals that the agent may have a handler for: see [`SAMPLING`] and [`PRIMING`].
+pub const SIGNALS: usize = 2;
+/// Place in [`ControlBlock::signals`] of the signal of perf events.
+pub const SAMPLING: usize = 0;
+/// Place in [`ControlBlock::signals`] of the signal that primes threads, which is also their timers'.
+pub const PRIMING: usize = 1;
+
+/// What the agent's entry is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Operation {
+    /// Install the handler for all [`ControlBlock::signals`] that are named and have none.
+    Install = 1,
+    /// Arm timers of slots whose bit is set in the bitmap of pending ones.
+    Arm = 2,
+    /// Delete all timers.
+    Disarm = 3,
+}
+
+/// A signal's disposition, as the agent changed it.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct SignalAction {
+    /// The signal, 0 for none.
+    pub signal: AtomicU32,
+    /// 1 once our handler is installed for it.
+    pub installed: AtomicU32,
+    /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer, mask.
+    pub old_action: [AtomicU64; 4],
+    /// The one that we installed, to be recognised at the cure.
+    pub our_action: [AtomicU64; 4],
+}
 
 /// How the handler reads the time of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +147,8 @@ pub enum Counter {
     LostHazard = 2,
     /// Rotation went on faster than the handler could publish its hazard.
     LostRotation = 3,
-    /// The sample was stored, its trace found no room: trace id 1.
-    DroppedTrace = 4,
+    /// The sample was stored, its trace found no room in the arena: trace id 1.
+    DroppedArena = 4,
     /// The sample log was full.
     LostLog = 5,
     /// A second event of the same thread fired.
@@ -130,6 +171,26 @@ pub enum Counter {
     Puts = 14,
     /// Calls of `put` that found the trace present.
     Hits = 15,
+    /// The sample was stored, its trace found no slot among those probed: trace id 1.
+    DroppedProbes = 16,
+    /// First probes of a table's slot that found another trace.
+    TableCollision = 17,
+    /// A hit inside our own handler on the same thread.
+    Nested = 18,
+    /// A thread slot that was lost to sixteen lost races in a row.
+    SlotLeaked = 19,
+    /// Hits of timers.
+    TimerHits = 20,
+    /// Periods that were folded into such a hit: overruns.
+    TimerOverruns = 21,
+    /// Timers that were armed.
+    Armed = 22,
+    /// Timers that could not be created; the errno is in the thread's slot.
+    TimerFailed = 23,
+    /// Timers deleted because the recorder gave no sign of life.
+    LeaseEnded = 24,
+    /// Threads that were primed by the signal.
+    Primed = 25,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;
@@ -146,8 +207,8 @@ pub struct ControlBlock {
     pub cookie: AtomicU32,
     /// The target's pid in its innermost pid namespace.
     pub pid: AtomicU32,
-    /// The sampling signal.
-    pub signal: AtomicU32,
+    /// Longest time from a priming signal's sending to its handling, in nanoseconds.
+    pub prime_latency_max_ns: AtomicU32,
     /// [`AgentState`].
     pub state: AtomicU32,
     /// [`AgentError`].
@@ -158,10 +219,8 @@ pub struct ControlBlock {
     pub clock_mode: AtomicU32,
     /// Sampling period in nanoseconds of CPU time.
     pub period_ns: AtomicU64,
-    /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer, mask.
-    pub old_action: [AtomicU64; 4],
-    /// The one that we installed, to be recognised at the cure.
-    pub our_action: [AtomicU64; 4],
+    /// The signals that the agent handles.
+    pub signals: [SignalAction; SIGNALS],
     /// The ACTIVE table: generation << 3 | table index.
     pub active: AtomicU64,
     /// 1 when a table is close to full and the recorder should rotate now.
@@ -170,14 +229,19 @@ pub struct ControlBlock {
     pub slots_next: AtomicU32,
     /// Number of thread slots whose frame buffers are populated.
     pub slots_limit: AtomicU32,
-    /// For growth.
-    pub reserved: AtomicU32,
+    /// 1 when a bit may be set in the bitmap of timers to be armed.
+    pub arm_wanted: AtomicU32,
     /// Top of the stack of retired thread slots: tag << 32 | slot + 1.
     pub slots_free: AtomicU64,
     /// Grows with each rotation; stack windows verified in an older epoch are verified again.
     pub window_epoch: AtomicU64,
-    /// When the recorder last gave a sign of life, CLOCK_MONOTONIC nanoseconds.
-    pub lease_ns: AtomicU64,
+    /// Until when timers may go on, CLOCK_MONOTONIC nanoseconds: the recorder puts it off while it
+    /// lives.
+    pub lease_until_ns: AtomicU64,
+    /// Priming signals that were handled.
+    pub prime_acks: AtomicU64,
+    /// Sum of the times from their sending to their handling, in nanoseconds.
+    pub prime_latency_sum_ns: AtomicU64,
     /// [`Counter`]s.
     pub counters: [AtomicU64; COUNTERS],
 }
@@ -194,18 +258,21 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 672);
+    const _: () = assert!(size_of::<ControlBlock>() == 768);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
-    const _: () = assert!(offset_of!(ControlBlock, old_action) == 48);
-    const _: () = assert!(offset_of!(ControlBlock, active) == 112);
-    const _: () = assert!(offset_of!(ControlBlock, slots_free) == 136);
-    const _: () = assert!(offset_of!(ControlBlock, counters) == 160);
+    const _: () = assert!(offset_of!(ControlBlock, signals) == 48);
+    const _: () = assert!(size_of::<SignalAction>() == 72);
+    const _: () = assert!(offset_of!(ControlBlock, active) == 192);
+    const _: () = assert!(offset_of!(ControlBlock, slots_free) == 216);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 256);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);
     const _: () = assert!(TID_INDEX_OFFSET + TID_INDEX_LEN as u64 * 8 <= EVENTS_RETIRED_OFFSET);
-    const _: () = assert!(EVENTS_RETIRED_OFFSET + EVENTS_MAX as u64 / 8 <= THREAD_SLOTS_OFFSET);
-    const _: () = assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * 256 <= SCRATCH_OFFSET);
+    const _: () = assert!(EVENTS_RETIRED_OFFSET + EVENTS_MAX as u64 / 8 <= ARM_PENDING_OFFSET);
+    const _: () = assert!(ARM_PENDING_OFFSET + ARM_PENDING_WORDS as u64 * 8 <= THREAD_SLOTS_OFFSET);
+    const _: () =
+        assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * THREAD_SLOT_BYTES <= SCRATCH_OFFSET);
     const _: () =
         assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
     const _: () = assert!(SCRATCH_STRIDE >= DEPTH_MAX as u64 * 8);

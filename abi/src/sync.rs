@@ -79,6 +79,21 @@ pub mod planted {
                 }
 
                 /// As `core`'s.
+                pub fn fetch_or(&self, value: $value, ordering: Ordering) -> $value {
+                    self.0.fetch_or(value, order(ordering))
+                }
+
+                /// As `core`'s.
+                pub fn fetch_and(&self, value: $value, ordering: Ordering) -> $value {
+                    self.0.fetch_and(value, order(ordering))
+                }
+
+                /// As `core`'s.
+                pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
+                    self.0.swap(value, order(ordering))
+                }
+
+                /// As `core`'s.
                 pub fn compare_exchange(
                     &self,
                     current: $value,

@@ -13,22 +13,62 @@ pub const PROBES_MAX: usize = 64;
 /// Attempts at the free stack before the slot counter is used.
 const POPS_MAX: usize = 16;
 
-/// One thread's state. 256 bytes, four cache lines, written by its thread alone while it lives.
+/// The life of a slot, in [`ThreadSlot::state`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Nobody's.
+    Unclaimed = 0,
+    /// A thread's that has not been primed.
+    Claimed = 1,
+    /// A thread's that is ready: its slot, and on the timer engine its timer.
+    Primed = 2,
+    /// Its thread is gone; its last samples are not collected yet.
+    Retired = 3,
+}
+
+/// What came of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// A slot that the thread did not have before.
+    New(usize),
+    /// The thread has this slot.
+    Existing(usize),
+    /// No slot is free.
+    Exhausted,
+}
+
+impl Claim {
+    /// The slot, if there is one.
+    pub fn index(self) -> Option<usize> {
+        match self {
+            Self::New(index) | Self::Existing(index) => Some(index),
+            Self::Exhausted => None,
+        }
+    }
+}
+
+/// One thread's state: 128 bytes, two cache lines, most of it written by its thread alone while it
+/// lives.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ThreadSlot {
     /// Kernel thread id as the target sees it, or 0.
     pub tid: AtomicU32,
-    /// Raised each time the slot is retired.
+    /// Raised each time the slot is recycled.
     pub generation: AtomicU32,
+    /// [`SlotState`].
+    pub state: AtomicU32,
+    /// Next slot + 1 on the free stack.
+    pub next_free: AtomicU32,
     /// Accepted event: index + 1, or 0 for the first that fires.
     pub event: AtomicU32,
     /// Another event that fired on this thread: index + 1, or 0. The recorder closes the younger.
     pub other_event: AtomicU32,
-    /// Next slot + 1 on the free stack.
-    pub next_free: AtomicU32,
-    /// 1 when the recorder primed the slot at attach.
-    pub primed: AtomicU32,
+    /// Its CPU timer's id + 1, or 0.
+    pub timer: AtomicU32,
+    /// Errno of the last attempt to create that timer, or 0.
+    pub timer_error: AtomicU32,
     /// Stack addresses [lo, hi) that were found readable in `window_epoch`.
     pub window_lo: AtomicU64,
     /// See `window_lo`.
@@ -39,11 +79,17 @@ pub struct ThreadSlot {
     pub samples: AtomicU64,
     /// Sum of their weights.
     pub weight: AtomicU64,
+    /// Id of the trace of its last sample, or 0.
+    pub last_trace: AtomicU64,
+    /// 1 while its thread is in our handler.
+    pub inside: AtomicU32,
     /// For growth.
-    pub reserved: [AtomicU64; 20],
+    pub reserved: AtomicU32,
+    /// For the thread's context: where it is.
+    pub context: [AtomicU64; 4],
 }
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<ThreadSlot>() == 256);
+const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SLOT_BYTES);
 
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
@@ -81,20 +127,20 @@ impl<'a> Threads<'a> {
 
     /// Claims a slot for a thread that has none. Called by the thread itself, or by the recorder
     /// while the thread takes no samples.
-    pub fn claim(self, tid: u32) -> Option<usize> {
-        let index = self.pop().or_else(|| self.fresh())?;
-        let slot = self.slots.get(index)?;
+    pub fn claim(self, tid: u32) -> Claim {
+        let Some(index) = self.pop().or_else(|| self.fresh()) else { return Claim::Exhausted };
+        let Some(slot) = self.slots.get(index) else { return Claim::Exhausted };
         // Relaxed: published by the swap below.
         slot.tid.store(tid, Ordering::Relaxed);
         let word = u64::from(tid) << 32 | (index as u64 + 1);
         for place in self.probes(tid) {
             // Release: pairs with the Acquire in `find`. Relaxed on failure: the value is not used.
             if place.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed).is_ok() {
-                return Some(index);
+                return Claim::New(index);
             }
         }
         self.push(index);
-        None
+        Claim::Exhausted
     }
 
     fn fresh(self) -> Option<usize> {
@@ -161,7 +207,7 @@ impl<'a> Threads<'a> {
         }
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
-        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.primed] {
+        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer] {
             word.store(0, Ordering::Relaxed);
         }
         for word in

@@ -165,12 +165,12 @@ fn a_retired_slot_goes_to_one_thread_and_comes_clean() {
         free: AtomicU64::new(0),
     });
     let threads = registry.threads();
-    let old = threads.claim(9).unwrap();
+    let old = threads.claim(9).index().unwrap();
     threads.slots[old].event.store(77, Ordering::Relaxed);
     let claim = |registry: Arc<Registry>, tid: u32| {
         move || {
             let threads = registry.threads();
-            let index = threads.claim(tid)?;
+            let index = threads.claim(tid).index()?;
             assert_eq!(threads.find(tid), Some(index));
             assert_eq!(threads.slots[index].event.load(Ordering::Relaxed), 0, "slot is clean");
             Some(index)

@@ -70,7 +70,7 @@ fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     let threads = data.threads();
     let (index, fresh) = match threads.find(tid) {
         Some(index) => (index, false),
-        None => (threads.claim(tid)?, true),
+        None => (threads.claim(tid).index()?, true),
     };
     Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh })
 }
@@ -154,7 +154,7 @@ fn count_put(control: &ControlBlock, put: Put) {
     match put {
         Put::New(_) => {}
         Put::Hit(_) => control.count(Counter::Hits),
-        Put::Dropped => control.count(Counter::DroppedTrace),
+        Put::Dropped => control.count(Counter::DroppedArena),
     }
 }
 

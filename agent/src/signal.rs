@@ -3,7 +3,7 @@
 //! # Safety
 //! Called by the kernel through the image's trampoline with the signal frame's three arguments.
 
-use traceprof_abi::layout::{AgentState, Counter, MAGIC, SIG_DATA_MARK};
+use traceprof_abi::layout::{AgentState, Counter, MAGIC, SAMPLING, SIG_DATA_MARK};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
@@ -54,11 +54,11 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u6
 /// Passes a foreign signal on as if we were not there: the previous handler runs in our place, on
 /// our frame, and returns through its own restorer, so that no address of ours stays behind.
 fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
-    let control = data.control();
+    let action = &data.control().signals[SAMPLING];
     let signal = frame.info.signo;
     // Relaxed: written at installation, by this process.
     let [handler, flags, restorer, mask] =
-        control.old_action.each_ref().map(|word| word.load(Ordering::Relaxed));
+        action.old_action.each_ref().map(|word| word.load(Ordering::Relaxed));
     match handler {
         sys::SIG_IGN => 0,
         sys::SIG_DFL => {
@@ -73,7 +73,7 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
             if flags & sys::SA_RESETHAND != 0 {
                 // Relaxed: the next foreign signal of any thread may see it late, as it could
                 // without us.
-                control.old_action[0].store(sys::SIG_DFL, Ordering::Relaxed);
+                action.old_action[0].store(sys::SIG_DFL, Ordering::Relaxed);
             }
             if flags & sys::SA_RESTORER != 0 {
                 *frame.return_slot = restorer;

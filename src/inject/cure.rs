@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::AgentState;
+use traceprof_abi::layout::{AgentState, SAMPLING};
 use traceprof_abi::sync::Ordering;
 
 use super::arch::Interrupted;
@@ -228,7 +228,7 @@ impl Cure<'_> {
             return true;
         }
         // Relaxed: written once, before the handler was installed.
-        let old = self.data.control().old_action[0].load(Ordering::Relaxed);
+        let old = self.data.control().signals[SAMPLING].old_action[0].load(Ordering::Relaxed);
         if old < FIRST_HANDLER || thread.saved.mask & HANDLER_MASK != HANDLER_MASK {
             return false;
         }
@@ -332,7 +332,7 @@ impl Cure<'_> {
         for word in [flags, restorer, mask] {
             word.store(0, Ordering::Relaxed);
         }
-        let saved = control.old_action.iter();
+        let saved = control.signals[SAMPLING].old_action.iter();
         for (word, saved) in self.data.action(OLD_ACTION).iter().zip(saved) {
             word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 //! It is inert, but the agent's handler is still installed and its segments are mapped. Everything
 //! the cure needs to know stands in the target's maps and in the data segment.
 
-use traceprof_abi::layout::{self, MAGIC};
+use traceprof_abi::layout::{self, MAGIC, SAMPLING};
 use traceprof_abi::sync::Ordering;
 
 use super::plan::{Access, AttachPlan, Segment};
@@ -24,8 +24,8 @@ pub(super) fn find(pid: i32, start_time: u64) -> Option<(AttachPlan, Attached)> 
         let is_own = control.magic.load(Ordering::Relaxed) == MAGIC
             && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION
             && control.pid.load(Ordering::Relaxed) == inner;
-        let restorer = control.our_action[2].load(Ordering::Relaxed);
-        let signal = control.signal.load(Ordering::Relaxed) as i32;
+        let restorer = control.signals[SAMPLING].our_action[2].load(Ordering::Relaxed);
+        let signal = control.signals[SAMPLING].signal.load(Ordering::Relaxed) as i32;
         // Killed before the agent was started, it never said where its restorer is.
         let restorer_avma = if restorer == 0 { plan.code.avma } else { restorer };
         let plan = AttachPlan { entry_avma: plan.code.avma, restorer_avma, signal, ..plan };

@@ -131,7 +131,7 @@ impl Reckoning<'_> {
         set("lost.kernel ring full", self.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
         for (counter, name) in [
-            (Counter::DroppedTrace, "dropped_traces"),
+            (Counter::DroppedArena, "dropped_traces"),
             (Counter::DuplicateEvent, "duplicate_events"),
             (Counter::Foreign, "foreign_signals"),
             (Counter::Stale, "stale_signals"),
@@ -216,7 +216,7 @@ impl Reckoning<'_> {
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
-        let dropped = count(self.control, Counter::DroppedTrace);
+        let dropped = count(self.control, Counter::DroppedArena);
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
         }

@@ -175,7 +175,10 @@ impl Attached {
         // Relaxed: only the recorder writes it.
         let present = u64::from(control.slots_limit.load(Ordering::Relaxed));
         let more = u64::from(wanted).saturating_sub(present);
-        self.data.populate(layout::THREAD_SLOTS_OFFSET + present * 256, more * 256)?;
+        self.data.populate(
+            layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES,
+            more * layout::THREAD_SLOT_BYTES,
+        )?;
         let scratch = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
         self.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
         // Relaxed: the pages are present before this is stored, and present for both processes.
@@ -192,7 +195,7 @@ impl Attached {
         set(&control.version, traceprof_abi::ABI_VERSION);
         set(&control.cookie, u32::from(before.setup.cookie));
         set(&control.pid, inner_pid as u32);
-        set(&control.signal, SIGTRAP as u32);
+        set(&control.signals[layout::SAMPLING].signal, SIGTRAP as u32);
         set(&control.clock_mode, before.clock_mode as u32);
         control.period_ns.store(before.setup.period_ns, Ordering::Relaxed);
         control.window_epoch.store(1, Ordering::Relaxed);

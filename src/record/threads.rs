@@ -14,6 +14,7 @@ use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::SlotState;
 
 use super::batch::ThreadNews;
 use super::clock::monotonic_now_ns;
@@ -105,13 +106,13 @@ impl Registry {
         for (tid, event) in threads {
             let Some(inner) = self.alive.get(&tid).map(|thread| thread.inner) else { continue };
             let registry = self.data.threads();
-            let Some(index) = registry.find(inner).or_else(|| registry.claim(inner)) else {
+            let Some(index) = registry.find(inner).or_else(|| registry.claim(inner).index()) else {
                 continue;
             };
             let Some(slot) = registry.slots.get(index) else { continue };
             // Relaxed: published to the handlers by the Release with which sampling is turned on.
             slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
-            slot.primed.store(1, Ordering::Relaxed);
+            slot.state.store(SlotState::Primed as u32, Ordering::Relaxed);
         }
     }
 
@@ -333,8 +334,9 @@ mod tests {
         registry.scan(true);
         let own = *registry.alive.keys().next().unwrap();
         let threads = registry.data.threads();
+        let claim = |tid| threads.claim(tid).index();
         let inner = registry.alive[&own].inner;
-        let (mine, dead) = (threads.claim(inner).unwrap(), threads.claim(1 << 30).unwrap());
+        let (mine, dead) = (claim(inner).unwrap(), claim(1 << 30).unwrap());
         let mut news = registry.news();
         assert_eq!(news.len(), 2, "{news:?}");
         news.clear();
@@ -350,7 +352,7 @@ mod tests {
         );
         assert_eq!((threads.find(inner), threads.find(1 << 30)), (Some(mine), None));
         // A late sample of the dead thread meets a slot that has another owner, born after the scan.
-        assert_eq!(threads.claim(inner + 1), Some(dead));
+        assert_eq!(claim(inner + 1), Some(dead));
         let late = Sample { slot: key.0, tid: 1 << 30, ..Sample::default() };
         registry.meet_samples(&[late], &mut news);
         registry.news();
@@ -363,7 +365,7 @@ mod tests {
         let registry = registry();
         let threads = registry.data.threads();
         for (tid, event, other) in [(1, 8, 3), (2, 4, 9), (3, 6, 0)] {
-            let slot = &threads.slots[threads.claim(tid).unwrap()];
+            let slot = &threads.slots[threads.claim(tid).index().unwrap()];
             slot.event.store(event, Ordering::Relaxed);
             slot.other_event.store(other, Ordering::Relaxed);
         }

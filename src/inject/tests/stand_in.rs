@@ -7,7 +7,7 @@
 
 use std::mem::offset_of;
 
-use traceprof_abi::layout::{ControlBlock, INJECT_LEN, INJECT_OFFSET};
+use traceprof_abi::layout::{ControlBlock, INJECT_LEN, INJECT_OFFSET, SAMPLING, SignalAction};
 use traceprof_abi::sync::Ordering;
 
 use super::super::{Access, AttachPlan, Segment, find_hole};
@@ -94,7 +94,7 @@ impl StandIn {
         unsafe { std::ptr::copy(image.bytes.as_ptr(), code.base, image.bytes.len()) };
         let stand_in = StandIn { plan, _code: code, _tables: tables, data };
         let ours = [hole + image.handler, SA_FLAGS, hole + image.restorer, u64::MAX];
-        for (word, value) in stand_in.control().our_action.iter().zip(ours) {
+        for (word, value) in stand_in.control().signals[SAMPLING].our_action.iter().zip(ours) {
             word.store(value, Ordering::Relaxed);
         }
         stand_in
@@ -143,9 +143,9 @@ impl Image {
         let mut bytes = Vec::new();
         // rt_sigaction(signal, our_action, old_action, 8)
         bytes.extend([0xb8, 13, 0, 0, 0, 0xbf, signal as u8, 0, 0, 0, 0x48, 0xbe]);
-        bytes.extend(at(offset_of!(ControlBlock, our_action)));
+        bytes.extend(at(offset_of!(ControlBlock, signals) + offset_of!(SignalAction, our_action)));
         bytes.extend([0x48, 0xba]);
-        bytes.extend(at(offset_of!(ControlBlock, old_action)));
+        bytes.extend(at(offset_of!(ControlBlock, signals) + offset_of!(SignalAction, old_action)));
         bytes.extend([0x41, 0xba, 8, 0, 0, 0, 0x0f, 0x05, 0x48, 0x85, 0xc0]);
         bytes.extend([0x75, done.len() as u8]);
         bytes.extend(done);
