@@ -217,12 +217,42 @@ mod tests {
 
     /// A data segment of zeros that stays for the test's process.
     fn segment() -> DataSegment {
-        let shape = Layout::from_size_align(layout::DATA_LEN as usize, 4096).unwrap();
-        // SAFETY: the size is not zero. The system hands out zeroed pages as they are touched.
-        let base = unsafe { alloc_zeroed(shape) };
-        assert!(!base.is_null());
+        const PAGE: usize = 4096;
+        // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
+        // zeroed by the system as it is touched.
+        let shape = Layout::from_size_align(layout::DATA_LEN as usize + PAGE, 16).unwrap();
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(shape) };
+        assert!(!start.is_null());
+        // SAFETY: less than a page further on, and a page more than is used was allocated.
+        let base = unsafe { start.add(start.align_offset(PAGE)) };
         // SAFETY: aligned, of the segment's length, never freed, reached through this alone.
         unsafe { DataSegment::new(base) }
+    }
+
+    /// A hit inside the handler would write its frames over those of the sample that it interrupts.
+    #[test]
+    fn a_hit_inside_the_handler_is_counted_and_left() {
+        let data = segment();
+        let control = data.control();
+        control.slots_limit.store(1, Ordering::Relaxed);
+        // SAFETY: zeroes are a valid value of a structure of integers.
+        let (info, context) = unsafe { std::mem::zeroed() };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
+        slot.inside.store(1, Ordering::Relaxed);
+        take(data, tables, &frame);
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
+        slot.inside.store(0, Ordering::Relaxed);
+        take(data, tables, &frame);
+        // There are no tables to unwind with; what matters is that it tried, and left.
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
+        assert_eq!(data.hazards().claims().next(), None);
     }
 
     #[test]
