@@ -295,6 +295,7 @@ mod tests {
         let data = segment();
         let control = data.control();
         control.slots_limit.store(1, Ordering::Relaxed);
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
@@ -303,11 +304,11 @@ mod tests {
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
         let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
         slot.inside.store(1, Ordering::Relaxed);
-        take(data, tables, &frame);
+        on_event(data, tables, &frame);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
         slot.inside.store(0, Ordering::Relaxed);
-        take(data, tables, &frame);
+        on_event(data, tables, &frame);
         // There are no tables to unwind with; what matters is that it tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
