@@ -140,6 +140,10 @@ fn store(
         event: u64::from(frame.info.perf_data as u32),
     });
     account(control, thread.slot, stored, weight);
+    if stored {
+        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
+        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
+    }
     if late {
         control.count(Counter::Late);
     }
