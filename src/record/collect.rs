@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
+use traceprof_abi::storage::hazard::HazardSlots;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{ARENA_WORDS, Put, Trace, TraceTable};
-use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::sync::Ordering;
 
 use super::batch::Batch;
 use super::collections::{Collection, TraceEntry};
@@ -47,7 +48,6 @@ pub(super) struct Collector {
     in_standby: Option<usize>,
     /// The last call of [`Self::rotate`] rotated, and STANDBY may be written.
     is_rotated: bool,
-    frames: Vec<AtomicU64>,
     /// Counts of what rotations met.
     pub(super) stats: Stats,
 }
@@ -110,7 +110,6 @@ impl Collector {
             next: Collection::default(),
             in_standby: None,
             is_rotated: false,
-            frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
             stats: Stats::default(),
         }
     }
@@ -128,8 +127,18 @@ impl Collector {
     }
 
     /// An upper half for the ids of traces that the recorder itself finds.
-    pub(super) fn take_instance(&mut self) -> u32 {
+    pub(super) fn take_instance(&mut self) -> Option<u32> {
         self.rotation.take_instance()
+    }
+
+    /// There are no more ids to give to traces than those that the end needs.
+    pub(super) fn is_ending(&self) -> bool {
+        self.rotation.is_ending()
+    }
+
+    /// The tables that must be populated before the next rotation.
+    pub(super) fn roles(&self) -> [usize; 3] {
+        self.rotation.roles()
     }
 
     /// The ACTIVE table asked to be rotated.
@@ -139,7 +148,7 @@ impl Collector {
     }
 
     /// One rotation, up to the collecting; [`Self::preserve`] is its other half.
-    /// `is_gone` says whether the thread with that id (as the target sees it) has ended.
+    /// `is_gone` says whether the owner of a hazard has ended.
     pub(super) fn rotate(&mut self, batch: &mut Batch, is_gone: &dyn Fn(u32) -> bool) -> Drained {
         let begin = Instant::now();
         let hazards = self.data.hazards();
@@ -147,10 +156,8 @@ impl Collector {
         // Relaxed: cleared before the swap; a handler that sets it again means the new table.
         control.rotate_wanted.store(0, Ordering::Relaxed);
         let first = batch.samples.len();
-        for table in 0..self.tables.len() {
-            if self.rotation.is_quarantined(table) {
-                self.reclaim(table as u32, is_gone);
-            }
+        if !self.rotation.is_drained() {
+            self.stats.reclaimed += reclaim(hazards, is_gone);
         }
         while let Some(table) = self.rotation.released(hazards) {
             self.collect(table, batch);
@@ -160,11 +167,13 @@ impl Collector {
         }
         self.collect_standby(batch);
         let outcome = self.swap(is_gone);
-        self.is_rotated = outcome != Collected::Blocked;
+        self.is_rotated = matches!(outcome, Collected::Ready(_) | Collected::Quarantined(_));
         match outcome {
             Collected::Ready(table) => self.collect(table, batch),
             Collected::Quarantined(_) => self.stats.quarantines += 1,
             Collected::Blocked => self.stats.blocked += 1,
+            // The recording ends before it comes to this; see `is_ending`.
+            Collected::Exhausted => {}
         }
         batch.traces.seal();
         self.count_orphans(batch, first);
@@ -176,26 +185,21 @@ impl Collector {
         let took_ns = begin.elapsed().as_nanos() as u64;
         let (sum, most) = self.stats.rotation_ns;
         self.stats.rotation_ns = (sum + took_ns, most.max(took_ns));
-        let quarantined = (0..self.tables.len()).any(|table| self.rotation.is_quarantined(table));
-        Drained { all: self.is_rotated && !quarantined }
+        Drained { all: self.is_rotated && self.rotation.is_drained() }
     }
 
     /// Makes STANDBY ACTIVE and waits until no thread is inside the old one.
     fn swap(&mut self, is_gone: &dyn Fn(u32) -> bool) -> Collected {
         let hazards = self.data.hazards();
-        let old = self.rotation.active_word();
+        let active = &self.data.control().active;
         let mut waiting: Option<Instant> = None;
         let mut reclaimed = 0;
-        let outcome =
-            self.rotation.rotate(&self.tables, &self.data.control().active, hazards, || {
-                let since = *waiting.get_or_insert_with(Instant::now);
-                for (slot, owner) in hazards.holders(old).filter(|(_, owner)| is_gone(*owner)) {
-                    hazards.reclaim(slot, owner);
-                    reclaimed += 1;
-                }
-                std::thread::sleep(Duration::from_micros(50));
-                since.elapsed() < PATIENCE
-            });
+        let outcome = self.rotation.rotate(&self.tables, active, hazards, || {
+            let since = *waiting.get_or_insert_with(Instant::now);
+            reclaimed += reclaim(hazards, is_gone);
+            std::thread::sleep(Duration::from_micros(50));
+            since.elapsed() < PATIENCE
+        });
         self.stats.reclaimed += reclaimed;
         if let Some(since) = waiting {
             self.stats.hazard_waits += 1;
@@ -204,22 +208,11 @@ impl Collector {
         outcome
     }
 
-    /// Frees the hazards of threads that died inside a table: nobody else ever would.
-    fn reclaim(&mut self, table: u32, is_gone: &dyn Fn(u32) -> bool) {
-        let hazards = self.data.hazards();
-        for (slot, owner) in hazards.holders(table).filter(|(_, owner)| is_gone(*owner)) {
-            hazards.reclaim(slot, owner);
-            self.stats.reclaimed += 1;
-        }
-    }
-
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
     /// that a dead thread still holds, whose committed records are whole all the same.
     pub(super) fn finish(&mut self, batch: &mut Batch) {
-        for table in 0..self.tables.len() as u32 {
-            // Quarantined tables are released by it, so that neither rotation is blocked.
-            self.reclaim(table, &|_| true);
-        }
+        // Quarantined tables are released by it, so that neither rotation is blocked.
+        self.stats.reclaimed += reclaim(self.data.hazards(), &|_| true);
         for _ in 0..2 {
             // Nobody is left whose samples could be missing.
             let Drained { .. } = self.rotate(batch, &|_| true);
@@ -307,11 +300,7 @@ impl Collector {
         let mut put = 0;
         for entry in self.kept.entries() {
             let frames = self.kept.frames_of(entry);
-            for (word, frame) in self.frames.iter().zip(frames) {
-                // Relaxed: this thread's own buffer.
-                word.store(*frame, Ordering::Relaxed);
-            }
-            match table.put_with_id(&self.frames[..frames.len()], entry.flags, entry.id) {
+            match table.put_preserved(frames, entry.flags, entry.id, entry.weight) {
                 Put::New(_) => put += 1,
                 _ => self.stats.preserve_spilled += 1,
             }
@@ -325,11 +314,18 @@ impl Collector {
     }
 }
 
+/// Frees the hazards of threads that died inside a table: nobody else ever would. How many it were.
+fn reclaim(hazards: HazardSlots<'_>, is_gone: &dyn Fn(u32) -> bool) -> u64 {
+    let dead = hazards.claims().filter(|claim| is_gone(claim.owner));
+    dead.map(|claim| u64::from(hazards.reclaim(claim))).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use traceprof_abi::layout;
     use traceprof_abi::storage::hazard::Hazard;
     use traceprof_abi::storage::log::Sample;
+    use traceprof_abi::sync::AtomicU64;
 
     use super::*;
     use crate::record::shm::Shared;
@@ -356,6 +352,10 @@ mod tests {
         hazard
     }
 
+    fn release(data: DataSegment, hazard: Hazard) {
+        assert!(data.hazards().release(hazard));
+    }
+
     fn rotate(collector: &mut Collector, batch: &mut Batch) -> bool {
         collector.rotate(batch, &|_| false).all
     }
@@ -370,14 +370,14 @@ mod tests {
     fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
         let data = segment();
         let (mut collector, mut batch) = (Collector::start(data), Batch::default());
-        data.hazards().release(sample(data, 1));
+        release(data, sample(data, 1));
         assert!(rotate(&mut collector, &mut batch));
         let inside = sample(data, 2);
         assert!(!rotate(&mut collector, &mut batch), "a handler is inside");
-        data.hazards().release(sample(data, 3));
+        release(data, sample(data, 3));
         assert!(!rotate(&mut collector, &mut batch), "it still is");
         assert_eq!(tids(&batch), [1, 3]);
-        data.hazards().release(inside);
+        release(data, inside);
         assert!(rotate(&mut collector, &mut batch));
         assert_eq!(tids(&batch), [1, 2, 3]);
         assert_eq!(batch.traces.entries().len(), 3);
@@ -413,7 +413,7 @@ mod tests {
     fn scribbled_tables_cost_no_more_than_honest_ones() {
         let data = segment();
         let (mut collector, mut batch) = (Collector::start(data), Batch::default());
-        data.hazards().release(sample(data, 1));
+        release(data, sample(data, 1));
         let table = data.table(0).unwrap();
         for (slot, word) in table.slots.iter().enumerate().skip(1) {
             // Every slot names an entry; its length is whatever stands there.

@@ -222,7 +222,7 @@ impl KernelEvents {
         &mut self,
         until_ns: u64,
         batch: &mut Batch,
-        instance: impl FnOnce() -> u32,
+        instance: impl FnOnce() -> Option<u32>,
         mut key: impl FnMut(u32, &mut Vec<ThreadNews>) -> (u32, u32),
     ) {
         // Thread ids are reused; which of two events counts need not last.
@@ -230,7 +230,9 @@ impl KernelEvents {
         if self.hits.is_empty() {
             return;
         }
-        let upper = u64::from(instance()) << 32;
+        // The recording ends when there are no more ids; the hits wait for its end.
+        let Some(instance) = instance() else { return };
+        let upper = u64::from(instance) << 32;
         let (later, their_traces) = &mut self.later;
         for hit in &self.hits {
             if hit.time_ns > until_ns {

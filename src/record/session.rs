@@ -64,6 +64,8 @@ pub(super) enum End {
     SignalTaken,
     /// The trace could not be written.
     Output,
+    /// All call-trace ids have been given.
+    OutOfIds,
 }
 
 /// A thing to do every so often.
@@ -218,6 +220,9 @@ impl<'a> Session<'a> {
             }
             if self.scribe.has_failed() {
                 return End::Output;
+            }
+            if self.collector.is_ending() {
+                return End::OutOfIds;
             }
             if watch.is_due() && self.signal_is_taken() {
                 return End::SignalTaken;

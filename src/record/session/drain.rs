@@ -23,7 +23,7 @@ impl Session<'_> {
         batch.flush = flush;
         batch.threads.extend(self.registry.news());
         let registry = &self.registry;
-        let is_gone = |inner| registry.is_gone(inner);
+        let is_gone = |owner| registry.is_owner_gone(owner);
         let until_ns = monotonic_now_ns();
         let drained = self.collector.rotate(batch, &is_gone);
         if drained.all {
@@ -69,11 +69,17 @@ impl Session<'_> {
         );
     }
 
-    /// Keeps thread slots populated ahead of their use.
+    /// Keeps thread slots and tables populated ahead of their use.
     fn grow(&mut self) {
         if let Err(error) = self.attached.grow() {
             let text = format!("no memory for more thread slots: {error}");
             self.observer.event(Event::Notice(text));
+        }
+        for table in self.collector.roles() {
+            if let Err(error) = self.attached.populate_table(table) {
+                let text = format!("no memory for another table of call traces: {error}");
+                self.observer.event(Event::Notice(text));
+            }
         }
     }
 
