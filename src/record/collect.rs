@@ -25,8 +25,7 @@ use traceprof_abi::sync::Ordering;
 
 use super::batch::Batch;
 use super::collections::{Collection, TraceEntry};
-use super::liveness::{LivenessChecker, PreserveSet};
-use crate::trace::Metadata;
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 
 /// How long a rotation waits for handlers inside the old table: long against a handler, and
 /// against a time slice of a busy core.
@@ -119,11 +118,9 @@ impl Collector {
         self.checkers.push(checker);
     }
 
-    /// What the checkers have to say in the end.
-    pub(super) fn account(&self) -> Metadata {
-        let mut metadata = Metadata::new();
-        self.checkers.iter().for_each(|checker| checker.account(&mut metadata));
-        metadata
+    /// The heaviest traces, if the user asked for them.
+    pub(super) fn heaviest(&self) -> Vec<Heavy> {
+        self.checkers.iter().flat_map(|checker| checker.heaviest()).collect()
     }
 
     /// An upper half for the ids of traces that the recorder itself finds.
@@ -273,6 +270,7 @@ impl Collector {
         for checker in &mut self.checkers {
             checker.mark(batch, &mut self.live);
         }
+        self.stats.preserve_full += self.live.refused();
         self.next.clear();
         for entry in batch.traces.entries().iter().filter(|entry| self.live.contains(entry.id)) {
             let fits = self.next.words() + entry.depth() <= ARENA_WORDS;
@@ -306,11 +304,6 @@ impl Collector {
             }
         }
         self.in_standby = Some(put);
-    }
-
-    /// Ids that the checkers marked in vain.
-    pub(super) fn refused(&self) -> u64 {
-        self.live.refused()
     }
 }
 

@@ -6,12 +6,12 @@
 //! high the new one may be. A stack that has more than the Nth part of all weight, N being the number
 //! of counters, is always among them.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::batch::Batch;
 use super::collections::hash;
-use super::liveness::{LivenessChecker, PreserveSet};
-use crate::trace::{Metadata, Value};
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 
 /// Counters for each trace asked for, and how many there are at least.
 const SPARE: usize = 8;
@@ -115,13 +115,11 @@ impl LivenessChecker for Heaviest {
         }
     }
 
-    fn account(&self, metadata: &mut Metadata) {
-        let mut kept: Vec<&Counter> = self.counters.iter().filter(|it| it.is_kept).collect();
-        kept.sort_by_key(|counter| (std::cmp::Reverse(counter.weight), counter.id));
-        let numbers = |it: &&Counter| {
-            Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
-        };
-        let list = Value::List(kept.iter().map(numbers).collect());
-        metadata.insert("preserved_traces".to_string(), list);
+    fn heaviest(&self) -> Vec<Heavy> {
+        let kept = self.counters.iter().filter(|counter| counter.is_kept);
+        let heavy = |it: &Counter| Heavy { id: it.id, weight: it.weight, excess: it.excess };
+        let mut kept: Vec<Heavy> = kept.map(heavy).collect();
+        kept.sort_by_key(|heavy| (Reverse(heavy.weight), heavy.id));
+        kept
     }
 }

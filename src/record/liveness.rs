@@ -11,7 +11,6 @@ use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::sync::Ordering;
 
 use super::batch::Batch;
-use crate::trace::Metadata;
 
 /// Traces that can be preserved at once: one for each thread slot, and twice as many besides.
 const PRESERVED_MAX: usize = 3 * THREAD_SLOTS;
@@ -22,8 +21,21 @@ pub(super) trait LivenessChecker: Send {
     /// preserved so far; other ids are of no effect.
     fn mark(&mut self, collected: &Batch, live: &mut PreserveSet);
 
-    /// What the trace should say of it in the end.
-    fn account(&self, _metadata: &mut Metadata) {}
+    /// Traces that the user asked for, heaviest first.
+    fn heaviest(&self) -> Vec<Heavy> {
+        Vec::new()
+    }
+}
+
+/// A trace that is preserved for its weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heavy {
+    /// Its id, which it has kept since it was first among the heaviest.
+    pub(super) id: u64,
+    /// Weight of all samples with its stack, in periods.
+    pub(super) weight: u64,
+    /// How much of that may be other stacks'.
+    pub(super) excess: u64,
 }
 
 /// Ids of traces that are needed: open addressing in memory that never grows.
@@ -32,7 +44,7 @@ pub(super) struct PreserveSet {
     words: Box<[u64]>,
     len: usize,
     limit: usize,
-    /// Ids that found the set full, ever.
+    /// Marks that found the set full.
     refused: u64,
 }
 
@@ -70,7 +82,7 @@ impl PreserveSet {
         id != 0 && self.words[self.place(id)] == id
     }
 
-    /// Ids that found the set full, ever.
+    /// Marks that found the set full, since it was cleared.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }
@@ -81,6 +93,7 @@ impl PreserveSet {
             self.words.fill(0);
             self.len = 0;
         }
+        self.refused = 0;
     }
 
     /// Where the id is, or where it would go. A quarter of the words is empty, so this ends.

@@ -25,6 +25,7 @@ mod shm;
 mod spawn;
 mod stop;
 mod symbolizers;
+mod tally;
 mod threads;
 
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ use anyhow::{Context, anyhow};
 use self::attach::{Attached, Before};
 use self::clock::Clock;
 use self::collect::Collector;
+use self::heaviest::Heaviest;
 use self::liveness::LastOfThreads;
 use self::perf::Setup;
 use self::scribe::Scribe;
@@ -71,6 +73,9 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
     let mut collector = Collector::start(attached.data());
     collector.register(Box::new(LastOfThreads::new(attached.data())));
+    if options.preserve > 0 {
+        collector.register(Box::new(Heaviest::new(options.preserve)));
+    }
     collector.register(Box::new(scribe.open_samples()));
     // After the fork of a program and the start of the scribe, which must not inherit it.
     priority::raise();

@@ -19,12 +19,13 @@ use traceprof_abi::unwind::EndReason;
 use super::batch::{Batch, ThreadNews};
 use super::clock::monotonic_now_ns;
 use super::collections::Collection;
-use super::liveness::{LivenessChecker, PreserveSet};
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::modules::AddressMap;
 use super::names::Names;
 use super::threads::Key;
 use crate::trace::{
-    LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError, TraceWriter, Written,
+    CallTrace, LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError,
+    TraceWriter, Written,
 };
 
 /// Batches in the queue; at the usual rotation a few seconds' worth.
@@ -157,7 +158,7 @@ pub(super) struct Finished {
     writer: TraceWriter,
     totals: Totals,
     /// Of the traces that were preserved to the end, and of the last new ones.
-    stacks: HashMap<u64, Box<[LocationId]>>,
+    stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
 }
 
@@ -175,12 +176,19 @@ impl Finished {
         &self.totals
     }
 
-    /// Writes the closing metadata and the end of both files; after a failure too, as far as the
-    /// reserve goes.
-    pub(super) fn close(mut self, metadata: Metadata) -> Closed {
+    /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;
+    /// after a failure too, as far as the reserve goes.
+    pub(super) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
         let told = metadata.into_iter().try_for_each(|(key, value)| {
             // Fails for a value that the format cannot hold, or for the output.
             self.writer.set_metadata(&key, value)
+        });
+        let told = told.and_then(|()| {
+            let known = |it: &Heavy| Some((it.id, self.stacks.get(&it.id)?));
+            heaviest.iter().filter_map(known).try_for_each(|(trace_id, stack)| {
+                let (end_reason, stack) = (stack.end_reason, stack.locations.to_vec());
+                self.writer.call_trace(&CallTrace { trace_id, stack, end_reason })
+            })
         });
         let error = self.error.or(told.err());
         match self.writer.finish() {
@@ -195,13 +203,20 @@ impl Finished {
     }
 }
 
+/// A trace that is resolved.
+struct Stack {
+    /// Root first.
+    locations: Vec<LocationId>,
+    end_reason: u16,
+}
+
 struct Work {
     writer: TraceWriter,
     pid: u32,
     names: Names,
     addresses: Arc<AddressMap>,
-    /// Locations of the traces of the last batch, root first.
-    stacks: HashMap<u64, Box<[LocationId]>>,
+    /// The traces of the last batch.
+    stacks: HashMap<u64, Stack>,
     /// The trace's id and the kernel's, by key.
     threads: HashMap<Key, (ThreadId, i32)>,
     /// Of them, those that have samples.
@@ -280,8 +295,10 @@ impl Work {
         self.stacks.retain(|id, _| traces.get(*id).is_some());
         for entry in traces.entries() {
             let frames = traces.frames_of(entry);
-            let resolve = || self.names.stack(&self.addresses, frames).into_boxed_slice();
-            self.stacks.entry(entry.id).or_insert_with(resolve);
+            self.stacks.entry(entry.id).or_insert_with(|| Stack {
+                locations: self.names.stack(&self.addresses, frames),
+                end_reason: entry.flags as u16,
+            });
         }
         Ok(())
     }
@@ -368,7 +385,8 @@ impl Work {
             root_span: logged.root_span,
             tags: [0; 10],
         };
-        let stack = self.stacks.get(&logged.trace_id).map_or(&[][..], |stack| stack);
+        let stack = self.stacks.get(&logged.trace_id);
+        let stack = stack.map_or(&[][..], |stack| &stack.locations);
         self.writer.sample(thread, &sample, stack)
     }
 }
@@ -395,7 +413,7 @@ mod tests {
         batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
         let finished = scribe.finish();
         let totals = finished.totals().clone();
-        let closed = finished.close(Metadata::new());
+        let closed = finished.close(Metadata::new(), &[]);
         assert!(closed.error.is_none() && closed.written.samples == totals.samples);
         let times = |thread: &trace::ThreadTrace| {
             let mut times = Vec::new();

@@ -348,6 +348,7 @@ impl<'a> Session<'a> {
             blocked: self.registry.blocked(),
             elapsed_ns,
             storage: self.collector.stats,
+            heaviest: self.collector.heaviest(),
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
