@@ -14,8 +14,6 @@ const PAGE: usize = 4096;
 /// Offsets in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
-/// A record's size is 16 bits wide.
-const RECORD_MAX: usize = 1 << 16;
 
 /// A mapped ring buffer.
 #[derive(Debug)]
@@ -23,7 +21,7 @@ pub(super) struct Ring {
     base: NonNull<u8>,
     /// Bytes of data behind the first page; a power of two.
     len: usize,
-    /// The record that is handed out.
+    /// The record being handed out.
     record: Vec<u8>,
 }
 
@@ -49,7 +47,7 @@ impl Ring {
             };
             if base != libc::MAP_FAILED {
                 let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
-                return Ok(Self { base, len, record: Vec::with_capacity(RECORD_MAX) });
+                return Ok(Self { base, len, record: Vec::new() });
             }
             let error = io::Error::last_os_error();
             if error.raw_os_error() != Some(libc::EPERM) || len <= SMALLEST {
@@ -123,8 +121,7 @@ mod tests {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
-        let base = NonNull::new(base.cast()).unwrap();
-        let ring = Ring { base, len: PAGE, record: Vec::new() };
+        let ring = Ring { base: NonNull::new(base.cast()).unwrap(), len: PAGE, record: Vec::new() };
         for at in tail..head {
             // SAFETY: within the second page.
             let place = unsafe { ring.base.as_ptr().add(PAGE + at as usize % PAGE) };
