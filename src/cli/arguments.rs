@@ -17,7 +17,7 @@ use crate::view::{Moment, Selection};
 /// is left behind in it.
 #[derive(Debug, Parser)]
 #[command(name = "traceprof", version, max_term_width = 100)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -152,6 +152,18 @@ pub struct RecordArguments {
     /// Also write each call trace as an object, to look up by its id
     #[arg(long)]
     pub call_traces: bool,
+
+    /// Let the N heaviest call traces keep their ids, and write them as objects
+    ///
+    /// A stack has another id in each rotation of the storage. The heaviest ones, by the weight of
+    /// their samples so far, keep the first id that they had while they were among the N; it is
+    /// listed with the weight in the trace's metadata, as preserved_traces.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub preserve: Option<u16>,
+
+    /// Print what the storage has counted after the closing report: puts, drops, collisions, waits
+    #[arg(long, conflicts_with = "quiet")]
+    pub stats: bool,
 
     /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
     ///

@@ -8,7 +8,9 @@ use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
 use super::collect::Stats;
+use super::liveness::Heavy;
 use super::scribe::Totals;
+use super::tally;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -88,6 +90,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
+    /// The heaviest traces, if the user asked for them.
+    pub(super) heaviest: Vec<Heavy>,
     /// Stops of a thread at attach, in nanoseconds.
     pub(super) attach_stops_ns: Vec<u64>,
     /// How long the target was stopped at detach, if it was still there.
@@ -130,27 +134,21 @@ impl Reckoning<'_> {
         set("lost.log records unreadable", self.storage.unreadable);
         set("lost.kernel ring full", self.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
-        for (counter, name) in [
-            (Counter::DroppedArena, "dropped_traces"),
-            (Counter::DuplicateEvent, "duplicate_events"),
-            (Counter::Foreign, "foreign_signals"),
-            (Counter::Stale, "stale_signals"),
-            (Counter::Late, "late_signals"),
-            (Counter::ProbeFailed, "probes_failed"),
-            (Counter::HazardCollision, "hazard_collisions"),
-            (Counter::Puts, "puts"),
-            (Counter::Hits, "put_hits"),
-        ] {
-            set(name, count(self.control, counter));
+        for (name, number) in tally::numbers(self) {
+            set(name, number);
         }
-        set("rotations", self.storage.rotations);
-        set("quarantined_tables", self.storage.quarantines);
-        set("samples_without_stack", self.storage.orphans);
         if let Some(ns) = self.detach_stopped_ns {
             set("detach_stopped_ns", ns);
         }
         let stops = self.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
         metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        if !self.heaviest.is_empty() {
+            let numbers = |it: &Heavy| {
+                Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
+            };
+            let list = Value::List(self.heaviest.iter().map(numbers).collect());
+            metadata.insert("preserved_traces".to_string(), list);
+        }
         metadata
     }
 
@@ -169,6 +167,9 @@ impl Reckoning<'_> {
             let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
             let names = names.collect::<Vec<_>>().join(", ");
             line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        if !self.heaviest.is_empty() {
+            line("heaviest", self.heaviest());
         }
         line("stopped", self.stops());
         lines
@@ -216,7 +217,7 @@ impl Reckoning<'_> {
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
-        let dropped = count(self.control, Counter::DroppedArena);
+        let dropped = tally::dropped(self.control);
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
         }
@@ -279,6 +280,14 @@ impl Reckoning<'_> {
         text
     }
 
+    /// How much the heaviest traces hold at least.
+    fn heaviest(&self) -> String {
+        let least = |it: &Heavy| it.weight.saturating_sub(it.excess);
+        let sum = self.heaviest.iter().map(least).fold(0, u64::saturating_add);
+        let (count, share) = (self.heaviest.len(), percent(sum, self.totals.weight));
+        format!("{count} call traces hold {share} of the time")
+    }
+
     fn stops(&self) -> String {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
         let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
@@ -291,7 +300,8 @@ impl Reckoning<'_> {
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
+/// A share in percent.
+pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
@@ -321,6 +331,7 @@ mod tests {
             storage: Stats::default(),
             threads_seen: 1,
             kernel_lost: 0,
+            heaviest: Vec::new(),
             attach_stops_ns: Vec::new(),
             detach_stopped_ns: None,
             is_gone: false,
@@ -356,6 +367,7 @@ mod tests {
             assert_eq!(lost(reckoning.control), u64::MAX);
             assert!(!reckoning.lines().is_empty());
             assert!(!reckoning.metadata().is_empty());
+            assert!(!tally::lines(reckoning).is_empty());
         };
         check(scribble, "0.010 s lost");
     }

@@ -5,9 +5,12 @@ mod attach;
 mod batch;
 mod clock;
 mod collect;
+mod collections;
 mod ended;
 mod file;
+mod heaviest;
 mod kernel;
+mod liveness;
 mod modules;
 mod names;
 mod options;
@@ -21,6 +24,8 @@ mod session;
 mod shm;
 mod spawn;
 mod stop;
+mod symbolizers;
+mod tally;
 mod threads;
 
 use std::ffi::OsString;
@@ -34,6 +39,8 @@ use anyhow::{Context, anyhow};
 use self::attach::{Attached, Before};
 use self::clock::Clock;
 use self::collect::Collector;
+use self::heaviest::Heaviest;
+use self::liveness::LastOfThreads;
 use self::perf::Setup;
 use self::scribe::Scribe;
 use self::session::{Parts, Session};
@@ -63,8 +70,13 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let attached = Attached::attach(guardian, &before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
-    let collector = Collector::start(attached.data());
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
+    let mut collector = Collector::start(attached.data());
+    collector.register(Box::new(LastOfThreads::new(attached.data())));
+    if options.preserve > 0 {
+        collector.register(Box::new(Heaviest::new(options.preserve)));
+    }
+    collector.register(Box::new(scribe.open_samples()));
     // After the fork of a program and the start of the scribe, which must not inherit it.
     priority::raise();
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };

@@ -12,12 +12,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use traceprof_abi::layout::{AgentState, Counter};
-use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 
 use super::account::{self, CpuClock};
 use super::attach::Attached;
-use super::batch::{Batch, CallTrace};
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::ended::Ended;
@@ -117,14 +115,6 @@ pub(super) struct Session<'a> {
     flush: Every,
     system_start_ns: u64,
     flushed_unknown: u64,
-    held: Held,
-}
-
-/// Hits in the kernel that belong to the next batch.
-#[derive(Default)]
-struct Held {
-    traces: Vec<CallTrace>,
-    samples: Vec<Sample>,
 }
 
 /// What the session is made of.
@@ -183,7 +173,6 @@ impl<'a> Session<'a> {
             flush: Every::new(FLUSH),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
-            held: Held::default(),
         })
     }
 
@@ -313,8 +302,9 @@ impl<'a> Session<'a> {
     }
 
     fn send_addresses(&self) {
-        let addresses = Some(Arc::clone(&self.addresses));
-        self.scribe.send(Batch { addresses, ..Batch::default() });
+        let mut batch = self.scribe.blank();
+        Arc::make_mut(&mut batch).addresses = Some(Arc::clone(&self.addresses));
+        self.scribe.send(batch);
     }
 
     /// Turns sampling off, cures the target, collects what is left.
@@ -338,10 +328,13 @@ impl<'a> Session<'a> {
         self.cpu.advance();
         self.events = None;
         let detached = self.attached.detach(end == End::Exited);
-        let mut batch = Batch { flush: true, threads: self.registry.news(), ..Batch::default() };
-        self.collector.finish(&mut batch);
-        self.finish_batch(&mut batch, u64::MAX);
-        self.scribe.send(batch);
+        let mut shared = self.scribe.blank();
+        let batch = Arc::make_mut(&mut shared);
+        batch.flush = true;
+        batch.threads.extend(self.registry.news());
+        self.collector.finish(batch);
+        self.finish_batch(batch, u64::MAX);
+        self.scribe.send(shared);
         let finished = self.scribe.finish();
         Ok(Ended {
             end,
@@ -355,6 +348,7 @@ impl<'a> Session<'a> {
             blocked: self.registry.blocked(),
             elapsed_ns,
             storage: self.collector.stats,
+            heaviest: self.collector.heaviest(),
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
@@ -367,8 +361,7 @@ fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelE
     }
     match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
         Ok(mut kernel) => {
-            let instance = parts.collector.take_instance()?;
-            kernel.start(instance, parts.attached.span());
+            kernel.leave_out(parts.attached.span());
             Some(kernel)
         }
         Err(error) => {
