@@ -410,7 +410,7 @@ mod tests {
         assert!(!collector.is_ending());
         // The last id but two: the first rotation of the end, and the second, take what is left.
         let origin = Origin { instance: u32::MAX - 2, generation: 0 };
-        collector.rotation = Rotation::start_at(&tables(data), &data.control().active, origin);
+        collector.rotation = Rotation::start_at(&collector.tables, &data.control().active, origin);
         assert!(collector.is_ending());
         release(data, sample(data, 1));
         collector.finish(&mut batch);

@@ -43,6 +43,8 @@ pub const RETRIES_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 pub const TABLE_BITS: u32 = 3;
 /// Bits of an owner that hold the generation of the thread slot.
 pub const LIFE_BITS: u32 = 15;
+const _: () = assert!(crate::layout::THREAD_SLOTS < 1 << (u32::BITS - LIFE_BITS));
+const _: () = assert!(crate::layout::TRACE_TABLES <= 1 << TABLE_BITS);
 
 /// The owner of the hazards of a thread slot in one of its generations. Never 0.
 pub fn owner(slot: u32, generation: u32) -> u32 {
