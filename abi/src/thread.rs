@@ -66,7 +66,8 @@ pub struct ThreadSlot {
     pub event: AtomicU32,
     /// Another event that fired on this thread: index + 1, or 0. The recorder closes the younger.
     pub other_event: AtomicU32,
-    /// Its CPU timer's id + 1, or 0.
+    /// Its CPU timer's id + 1, or 0, or [`crate::layout::TIMER_BUSY`]. Stays when the slot is
+    /// recycled: the kernel keeps the timer of a thread that is gone until somebody deletes it.
     pub timer: AtomicU32,
     /// Errno of the last attempt to create that timer, or 0.
     pub timer_error: AtomicU32,
@@ -84,8 +85,8 @@ pub struct ThreadSlot {
     pub last_trace: AtomicU64,
     /// 1 while its thread is in our handler.
     pub inside: AtomicU32,
-    /// For growth.
-    pub reserved: AtomicU32,
+    /// Generation of the slot that `timer` was created for.
+    pub timer_generation: AtomicU32,
     /// For the thread's context: where it is.
     pub context: [AtomicU64; 4],
 }
@@ -141,6 +142,7 @@ impl<'a> Threads<'a> {
         let Some(slot) = self.slots.get(index) else { return Claim::Exhausted };
         // Relaxed: published by the swap below.
         slot.tid.store(tid, Ordering::Relaxed);
+        slot.state.store(SlotState::Claimed as u32, Ordering::Relaxed);
         let word = u64::from(tid) << 32 | (index as u64 + 1);
         for place in self.probes(tid) {
             // Release: pairs with the Acquire in `find`. Relaxed on failure: the value is not used.
@@ -216,7 +218,7 @@ impl<'a> Threads<'a> {
         }
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
-        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer, &slot.inside] {
+        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer_error, &slot.inside] {
             word.store(0, Ordering::Relaxed);
         }
         for word in

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::compiler_fence;
 
-use traceprof_abi::layout::{ClockMode, ControlBlock, Counter, DEPTH_MAX};
+use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter, DEPTH_MAX};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
@@ -17,7 +17,7 @@ use traceprof_abi::unwind::{self, Snapshot, Tables};
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
-use crate::sys;
+use crate::{sys, timer};
 
 /// The weight of a hit in periods. A hit is one period: the events of this engine fire in user mode
 /// only, where each hit is delivered by itself. (In kernel mode they would coalesce until the
@@ -32,41 +32,80 @@ fn weigh(thread: &Thread<'_>, time: u64) -> u32 {
 }
 
 /// The thread that takes the sample.
-struct Thread<'a> {
-    tid: u32,
-    index: usize,
-    slot: &'a ThreadSlot,
-    /// The slot was claimed for this sample.
-    fresh: bool,
+#[derive(Debug)]
+pub struct Thread<'a> {
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of its slot.
+    pub index: usize,
+    /// Its slot.
+    pub slot: &'a ThreadSlot,
+    /// The slot was claimed just now.
+    pub fresh: bool,
 }
 
-/// Takes the sample of a hit that is ours.
-pub fn take(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
+/// What brought a sample about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The hit of a perf event.
+    Event,
+    /// The hit of a timer that had expired so many times more.
+    Timer {
+        /// See [`SigInfo::overruns`](sys::SigInfo::overruns).
+        overruns: u32,
+    },
+}
+
+/// Takes the sample of a perf event's hit.
+pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
+    // Acquire: pairs with the recorder's Release when it turns sampling on.
+    if control.state.load(Ordering::Acquire) != AgentState::Sampling as u32 {
+        return control.count(Counter::Off);
+    }
     let Some(thread) = find_thread(data) else {
         return control.count(Counter::LostThreadSlot);
     };
+    // Relaxed: the thread's timer counts its time; whoever arms it wants that.
+    let has_timer = thread.slot.timer.load(Ordering::Relaxed) != 0;
+    if has_timer || !accept_event(data, thread.slot, frame.info.value as u32) {
+        return control.count(Counter::DuplicateEvent);
+    }
+    take(data, tables, frame, &thread, Origin::Event);
+}
+
+/// Takes a sample of the thread, and serves threads that wait for their timers.
+pub fn take(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    thread: &Thread<'_>,
+    origin: Origin,
+) {
     // Relaxed: only this thread writes it. A hit between the load and the store runs its course and
     // leaves 0 behind; one after the store would write into the frames of this sample.
     if thread.slot.inside.load(Ordering::Relaxed) != 0 {
-        return control.count(Counter::Nested);
+        return data.control().count(Counter::Nested);
     }
     thread.slot.inside.store(1, Ordering::Relaxed);
     // The compiler alone could move the frames out of the two stores: a signal interrupts between
     // two instructions and sees all that were before.
     compiler_fence(Ordering::SeqCst);
-    take_once(data, tables, &thread, frame);
+    take_once(data, tables, frame, thread, origin);
     compiler_fence(Ordering::SeqCst);
     thread.slot.inside.store(0, Ordering::Relaxed);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The rest, of which nothing is running on this thread.
-fn take_once(data: DataSegment, tables: Tables, thread: &Thread<'_>, frame: &Frame<'_>) {
+/// The sample alone, of which nothing is running on this thread.
+fn take_once(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    thread: &Thread<'_>,
+    origin: Origin,
+) {
     let control = data.control();
-    let event = frame.info.perf_data as u32;
-    if !accept_event(data, thread.slot, event) {
-        return control.count(Counter::DuplicateEvent);
-    }
     let hazards = data.hazards();
     let hazard = match hazards.protect(data.threads().owner(thread.index), &control.active) {
         Ok(hazard) => hazard,
@@ -78,7 +117,8 @@ fn take_once(data: DataSegment, tables: Tables, thread: &Thread<'_>, frame: &Fra
     }
     match (data.table(hazard.table()), tables.snapshot()) {
         (Some(table), Some(snapshot)) => {
-            store(data, thread, &table, &snapshot, frame);
+            let sample = describe(data, thread, frame, origin);
+            store(data, thread, (&table, &snapshot), frame, sample);
         }
         _ => control.count(Counter::Broken),
     }
@@ -87,14 +127,26 @@ fn take_once(data: DataSegment, tables: Tables, thread: &Thread<'_>, frame: &Fra
     }
 }
 
-fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
-    let tid = sys::gettid();
-    let threads = data.threads();
-    let (index, fresh) = match threads.find(tid) {
-        Some(index) => (index, false),
-        None => (threads.claim(tid).index()?, true),
-    };
-    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh })
+/// The calling thread with its slot, which is claimed if it has none.
+pub fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
+    if let Some(thread) = known_thread(data) {
+        return Some(thread);
+    }
+    // Relaxed: written before the handler was installed. A forked child has our handler, but the
+    // slots are its parent's.
+    if sys::getpid() != data.control().pid.load(Ordering::Relaxed) {
+        return None;
+    }
+    let (tid, threads) = (sys::gettid(), data.threads());
+    let index = threads.claim(tid).index()?;
+    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: true })
+}
+
+/// The calling thread, if it has a slot.
+pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
+    let (tid, threads) = (sys::gettid(), data.threads());
+    let index = threads.find(tid)?;
+    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: false })
 }
 
 /// A thread counts the hits of one event. A thread that was found by the recorder after it had
@@ -120,18 +172,40 @@ fn is_retired(data: DataSegment, event: u32) -> bool {
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (event % 64) & 1 == 1)
 }
 
+/// All of a sample but its trace.
+fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: Origin) -> Sample {
+    let info = frame.info;
+    let time = now(data.control());
+    let set = |flag: u32, on: bool| if on { flag } else { 0 };
+    let late = info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
+    let (weight, kind, event) = match origin {
+        Origin::Event => (weigh(thread, time), set(flags::LATE, late), info.value as u32),
+        Origin::Timer { overruns } => {
+            (overruns.saturating_add(1), flags::TIMER, info.timer() as u32)
+        }
+    };
+    Sample {
+        time,
+        slot: thread.index as u32,
+        // Relaxed: raised only when this thread is gone.
+        generation: thread.slot.generation.load(Ordering::Relaxed),
+        tid: thread.tid,
+        weight,
+        flags: kind | set(flags::FIRST, thread.fresh),
+        event: u64::from(event),
+        ..Sample::default()
+    }
+}
+
 fn store(
     data: DataSegment,
     thread: &Thread<'_>,
-    table: &TraceTable<'_>,
-    snapshot: &Snapshot<'_>,
+    (table, snapshot): (&TraceTable<'_>, &Snapshot<'_>),
     frame: &Frame<'_>,
+    sample: Sample,
 ) {
     let control = data.control();
     let registers = frame.context.registers();
-    let time = now(control);
-    let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
-    let weight = weigh(thread, time);
     let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
         return control.count(Counter::Broken);
     };
@@ -142,32 +216,17 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
+    let end = unwound.end;
     let stack = frames.get(..depth).unwrap_or(&[]);
-    let (put, collided) = table.put_probed(stack, unwound.end as u32, weight);
+    let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
     count_put(control, put, collided);
-    let set = |flag: u32, on: bool| if on { flag } else { 0 };
-    let stored = table.append(&Sample {
-        time,
-        trace_id: put.id(),
-        slot: thread.index as u32,
-        // Relaxed: raised only when this thread is gone.
-        generation: thread.slot.generation.load(Ordering::Relaxed),
-        tid: thread.tid,
-        weight,
-        flags: set(flags::LATE, late) | set(flags::FIRST, thread.fresh),
-        state: 0,
-        reason: unwound.end as u16,
-        syscall: 0,
-        span: 0,
-        root_span: 0,
-        event: u64::from(frame.info.perf_data as u32),
-    });
-    account(control, thread.slot, stored, weight);
+    let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    account(control, thread.slot, stored, sample.weight);
     if stored {
         // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
         thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
     }
-    if late {
+    if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
     if table.nearly_full() {

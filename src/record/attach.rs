@@ -144,7 +144,7 @@ impl Attached {
             data: segment(&self.data, layout::DATA_DISTANCE, Access::ReadWrite),
             entry_avma: entries.entry,
             restorer_avma: entries.restorer,
-            signal: SIGTRAP,
+            signals: [SIGTRAP, 0],
             hold_fd: before.hold_fd,
         })
     }
@@ -152,7 +152,8 @@ impl Attached {
     /// Makes present what the handlers will touch, and says so in the limits.
     fn populate(&mut self, freq_hz: u32, threads: u32) -> io::Result<()> {
         const RECORDS_MIN: u64 = 4096;
-        self.data.populate(0, layout::EVENTS_RETIRED_OFFSET + layout::EVENTS_MAX as u64 / 8)?;
+        let bitmaps_end = layout::ARM_PENDING_OFFSET + layout::ARM_PENDING_WORDS as u64 * 8;
+        self.data.populate(0, bitmaps_end)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Half a second of samples on all cores: five rotations.
         let records =
