@@ -56,6 +56,10 @@ pub fn take(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     if hazard.collided {
         control.count(Counter::HazardCollision);
     }
+    if !data.threads().is_held(thread.tid, thread.index) {
+        hazards.release(hazard);
+        return control.count(Counter::LostThreadSlot);
+    }
     match (data.table(hazard.table()), tables.snapshot()) {
         (Some(table), Some(snapshot)) => {
             store(data, &thread, &table, &snapshot, frame);

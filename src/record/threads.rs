@@ -14,7 +14,6 @@ use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
-use traceprof_abi::thread::SlotState;
 
 use super::batch::ThreadNews;
 use super::clock::monotonic_now_ns;
@@ -106,13 +105,12 @@ impl Registry {
         for (tid, event) in threads {
             let Some(inner) = self.alive.get(&tid).map(|thread| thread.inner) else { continue };
             let registry = self.data.threads();
-            let Some(index) = registry.find(inner).or_else(|| registry.claim(inner).index()) else {
-                continue;
-            };
+            let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
-            // Relaxed: published to the handlers by the Release with which sampling is turned on.
+            // Relaxed on both: published to the handlers by the Release with which sampling is
+            // turned on; the generation is raised by this side only.
             slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
-            slot.state.store(SlotState::Primed as u32, Ordering::Relaxed);
+            registry.prime(index, slot.generation.load(Ordering::Relaxed));
         }
     }
 
@@ -284,7 +282,9 @@ impl Registry {
         let time_ns = monotonic_now_ns();
         for key in std::mem::take(&mut self.leaving) {
             if let Some((_, inner, _)) = self.keys.remove(&key) {
-                self.data.threads().retire(inner, key.0 as usize, key.1);
+                let threads = self.data.threads();
+                threads.mark_retired(inner, key.0 as usize, key.1);
+                threads.recycle(key.0 as usize, key.1);
                 news.push(ThreadNews::Gone { key, time_ns });
             }
         }
