@@ -199,13 +199,14 @@ impl<'a> Threads<'a> {
         if !is_retired {
             return false;
         }
+        // All but the timer: the kernel keeps the timer of a thread that is gone, and its id is needed
+        // to delete it, by whoever has the slot next at the latest.
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
         for word in [
             &slot.tid,
             &slot.event,
             &slot.other_event,
-            &slot.timer,
             &slot.timer_error,
             &slot.inside,
             &slot.state,

@@ -251,7 +251,7 @@ impl KernelEvents {
 }
 
 /// The cores that are online.
-fn cpus() -> Vec<i32> {
+pub(super) fn cpus() -> Vec<i32> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let parsed = parse_cpus(online.trim());
     let count = std::thread::available_parallelism().map_or(1, usize::from) as i32;

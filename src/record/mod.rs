@@ -6,6 +6,7 @@ mod batch;
 mod clock;
 mod collect;
 mod ended;
+mod exit_times;
 mod file;
 mod kernel;
 mod modules;
@@ -21,6 +22,7 @@ mod session;
 mod shm;
 mod spawn;
 mod stop;
+mod task_events;
 mod threads;
 
 use std::ffi::OsString;
