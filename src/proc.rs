@@ -10,6 +10,7 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod folder;
 mod times;
 
 use std::ffi::{OsStr, OsString};
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
 
+pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use times::{system_time_ns, task_cpu_or_ticks_ns};
 
 /// One line of `/proc/PID/maps`.

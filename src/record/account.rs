@@ -9,6 +9,7 @@ use traceprof_abi::unwind::EndReason;
 use super::clock::clock_ns;
 use super::collect::Stats;
 use super::scribe::Totals;
+use super::threads::ThreadMetrics;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -82,8 +83,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) blocked: Vec<(i32, String)>,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
-    /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    /// The target's threads, and their slots.
+    pub(super) threads: ThreadMetrics,
     /// What the rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -117,7 +118,12 @@ impl Reckoning<'_> {
         set("weight_sum", self.totals.weight);
         set("cpu_time_ns", self.cpu_ns);
         set("rooted", self.rooted());
-        set("threads", self.threads_seen as u64);
+        set("threads", self.threads.seen as u64);
+        set("thread_slots_held_max", self.threads.slots_held_max as u64);
+        set("thread_slots_ready", u64::from(self.threads.slots_ready));
+        set("thread_ids_reused", self.threads.ids_reused);
+        set("thread_reports_lost", self.threads.reports_lost);
+        set("lost.thread ambiguous", self.threads.ambiguous);
         set("kernel_included", u64::from(self.kernel));
         set("elapsed_ns", self.elapsed_ns);
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
@@ -200,7 +206,7 @@ impl Reckoning<'_> {
     }
 
     fn thread_line(&self) -> String {
-        format!("{} seen, {} with samples", self.threads_seen, self.totals.threads)
+        format!("{} seen, {} with samples", self.threads.seen, self.totals.threads)
     }
 
     fn losses(&self) -> String {
@@ -319,7 +325,7 @@ mod tests {
             blocked: Vec::new(),
             elapsed_ns: 200 * MS,
             storage: Stats::default(),
-            threads_seen: 1,
+            threads: ThreadMetrics { seen: 1, ..ThreadMetrics::default() },
             kernel_lost: 0,
             attach_stops_ns: Vec::new(),
             detach_stopped_ns: None,

@@ -5,6 +5,7 @@ use super::attach::{Attached, Detached};
 use super::collect::Stats;
 use super::scribe::Finished;
 use super::session::End;
+use super::threads::ThreadMetrics;
 
 /// A recording whose target is cured and whose samples are written.
 pub(super) struct Ended {
@@ -27,7 +28,7 @@ pub(super) struct Ended {
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    pub(super) threads: ThreadMetrics,
     /// What rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -48,7 +49,7 @@ impl Ended {
             blocked_ns: self.blocked_ns,
             blocked: self.blocked.clone(),
             elapsed_ns: self.elapsed_ns,
-            threads_seen: self.threads_seen,
+            threads: self.threads,
             storage: self.storage,
             kernel_lost: self.kernel_lost,
             attach_stops_ns: self.attached.stops_ns.clone(),

@@ -209,11 +209,11 @@ impl KernelEvents {
     }
 
     /// Hands over what was drained since the last call. `instance` is the id that the traces of
-    /// the time from now on carry in their upper half; `key` names a thread's slot.
+    /// the time from now on carry in their upper half; `key` is the key of the thread that had an id at a time.
     pub(super) fn take(
         &mut self,
         instance: u32,
-        mut key: impl FnMut(u32) -> (u32, u32),
+        mut key: impl FnMut(u32, u64) -> (u32, u32),
     ) -> (Vec<CallTrace>, Vec<Sample>) {
         self.instance = instance;
         // Thread ids are reused; which of two events counts need not last.
@@ -222,7 +222,7 @@ impl KernelEvents {
         let traces = traces.map(|((frames, flags), id)| CallTrace { id, flags, frames }).collect();
         let (share, mut owed) = (self.share, self.owed);
         let samples = self.hits.drain(..).map(|hit| {
-            let (slot, generation) = key(hit.tid);
+            let (slot, generation) = key(hit.tid, hit.time_ns);
             owed += share;
             let weight = u32::try_from(owed / SHARE).unwrap_or(u32::MAX);
             owed %= SHARE;

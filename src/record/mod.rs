@@ -24,6 +24,7 @@ mod spawn;
 mod stop;
 mod task_events;
 mod threads;
+mod watch;
 
 use std::ffi::OsString;
 use std::io;

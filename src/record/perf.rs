@@ -293,7 +293,7 @@ fn perf_event_open(attributes: &Attributes, tid: i32, cpu: i32) -> io::Result<Ow
 }
 
 /// One descriptor for each thread there is at attach may be more than a shell allows.
-fn raise_descriptor_limit() {
+pub(super) fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // What remains too low shows as EMFILE with its own message.

@@ -219,6 +219,8 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
+            self.registry.turn(Instant::now());
+            self.grow();
             if !self.scribe.is_busy()
                 && let Some(kernel) = &mut self.kernel
             {
@@ -346,7 +348,7 @@ impl<'a> Session<'a> {
             cpu_ns: self.cpu.used_ns(),
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
-            threads_seen: self.registry.count_ever(),
+            threads: self.registry.metrics(),
             blocked: self.registry.blocked(),
             elapsed_ns,
             storage: self.collector.stats,

@@ -12,14 +12,20 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use nix::sys::resource::{Resource, getrlimit};
+
 use super::clock::monotonic_now_ns;
 use super::exit_times::ExitTimes;
 use super::kernel::cpus;
 use super::perf;
 use super::ring::Ring;
+use crate::proc;
 
 /// Bytes of each ring: some five thousand records between two turns of the loop.
 const RING_LEN: usize = 256 << 10;
+/// Of the descriptors that are allowed, one in so many may be spent: the events that sample are more
+/// important.
+const DESCRIPTORS_SHARE: u64 = 4;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
 const RECORD_EXIT: u32 = 4;
@@ -28,8 +34,11 @@ const RECORD_FORK: u32 = 7;
 /// What a thread did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TaskChange {
-    /// Its first instant.
-    Started,
+    /// Its first instant, on behalf of another thread, whose name it begins with.
+    Started {
+        /// That thread.
+        parent: i32,
+    },
     /// It has another name now.
     Renamed(String),
     /// Its last instant, and all CPU time it has used, where the kernel tells.
@@ -89,7 +98,7 @@ impl TaskEvents {
         self.exit_times.is_some()
     }
 
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.rings.clear();
         self._events.clear();
     }
@@ -108,7 +117,14 @@ impl TaskEvents {
     /// One event per core and thread; those of one core share its ring.
     fn open_family(&mut self) -> io::Result<()> {
         self.close();
-        for cpu in cpus() {
+        let cpus = cpus();
+        perf::raise_descriptor_limit();
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        let wanted = proc::tasks(self.pid)?.len() * cpus.len();
+        if wanted as u64 > limit / DESCRIPTORS_SHARE {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        for cpu in cpus {
             let mut first = None;
             perf::each_thread(self.pid, |tid| {
                 let event = match perf::open_task(Some(tid), cpu) {
@@ -189,7 +205,9 @@ fn parse(record: &[u8], process: i32) -> Option<Parsed> {
     }
     match kind {
         // A process that is started is another one's.
-        RECORD_FORK if word(12)? == pid => event(word(16)?, long(24)?, TaskChange::Started),
+        RECORD_FORK if word(12)? == pid => {
+            event(word(16)?, long(24)?, TaskChange::Started { parent: word(20)? as i32 })
+        }
         RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Ended { cpu_ns: None }),
         RECORD_COMM => {
             let name = record.get(16..)?.split(|byte| *byte == 0).next()?;
@@ -243,7 +261,8 @@ mod tests {
         assert!(life.iter().all(|(time, _)| (before..=after).contains(time)), "{life:?}");
         let changes: Vec<&TaskChange> = life.iter().map(|(_, change)| change).collect();
         let name = TaskChange::Renamed("told".to_string());
-        let [TaskChange::Started, renamed, TaskChange::Ended { cpu_ns }] = changes[..] else {
+        let [TaskChange::Started { .. }, renamed, TaskChange::Ended { cpu_ns }] = changes[..]
+        else {
             panic!("{life:?}");
         };
         assert_eq!(*renamed, name);

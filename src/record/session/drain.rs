@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
@@ -14,7 +15,11 @@ impl Session<'_> {
     pub(super) fn rotate(&mut self) {
         let flush = self.flush.is_due();
         let before = self.registry.count_ever();
-        self.registry.scan(flush);
+        if flush {
+            self.registry.scan(true);
+        } else {
+            self.registry.turn(Instant::now());
+        }
         if self.registry.count_ever() != before {
             // New threads have new stacks.
             self.refresh.hasten();
@@ -23,13 +28,13 @@ impl Session<'_> {
         let registry = &self.registry;
         let is_gone = |inner| registry.is_gone(inner);
         let until_ns = monotonic_now_ns();
-        if self.collector.rotate(&mut batch, &|_| false, &is_gone) {
+        let drained = self.collector.rotate(&mut batch, &|_| false, &is_gone);
+        if drained {
             self.attached.modules.recycle();
         }
-        self.grow();
         self.close_younger_events();
         self.finish_batch(&mut batch, until_ns);
-        self.registry.retire(&mut batch.threads);
+        self.registry.retire(drained, &mut batch.threads);
         if batch.flush || !batch.samples.is_empty() || !batch.threads.is_empty() {
             self.scribe.send(batch);
         }
@@ -47,7 +52,7 @@ impl Session<'_> {
             // Code that no table covers yet: a library was loaded.
             self.refresh.hasten();
         }
-        self.registry.meet_samples(&batch.samples, &mut batch.threads);
+        self.registry.attribute(&mut batch.samples, &mut batch.threads);
         self.take_kernel(batch, until_ns);
         batch.samples.sort_by_key(|sample| (sample.slot, sample.generation, sample.time));
         batch.addresses = Some(Arc::clone(&self.addresses));
@@ -61,7 +66,8 @@ impl Session<'_> {
         kernel.drain();
         let instance = self.collector.take_instance();
         let (registry, news) = (&mut self.registry, &mut batch.threads);
-        let (traces, samples) = kernel.take(instance, |tid| registry.key_of(tid as i32, news));
+        let (traces, samples) =
+            kernel.take(instance, |tid, time_ns| registry.key_of(tid as i32, time_ns, news));
         let held = std::mem::take(&mut self.held);
         batch.traces.extend(held.traces);
         batch.samples.extend(held.samples);
@@ -75,7 +81,7 @@ impl Session<'_> {
     }
 
     /// Keeps thread slots populated ahead of their use.
-    fn grow(&mut self) {
+    pub(super) fn grow(&mut self) {
         if let Err(error) = self.attached.grow() {
             let text = format!("no memory for more thread slots: {error}");
             self.observer.event(Event::Notice(text));
