@@ -8,6 +8,7 @@ use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
 use super::collect::Stats;
+use super::engine::{Choice, Engine};
 use super::scribe::Totals;
 use crate::trace::{Metadata, Value};
 
@@ -80,6 +81,16 @@ pub(super) struct Reckoning<'a> {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, with the errno that says why.
+    pub(super) failed: Vec<(i32, i32)>,
+    /// CPU time of theirs.
+    pub(super) failed_ns: u64,
+    /// Priming signals sent.
+    pub(super) primed: u64,
+    /// What sampled, and why.
+    pub(super) choice: &'a Choice,
+    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    pub(super) entries_ns: (u64, u64),
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
@@ -138,6 +149,11 @@ impl Reckoning<'_> {
             (Counter::Late, "late_signals"),
             (Counter::ProbeFailed, "probes_failed"),
             (Counter::HazardCollision, "hazard_collisions"),
+            (Counter::TimerHits, "timer_hits"),
+            (Counter::TimerOverruns, "timer_overruns"),
+            (Counter::Armed, "timers_armed"),
+            (Counter::TimerFailed, "timers_failed"),
+            (Counter::LeaseEnded, "leases_ended"),
             (Counter::Puts, "puts"),
             (Counter::Hits, "put_hits"),
         ] {
@@ -146,11 +162,16 @@ impl Reckoning<'_> {
         set("rotations", self.storage.rotations);
         set("quarantined_tables", self.storage.quarantines);
         set("samples_without_stack", self.storage.orphans);
+        set("priming_signals", self.primed);
+        set("entries", self.entries_ns.0);
+        set("threads_without_timer", self.failed.len() as u64);
         if let Some(ns) = self.detach_stopped_ns {
             set("detach_stopped_ns", ns);
         }
         let stops = self.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
         metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        metadata.insert("engine".to_owned(), Value::Text(self.choice.engine.name().to_owned()));
+        metadata.insert("engine_why".to_owned(), Value::Text(self.choice.why.clone()));
         metadata
     }
 
@@ -159,7 +180,8 @@ impl Reckoning<'_> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
         let scope = if self.kernel { "user and kernel mode" } else { "user mode only" };
-        line("engine", format!("{}, {scope}", super::ENGINE));
+        let Choice { engine, why, .. } = self.choice;
+        line("engine", format!("{}, {scope} ({why})", engine.name()));
         line("rate", self.rate());
         line("samples", self.samples());
         line("threads", self.thread_line());
@@ -169,6 +191,9 @@ impl Reckoning<'_> {
             let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
             let names = names.collect::<Vec<_>>().join(", ");
             line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        if !self.failed.is_empty() {
+            line("not sampled", self.without_timer());
         }
         line("stopped", self.stops());
         lines
@@ -182,7 +207,33 @@ impl Reckoning<'_> {
                 "{asked:.0} Hz of CPU time asked; the target used less than one period"
             );
         }
-        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had")
+        let timer_hits = count(self.control, Counter::TimerHits);
+        let delivered = match timer_hits {
+            0 => String::new(),
+            hits => {
+                let hz = hits as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
+                format!(", in {hz:.0} signals a second, {timer_hits} in all")
+            }
+        };
+        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}")
+    }
+
+    /// Threads whose timer could not be created.
+    fn without_timer(&self) -> String {
+        const SHOWN: usize = 8;
+        let error = self.failed.first().map_or(0, |(_, errno)| *errno);
+        let error = std::io::Error::from_raw_os_error(error);
+        let names: Vec<String> =
+            self.failed.iter().take(SHOWN).map(|(tid, _)| tid.to_string()).collect();
+        let more = match self.failed.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!(
+            "threads that could have no timer ({error}; see the limit of pending signals): \
+             {}{more}",
+            names.join(", ")
+        )
     }
 
     fn samples(&self) -> String {
@@ -254,6 +305,7 @@ impl Reckoning<'_> {
             }
         };
         explain(self.blocked_ns, "in threads that block the signal");
+        explain(self.failed_ns, "in threads that could have no timer");
         if let Some(system) = self.system_ns {
             explain(system, "in the kernel, which was not sampled");
         }
@@ -266,12 +318,19 @@ impl Reckoning<'_> {
         if missing > self.period_ns {
             // An inherited event starts with a whole period, so a thread that ends within its first
             // one is never hit; what is left of each thread's last period is not hit either.
-            known.push(format!(
-                "{} in threads or remainders shorter than the period of {:.1} ms (a higher --freq \
-                 sees them)",
-                seconds(missing),
-                self.period_ns as f64 / 1e6,
-            ));
+            known.push(match self.choice.engine {
+                Engine::Perf => format!(
+                    "{} in threads or remainders shorter than the period of {:.1} ms (a higher \
+                     --freq sees them)",
+                    seconds(missing),
+                    self.period_ns as f64 / 1e6,
+                ),
+                // A hit waits for the kernel's next tick, a thread's last ones for ever.
+                Engine::Timer => format!(
+                    "{} before threads had their timers and after the last tick of each",
+                    seconds(missing),
+                ),
+            });
         }
         if !known.is_empty() {
             text.push_str(&format!("; the rest: {}", known.join(", ")));
@@ -283,10 +342,19 @@ impl Reckoning<'_> {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
         let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
         let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
+        let meanwhile = match self.entries_ns {
+            (0, _) => String::new(),
+            (times, longest) => {
+                let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+                format!(", {times} while recording ({} at most)", us(&longest))
+            }
+        };
         match &self.detach_stopped_ns {
-            Some(ns) => format!("{attach} at attach, {} at detach", us(ns)),
-            None if self.is_gone => format!("{attach} at attach; the target was gone at detach"),
-            None => format!("{attach} at attach; the detach failed"),
+            Some(ns) => format!("{attach} at attach{meanwhile}, {} at detach", us(ns)),
+            None if self.is_gone => {
+                format!("{attach} at attach{meanwhile}; the target was gone at detach")
+            }
+            None => format!("{attach} at attach{meanwhile}; the detach failed"),
         }
     }
 }
@@ -307,6 +375,7 @@ mod tests {
     fn check(change: impl FnOnce(&mut Reckoning<'_>), expected: &str) {
         let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let choice = Choice { engine: Engine::Perf, why: String::new(), is_free: true };
         let totals = Totals { samples: 90, weight: 90, ..Totals::default() };
         let mut reckoning = Reckoning {
             control: data.control(),
@@ -317,6 +386,11 @@ mod tests {
             system_ns: None,
             blocked_ns: 0,
             blocked: Vec::new(),
+            failed: Vec::new(),
+            failed_ns: 0,
+            primed: 0,
+            choice: &choice,
+            entries_ns: (0, 0),
             elapsed_ns: 200 * MS,
             storage: Stats::default(),
             threads_seen: 1,

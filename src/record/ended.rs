@@ -24,6 +24,12 @@ pub(super) struct Ended {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, with the errno that says why.
+    pub(super) failed: Vec<(i32, i32)>,
+    /// CPU time of theirs.
+    pub(super) failed_ns: u64,
+    /// Priming signals sent.
+    pub(super) primed: u64,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
@@ -47,6 +53,11 @@ impl Ended {
             system_ns: self.system_ns.filter(|_| !setup.kernel),
             blocked_ns: self.blocked_ns,
             blocked: self.blocked.clone(),
+            failed: self.failed.clone(),
+            failed_ns: self.failed_ns,
+            primed: self.primed,
+            choice: &self.attached.choice,
+            entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,
             threads_seen: self.threads_seen,
             storage: self.storage,

@@ -82,6 +82,11 @@ impl Registry {
         self.seen.len()
     }
 
+    /// Threads alive at the last scan: id here, id in the target.
+    pub(super) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
+        self.alive.iter().map(|(tid, known)| (*tid, known.inner))
+    }
+
     /// Whether the thread with this id (as the target sees it) is gone.
     pub(super) fn is_gone(&self, inner: u32) -> bool {
         // Only a plain "not there" counts: a handler that was taken for dead because the recorder
@@ -199,6 +204,12 @@ impl Registry {
     /// Threads seen with the signal blocked, by id, with their names.
     pub(super) fn blocked(&self) -> Vec<(i32, String)> {
         self.blocked.iter().map(|(tid, (name, _))| (*tid, name.clone())).collect()
+    }
+
+    /// The same threads: id here, id in the target.
+    pub(super) fn blocked_threads(&self) -> impl Iterator<Item = (i32, u32)> {
+        let inner = |tid: &i32| Some((*tid, self.alive.get(tid)?.inner));
+        self.blocked.keys().filter_map(inner)
     }
 
     /// CPU time that those threads have used since, in nanoseconds, of those still there.

@@ -15,6 +15,7 @@ impl Session<'_> {
         let flush = self.flush.is_due();
         let before = self.registry.count_ever();
         self.registry.scan(flush);
+        self.cover();
         if self.registry.count_ever() != before {
             // New threads have new stacks.
             self.refresh.hasten();
