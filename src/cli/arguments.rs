@@ -167,6 +167,18 @@ pub struct RecordArguments {
     #[arg(long)]
     pub call_traces: bool,
 
+    /// Let the N heaviest call traces keep their ids, and write them as objects
+    ///
+    /// A stack has another id in each rotation of the storage. The heaviest ones, by the weight of
+    /// their samples so far, keep the first id that they had while they were among the N; it is
+    /// listed with the weight in the trace's metadata, as preserved_traces.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub preserve: Option<u16>,
+
+    /// Print what the storage has counted after the closing report: puts, drops, collisions, waits
+    #[arg(long, conflicts_with = "quiet")]
+    pub stats: bool,
+
     /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
     ///
     /// fast is zstd:1, zstd is zstd:3. Without compression the offsets in the index are those in

@@ -9,7 +9,9 @@ use traceprof_abi::unwind::EndReason;
 use super::clock::clock_ns;
 use super::collect::Stats;
 use super::engine::{Choice, Engine};
+use super::liveness::Heavy;
 use super::scribe::Totals;
+use super::tally;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -99,6 +101,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
+    /// The heaviest traces, if the user asked for them.
+    pub(super) heaviest: Vec<Heavy>,
     /// Stops of a thread at attach, in nanoseconds.
     pub(super) attach_stops_ns: Vec<u64>,
     /// How long the target was stopped at detach, if it was still there.
@@ -141,27 +145,9 @@ impl Reckoning<'_> {
         set("lost.log records unreadable", self.storage.unreadable);
         set("lost.kernel ring full", self.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
-        for (counter, name) in [
-            (Counter::DroppedArena, "dropped_traces"),
-            (Counter::DuplicateEvent, "duplicate_events"),
-            (Counter::Foreign, "foreign_signals"),
-            (Counter::Stale, "stale_signals"),
-            (Counter::Late, "late_signals"),
-            (Counter::ProbeFailed, "probes_failed"),
-            (Counter::HazardCollision, "hazard_collisions"),
-            (Counter::TimerHits, "timer_hits"),
-            (Counter::TimerOverruns, "timer_overruns"),
-            (Counter::Armed, "timers_armed"),
-            (Counter::TimerFailed, "timers_failed"),
-            (Counter::LeaseEnded, "leases_ended"),
-            (Counter::Puts, "puts"),
-            (Counter::Hits, "put_hits"),
-        ] {
-            set(name, count(self.control, counter));
+        for (key, number) in tally::numbers(self) {
+            set(key, number);
         }
-        set("rotations", self.storage.rotations);
-        set("quarantined_tables", self.storage.quarantines);
-        set("samples_without_stack", self.storage.orphans);
         set("priming_signals", self.primed);
         set("entries", self.entries_ns.0);
         set("threads_without_timer", self.failed.len() as u64);
@@ -172,6 +158,13 @@ impl Reckoning<'_> {
         metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
         metadata.insert("engine".to_owned(), Value::Text(self.choice.engine.name().to_owned()));
         metadata.insert("engine_why".to_owned(), Value::Text(self.choice.why.clone()));
+        if !self.heaviest.is_empty() {
+            let numbers = |it: &Heavy| {
+                Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
+            };
+            let list = Value::List(self.heaviest.iter().map(numbers).collect());
+            metadata.insert("preserved_traces".to_string(), list);
+        }
         metadata
     }
 
@@ -194,6 +187,9 @@ impl Reckoning<'_> {
         }
         if !self.failed.is_empty() {
             line("not sampled", self.without_timer());
+        }
+        if !self.heaviest.is_empty() {
+            line("heaviest", self.heaviest());
         }
         line("stopped", self.stops());
         lines
@@ -267,7 +263,7 @@ impl Reckoning<'_> {
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
-        let dropped = count(self.control, Counter::DroppedArena);
+        let dropped = tally::dropped(self.control);
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
         }
@@ -338,6 +334,14 @@ impl Reckoning<'_> {
         text
     }
 
+    /// How much the heaviest traces hold at least.
+    fn heaviest(&self) -> String {
+        let least = |it: &Heavy| it.weight.saturating_sub(it.excess);
+        let sum = self.heaviest.iter().map(least).fold(0, u64::saturating_add);
+        let (count, share) = (self.heaviest.len(), percent(sum, self.totals.weight));
+        format!("{count} call traces hold {share} of the time")
+    }
+
     fn stops(&self) -> String {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
         let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
@@ -359,7 +363,8 @@ impl Reckoning<'_> {
     }
 }
 
-fn percent(part: u64, whole: u64) -> String {
+/// A share in percent.
+pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 
@@ -395,6 +400,7 @@ mod tests {
             storage: Stats::default(),
             threads_seen: 1,
             kernel_lost: 0,
+            heaviest: Vec::new(),
             attach_stops_ns: Vec::new(),
             detach_stopped_ns: None,
             is_gone: false,
@@ -430,6 +436,7 @@ mod tests {
             assert_eq!(lost(reckoning.control), u64::MAX);
             assert!(!reckoning.lines().is_empty());
             assert!(!reckoning.metadata().is_empty());
+            assert!(!tally::lines(reckoning).is_empty());
         };
         check(scribble, "0.010 s lost");
     }

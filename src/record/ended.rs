@@ -3,6 +3,7 @@
 use super::account::Reckoning;
 use super::attach::{Attached, Detached};
 use super::collect::Stats;
+use super::liveness::Heavy;
 use super::scribe::Finished;
 use super::session::End;
 
@@ -38,6 +39,8 @@ pub(super) struct Ended {
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
+    /// The heaviest traces, if the user asked for them.
+    pub(super) heaviest: Vec<Heavy>,
 }
 
 impl Ended {
@@ -62,6 +65,7 @@ impl Ended {
             threads_seen: self.threads_seen,
             storage: self.storage,
             kernel_lost: self.kernel_lost,
+            heaviest: self.heaviest.clone(),
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,
             is_gone: matches!(self.end, End::Exited | End::Executed),

@@ -5,11 +5,14 @@ mod attach;
 mod batch;
 mod clock;
 mod collect;
+mod collections;
 mod crash_reporter;
 mod ended;
 mod engine;
 mod file;
+mod heaviest;
 mod kernel;
+mod liveness;
 mod modules;
 mod names;
 mod options;
@@ -24,6 +27,8 @@ mod shm;
 mod signals;
 mod spawn;
 mod stop;
+mod symbolizers;
+mod tally;
 mod threads;
 mod timer;
 
@@ -39,6 +44,8 @@ use self::attach::{Attached, Before};
 use self::clock::Clock;
 use self::collect::Collector;
 use self::engine::{Choice, Engine, Facts};
+use self::heaviest::Heaviest;
+use self::liveness::LastOfThreads;
 use self::perf::Setup;
 use self::scribe::Scribe;
 use self::session::{Parts, Session};
@@ -68,8 +75,13 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let attached = Attached::attach(guardian, before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
-    let collector = Collector::start(attached.data());
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
+    let mut collector = Collector::start(attached.data());
+    collector.register(Box::new(LastOfThreads::new(attached.data())));
+    if options.preserve > 0 {
+        collector.register(Box::new(Heaviest::new(options.preserve)));
+    }
+    collector.register(Box::new(scribe.open_samples()));
     // After the fork of a program and the start of the scribe, which must not inherit it.
     priority::raise();
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };

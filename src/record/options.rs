@@ -46,4 +46,8 @@ pub struct Options {
     pub allow_seccomp: bool,
     /// Include time in the kernel where permitted.
     pub kernel: bool,
+    /// How many of the heaviest call traces keep their ids.
+    pub preserve: usize,
+    /// Sum up what the storage has counted.
+    pub stats: bool,
 }

@@ -13,6 +13,7 @@ use super::perf::Setup;
 use super::scribe::Closed;
 use super::session::End;
 use super::spawn::Started;
+use super::tally;
 use super::{Options, Target, clock};
 use crate::inject::{InjectError, Refusal};
 use crate::trace::{Metadata, Value, WriteMode, Written};
@@ -69,6 +70,8 @@ pub struct Progress {
 pub struct Summary {
     /// Label and value of each line of the trailer, ready to print.
     pub text: Vec<(String, String)>,
+    /// The same of what the storage has counted, if that was asked for.
+    pub stats: Vec<(String, String)>,
     /// Samples stored.
     pub samples: u64,
     /// Samples whose stack reaches the thread's root.
@@ -183,8 +186,11 @@ pub(super) fn conclude(
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
     let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
     let quality_percent = quality(&reckoning);
+    let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
-    let Closed { written, error } = ended.finished.close(metadata);
+    // With `--call-traces` they are there already.
+    let heaviest = if options.writer.call_traces { &[][..] } else { &ended.heaviest };
+    let Closed { written, error } = ended.finished.close(metadata, heaviest);
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
@@ -195,7 +201,7 @@ pub(super) fn conclude(
         text.push(("cut short".to_string(), format!("{kept} are in the trace")));
     }
     let output = options.output.clone();
-    Ok(Summary { text, samples, rooted, command_status, output, cut_short, quality_percent })
+    Ok(Summary { text, stats, samples, rooted, command_status, output, cut_short, quality_percent })
 }
 
 /// What the files are like.
@@ -227,6 +233,9 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
             "the target executed another program; record that one by its pid, or start it without \
              its wrapper",
         ),
+        (End::OutOfIds, _) => {
+            Some("all ids of call traces have been used; another recording starts with new ones")
+        }
         (End::SignalTaken, _) => Some("the application took the sampling signal for itself"),
     };
     let reason = reason.map(|reason| ("ended".to_string(), reason.to_string()));

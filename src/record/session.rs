@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use traceprof_abi::layout::{AgentState, Counter};
-use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 
 use super::account::{self, CpuClock};
 use super::attach::Attached;
-use super::batch::{Batch, CallTrace};
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::ended::Ended;
@@ -72,6 +70,8 @@ pub(super) enum End {
     SignalTaken,
     /// The trace could not be written.
     Output,
+    /// All call-trace ids have been given.
+    OutOfIds,
 }
 
 /// A thing to do every so often.
@@ -122,17 +122,9 @@ pub(super) struct Session<'a> {
     flush: Every,
     system_start_ns: u64,
     flushed_unknown: u64,
-    held: Held,
     silence: Silence,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
-}
-
-/// Hits in the kernel that belong to the next batch.
-#[derive(Default)]
-struct Held {
-    traces: Vec<CallTrace>,
-    samples: Vec<Sample>,
 }
 
 /// What the session is made of.
@@ -194,7 +186,6 @@ impl<'a> Session<'a> {
             flush: Every::new(FLUSH),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
-            held: Held::default(),
             silence: Silence::new(pid),
             entry_failed: false,
         })
@@ -246,6 +237,9 @@ impl<'a> Session<'a> {
             }
             if self.scribe.has_failed() {
                 return End::Output;
+            }
+            if self.collector.is_ending() {
+                return End::OutOfIds;
             }
             if watch.is_due() && !self.watch_signal() {
                 return End::SignalTaken;
@@ -313,8 +307,9 @@ impl<'a> Session<'a> {
     }
 
     fn send_addresses(&self) {
-        let addresses = Some(Arc::clone(&self.addresses));
-        self.scribe.send(Batch { addresses, ..Batch::default() });
+        let mut batch = self.scribe.blank();
+        Arc::make_mut(&mut batch).addresses = Some(Arc::clone(&self.addresses));
+        self.scribe.send(batch);
     }
 
     /// Turns sampling off, cures the target, collects what is left.
@@ -342,10 +337,13 @@ impl<'a> Session<'a> {
         self.cpu.advance();
         self.events = None;
         let detached = self.attached.detach(end == End::Exited);
-        let mut batch = Batch { flush: true, threads: self.registry.news(), ..Batch::default() };
-        self.collector.finish(&mut batch);
-        self.finish_batch(&mut batch, u64::MAX);
-        self.scribe.send(batch);
+        let mut shared = self.scribe.blank();
+        let batch = Arc::make_mut(&mut shared);
+        batch.flush = true;
+        batch.threads.extend(self.registry.news());
+        self.collector.finish(batch);
+        self.finish_batch(batch, u64::MAX);
+        self.scribe.send(shared);
         let finished = self.scribe.finish();
         Ok(Ended {
             end,
@@ -362,6 +360,7 @@ impl<'a> Session<'a> {
             primed,
             elapsed_ns,
             storage: self.collector.stats,
+            heaviest: self.collector.heaviest(),
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
         })
     }
@@ -374,7 +373,7 @@ fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelE
     }
     match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
         Ok(mut kernel) => {
-            kernel.start(parts.collector.take_instance(), parts.attached.span());
+            kernel.leave_out(parts.attached.span());
             Some(kernel)
         }
         Err(error) => {

@@ -12,6 +12,7 @@ use std::io;
 
 use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::hazard;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
@@ -85,6 +86,22 @@ impl Registry {
     /// Threads alive at the last scan: id here, id in the target.
     pub(super) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
         self.alive.iter().map(|(tid, known)| (*tid, known.inner))
+    }
+
+    /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or its
+    /// thread is not there.
+    pub(super) fn is_owner_gone(&self, owner: u32) -> bool {
+        let slots = self.data.threads().slots;
+        let owned = hazard::slot_of(owner)
+            .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
+            // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
+            // changed by this side only.
+            .filter(|(index, slot)| {
+                owner == hazard::owner(*index, slot.generation.load(Ordering::Relaxed))
+            });
+        let Some((_, slot)) = owned else { return true };
+        slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32
+            || self.is_gone(slot.tid.load(Ordering::Relaxed))
     }
 
     /// Whether the thread with this id (as the target sees it) is gone.
