@@ -20,15 +20,17 @@ const SA_FLAGS: u64 = 0x0400_0000 | 0x1000_0000 | 0x0800_0000 | 4;
 pub(super) const SIGNAL: i32 = libc::SIGTRAP;
 
 /// A segment that is attached here.
-struct Own {
-    id: i32,
-    base: *mut u8,
+pub(super) struct Own {
+    pub(super) id: i32,
+    pub(super) base: *mut u8,
 }
 
 impl Own {
-    fn create(len: u64, owner: (u32, u32)) -> Own {
+    pub(super) fn create(len: u64, owner: (u32, u32)) -> Own {
+        const SHM_NORESERVE: i32 = 0o10000;
+        let mode = 0o700 | SHM_NORESERVE;
         // SAFETY: makes a new segment.
-        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, 0o700) };
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, mode) };
         assert!(id >= 0, "shmget: {}", std::io::Error::last_os_error());
         // SAFETY: the kernel chooses the place.
         let base = unsafe { libc::shmat(id, std::ptr::null(), 0) }.cast::<u8>();
