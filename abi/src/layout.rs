@@ -73,16 +73,59 @@ pub const SAMPLING: usize = 0;
 /// Place in [`ControlBlock::signals`] of the signal that primes threads, which is also their timers'.
 pub const PRIMING: usize = 1;
 
+/// How threads are sampled, in [`ControlBlock::engine`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EngineMode {
+    /// By perf events: threads have timers only where the recorder asks for them.
+    Perf = 0,
+    /// By timers: a primed thread arms its own.
+    Timer = 1,
+}
+
 /// What the agent's entry is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Operation {
-    /// Install the handler for all [`ControlBlock::signals`] that are named and have none.
+    /// Install the handler for all [`ControlBlock::signals`] that are named and have none; then as
+    /// [`Operation::Arm`].
     Install = 1,
     /// Arm timers of slots whose bit is set in the bitmap of pending ones.
     Arm = 2,
     /// Delete all timers.
     Disarm = 3,
+}
+
+/// Pending timers that one run of [`Operation::Arm`], or one priming signal, arms.
+pub const ARM_MAX: usize = 64;
+/// In [`crate::thread::ThreadSlot::timer`]: somebody is creating it right now.
+pub const TIMER_BUSY: u32 = u32::MAX;
+/// Bits of a slot's number in the value of its timer's signal; the generation's follow.
+const TIMER_SLOT_BITS: u32 = 14;
+/// Generations that timers' signals tell apart.
+const TIMER_GENERATIONS: u32 = 1 << (32 - TIMER_SLOT_BITS);
+
+/// The upper half of the value of every signal of ours.
+fn marked(cookie: u32, low: u32) -> u64 {
+    (SIG_DATA_MARK as u64) << 48 | u64::from(cookie & 0xffff) << 32 | u64::from(low)
+}
+
+/// The value of the signal of a slot's timer.
+pub fn timer_value(cookie: u32, slot: u32, generation: u32) -> u64 {
+    let low = (generation % TIMER_GENERATIONS) << TIMER_SLOT_BITS | slot;
+    marked(cookie, low)
+}
+
+/// The value of a priming signal that is sent at this time of CLOCK_MONOTONIC.
+pub fn prime_value(cookie: u32, now_ns: u64) -> u64 {
+    marked(cookie, (now_ns / 1000) as u32)
+}
+
+/// Nanoseconds between the sending of a priming signal with this value and `now_ns`, if they are
+/// less than half an hour: the value has room for 71 minutes of microseconds.
+pub fn prime_latency_ns(value: u64, now_ns: u64) -> Option<u64> {
+    let elapsed_us = ((now_ns / 1000) as u32).wrapping_sub(value as u32);
+    (elapsed_us < u32::MAX / 2).then_some(u64::from(elapsed_us) * 1000)
 }
 
 /// A signal's disposition, as the agent changed it.
@@ -242,6 +285,12 @@ pub struct ControlBlock {
     pub prime_acks: AtomicU64,
     /// Sum of the times from their sending to their handling, in nanoseconds.
     pub prime_latency_sum_ns: AtomicU64,
+    /// [`EngineMode`].
+    pub engine: AtomicU32,
+    /// Raised at the end of every run of the agent's entry.
+    pub entered: AtomicU32,
+    /// The agent's entry, told by its first run: whoever adopts the agent may need it.
+    pub entry_avma: AtomicU64,
     /// [`Counter`]s.
     pub counters: [AtomicU64; COUNTERS],
 }
@@ -249,8 +298,13 @@ pub struct ControlBlock {
 impl ControlBlock {
     /// Adds one to a counter.
     pub fn count(&self, counter: Counter) {
+        self.count_by(counter, 1);
+    }
+
+    /// Adds to a counter.
+    pub fn count_by(&self, counter: Counter, count: u64) {
         // Relaxed: counters order nothing; the recorder reads them at its leisure.
-        self.counters[counter as usize].fetch_add(1, crate::sync::Ordering::Relaxed);
+        self.counters[counter as usize].fetch_add(count, crate::sync::Ordering::Relaxed);
     }
 }
 
@@ -258,13 +312,13 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 768);
+    const _: () = assert!(size_of::<ControlBlock>() == 784);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
     const _: () = assert!(offset_of!(ControlBlock, signals) == 48);
     const _: () = assert!(size_of::<SignalAction>() == 72);
     const _: () = assert!(offset_of!(ControlBlock, active) == 192);
     const _: () = assert!(offset_of!(ControlBlock, slots_free) == 216);
-    const _: () = assert!(offset_of!(ControlBlock, counters) == 256);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 272);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);
@@ -275,6 +329,7 @@ mod asserts {
         assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * THREAD_SLOT_BYTES <= SCRATCH_OFFSET);
     const _: () =
         assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
+    const _: () = assert!(THREAD_SLOTS <= 1 << TIMER_SLOT_BITS);
     const _: () = assert!(SCRATCH_STRIDE >= DEPTH_MAX as u64 * 8);
     const _: () =
         assert!(TRACE_TABLES_OFFSET + TRACE_TABLES as u64 * TRACE_TABLE_STRIDE <= DATA_LEN);

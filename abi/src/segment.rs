@@ -10,7 +10,7 @@ use crate::layout::{self, ControlBlock};
 use crate::storage::hazard::HazardSlots;
 use crate::storage::log::SampleRecord;
 use crate::storage::table::{self, TraceTable};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use crate::thread::Threads;
 
 /// A mapped data segment.
@@ -94,6 +94,22 @@ impl DataSegment {
     pub fn events_retired<'a>(self) -> &'a [AtomicU64] {
         // SAFETY: region asserted in `layout`.
         unsafe { self.slice(layout::EVENTS_RETIRED_OFFSET, layout::EVENTS_MAX / 64) }
+    }
+
+    /// The bitmap of slots whose timers are to be armed, or deleted if their threads are gone.
+    pub fn arm_pending<'a>(self) -> &'a [AtomicU64] {
+        // SAFETY: region asserted in `layout`.
+        unsafe { self.slice(layout::ARM_PENDING_OFFSET, layout::ARM_PENDING_WORDS) }
+    }
+
+    /// Asks the next code of ours that runs in the target to arm the timer of a slot, or to delete
+    /// it if its thread is gone.
+    pub fn want_timer(self, index: usize) {
+        let Some(word) = self.arm_pending().get(index / 64) else { return };
+        // Release: pairs with the Acquire with which the bit is taken; the slot is visible.
+        word.fetch_or(1 << (index % 64), Ordering::Release);
+        // Release: pairs with the Acquire with which the word is taken back; the bit is visible.
+        self.control().arm_wanted.store(1, Ordering::Release);
     }
 
     /// A trace table.

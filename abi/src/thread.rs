@@ -13,6 +13,7 @@
 mod claim;
 mod free;
 
+use crate::storage::hazard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Index words probed for a thread id, from its hash on.
@@ -72,7 +73,8 @@ pub struct ThreadSlot {
     pub event: AtomicU32,
     /// Another event that fired on this thread: index + 1, or 0. The recorder closes the younger.
     pub other_event: AtomicU32,
-    /// Its CPU timer's id + 1, or 0.
+    /// Its CPU timer's id + 1, or 0, or [`crate::layout::TIMER_BUSY`]. Stays when the slot is
+    /// recycled: the kernel keeps the timer of a thread that is gone until somebody deletes it.
     pub timer: AtomicU32,
     /// Errno of the last attempt to create that timer, or 0.
     pub timer_error: AtomicU32,
@@ -90,8 +92,8 @@ pub struct ThreadSlot {
     pub last_trace: AtomicU64,
     /// 1 while its thread is in our handler.
     pub inside: AtomicU32,
-    /// For growth.
-    pub reserved: AtomicU32,
+    /// Generation of the slot that `timer` was created for.
+    pub timer_generation: AtomicU32,
     /// For the thread's context: where it is.
     pub context: [AtomicU64; 4],
 }
@@ -149,6 +151,14 @@ impl<'a> Threads<'a> {
         let is_live = state == SlotState::Claimed as u32 || state == SlotState::Primed as u32;
         // Relaxed: a slot that is recycled and claimed by another was retired before.
         is_live && slot.tid.load(Ordering::Relaxed) == tid
+    }
+
+    /// Under which owner the thread that has this slot claims hazards: see [`hazard::owner`].
+    pub fn owner(self, index: usize) -> u32 {
+        // Relaxed: raised only when the thread is gone.
+        let generation =
+            self.slots.get(index).map_or(0, |slot| slot.generation.load(Ordering::Relaxed));
+        hazard::owner(index as u32, generation)
     }
 
     /// Notes that the thread is ready. True if it was not before, and is still there; told of the

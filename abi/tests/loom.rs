@@ -67,7 +67,7 @@ fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
             let hazards = HazardSlots(&storage.hazards);
             let Ok(hazard) = hazards.protect(7, &storage.active) else { return 0 };
             let id = storage.parts[hazard.table()].table().put(&frame(42), 0, 1).id();
-            hazards.release(hazard);
+            assert!(hazards.release(hazard));
             id
         })
     };

@@ -3,42 +3,88 @@
 //! # Safety
 //! Installs a signal handler whose code is this image's.
 
-use traceprof_abi::layout::{AgentError, AgentState, MAGIC, Operation, SAMPLING, SignalAction};
+use traceprof_abi::layout::{
+    ARM_MAX, AgentError, AgentState, ControlBlock, MAGIC, Operation, SignalAction,
+};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 
 use crate::sys::{self, KernelSigaction};
+use crate::timer;
+
+/// This image's own addresses.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    /// The entry that the chain calls.
+    pub entry: u64,
+    /// The signal handler.
+    pub handler: u64,
+    /// The code that returns from it.
+    pub restorer: u64,
+}
 
 /// Carries out one [`Operation`]; returns 0 or a negated errno.
 ///
 /// # Safety
-/// `data` is the target's data segment; `handler` and `restorer` are this image's and stay mapped
-/// until the disposition is changed back.
-pub unsafe fn run(op: u64, data: DataSegment, handler: u64, restorer: u64) -> i64 {
+/// `data` is the target's data segment; the addresses are this image's and stay mapped until the
+/// dispositions are changed back.
+pub unsafe fn run(op: u64, data: DataSegment, own: Addresses) -> i64 {
     const EINVAL: i64 = -22;
     let control = data.control();
     // Relaxed throughout: the recorder wrote all of it before the chain was started, and reads the
-    // results after the chain's end, which it learns from `state` (Release below).
-    if control.magic.load(Ordering::Relaxed) != MAGIC
-        || control.version.load(Ordering::Relaxed) != traceprof_abi::ABI_VERSION
-    {
+    // results after the entry's end, which it learns from `entered` (Release below).
+    let is_known = control.magic.load(Ordering::Relaxed) == MAGIC
+        && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION;
+    let result = if !is_known {
         control.error.store(AgentError::Version as u32, Ordering::Relaxed);
-        return EINVAL;
-    }
-    if op != Operation::Install as u64 {
-        return EINVAL;
-    }
-    let ours: KernelSigaction = [handler, sys::SA_FLAGS, restorer, u64::MAX];
-    // SAFETY: see this function's contract.
-    let result = unsafe { install(&control.signals[SAMPLING], &ours) };
-    if result == 0 {
-        // Release: tells the recorder that all of the above is done.
-        control.state.store(AgentState::Installed as u32, Ordering::Release);
+        EINVAL
+    } else if op == Operation::Install as u64 {
+        control.entry_avma.store(own.entry, Ordering::Relaxed);
+        // SAFETY: see this function's contract.
+        let result = unsafe { install_all(control, own) };
+        if result == 0 {
+            // What was asked for before there was a handler.
+            timer::drain(data, ARM_MAX);
+        }
+        result
+    } else if op == Operation::Arm as u64 {
+        timer::drain(data, ARM_MAX);
+        0
+    } else if op == Operation::Disarm as u64 {
+        timer::disarm(data);
+        0
     } else {
-        control.error.store(AgentError::SigactionFailed as u32, Ordering::Relaxed);
-        control.error_detail.store(result.unsigned_abs() as u32, Ordering::Relaxed);
-    }
+        EINVAL
+    };
+    // Release: tells the recorder that all of the above is done.
+    control.entered.fetch_add(1, Ordering::Release);
     result
+}
+
+/// # Safety
+/// As for [`run`].
+unsafe fn install_all(control: &ControlBlock, own: Addresses) -> i64 {
+    let ours: KernelSigaction = [own.handler, sys::SA_FLAGS, own.restorer, u64::MAX];
+    for action in &control.signals {
+        let is_due = action.signal.load(Ordering::Relaxed) != 0
+            && action.installed.load(Ordering::Relaxed) == 0;
+        if !is_due {
+            continue;
+        }
+        // SAFETY: promised by the caller.
+        let result = unsafe { install(action, &ours) };
+        if result != 0 {
+            control.error_detail.store(result.unsigned_abs() as u32, Ordering::Relaxed);
+            control.error.store(AgentError::SigactionFailed as u32, Ordering::Relaxed);
+            return result;
+        }
+    }
+    let (prepared, installed) = (AgentState::Prepared as u32, AgentState::Installed as u32);
+    // Release: pairs with the cure's Acquire; the saved actions are visible. Relaxed on failure: a
+    // signal was added to an agent that runs already.
+    let _ =
+        control.state.compare_exchange(prepared, installed, Ordering::Release, Ordering::Relaxed);
+    0
 }
 
 /// # Safety
@@ -61,7 +107,8 @@ unsafe fn install(action: &SignalAction, ours: &KernelSigaction) -> i64 {
     let result = unsafe { sys::sigaction(signal, ours, &mut old) };
     if result == 0 {
         store(&action.old_action, &old);
-        action.installed.store(1, Ordering::Relaxed);
+        // Release: pairs with the Acquire of whoever arms a timer with the signal.
+        action.installed.store(1, Ordering::Release);
     }
     result
 }

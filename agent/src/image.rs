@@ -41,10 +41,13 @@ fn data(base: u64) -> DataSegment {
 /// Called as a step of the injection's chain.
 #[unsafe(no_mangle)]
 pub extern "C" fn traceprof_entry(op: u64) -> i64 {
-    let handler = traceprof_handler as *const () as u64;
-    let restorer = traceprof_restorer as *const () as u64;
-    // SAFETY: both belong to this image, which stays mapped while they are installed.
-    unsafe { entry::run(op, data(base()), handler, restorer) }
+    let own = entry::Addresses {
+        entry: traceprof_entry as *const () as u64,
+        handler: traceprof_handler as *const () as u64,
+        restorer: traceprof_restorer as *const () as u64,
+    };
+    // SAFETY: all belong to this image, which stays mapped while they are installed.
+    unsafe { entry::run(op, data(base()), own) }
 }
 
 /// Returns from a signal handler.

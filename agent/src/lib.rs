@@ -10,7 +10,7 @@
 //! - Nothing but the data segment, the thread's own stack and the signal frame is touched.
 //!
 //! # Does not
-//! - open files, start threads, arm timers or keep descriptors.
+//! - open files, start threads or keep descriptors.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -18,6 +18,8 @@ pub mod entry;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
+pub mod prime;
 pub mod sample;
 pub mod signal;
 pub mod sys;
+pub mod timer;

@@ -3,8 +3,11 @@
 //! # Safety
 //! Only the tests are unsafe: they make a data segment of memory of their own.
 
-use traceprof_abi::layout::{ClockMode, ControlBlock, Counter, DEPTH_MAX};
+use core::sync::atomic::compiler_fence;
+
+use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter, DEPTH_MAX};
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::storage::table::{Put, TraceTable};
@@ -14,7 +17,7 @@ use traceprof_abi::unwind::{self, Snapshot, Tables};
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
-use crate::sys;
+use crate::{sys, timer};
 
 /// The weight of a hit in periods. A hit is one period: the events of this engine fire in user mode
 /// only, where each hit is delivered by itself. (In kernel mode they would coalesce until the
@@ -29,26 +32,83 @@ fn weigh(thread: &Thread<'_>, time: u64) -> u32 {
 }
 
 /// The thread that takes the sample.
-struct Thread<'a> {
-    tid: u32,
-    index: usize,
-    slot: &'a ThreadSlot,
-    /// The slot was claimed for this sample.
-    fresh: bool,
+#[derive(Debug)]
+pub struct Thread<'a> {
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Number of its slot.
+    pub index: usize,
+    /// Its slot.
+    pub slot: &'a ThreadSlot,
+    /// The slot was claimed just now.
+    pub fresh: bool,
 }
 
-/// Takes the sample of a hit that is ours.
-pub fn take(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
+/// What brought a sample about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The hit of a perf event.
+    Event,
+    /// The hit of a timer that had expired so many times more.
+    Timer {
+        /// See [`SigInfo::overruns`](sys::SigInfo::overruns).
+        overruns: u32,
+    },
+}
+
+/// Takes the sample of a perf event's hit.
+pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let control = data.control();
+    // Acquire: pairs with the recorder's Release when it turns sampling on.
+    if control.state.load(Ordering::Acquire) != AgentState::Sampling as u32 {
+        return control.count(Counter::Off);
+    }
     let Some(thread) = find_thread(data) else {
         return control.count(Counter::LostThreadSlot);
     };
-    let event = frame.info.perf_data as u32;
-    if !accept_event(data, thread.slot, event) {
+    // Relaxed: the thread's timer counts its time; whoever arms it wants that.
+    let has_timer = thread.slot.timer.load(Ordering::Relaxed) != 0;
+    if has_timer || !accept_event(data, thread.slot, frame.info.value as u32) {
         return control.count(Counter::DuplicateEvent);
     }
+    take(data, tables, frame, &thread, Origin::Event);
+}
+
+/// Takes a sample of the thread, and serves threads that wait for their timers.
+pub fn take(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    thread: &Thread<'_>,
+    origin: Origin,
+) {
+    let control = data.control();
+    // Relaxed: only this thread writes it. A hit between the load and the store runs its course and
+    // leaves 0 behind; one after the store would write into the frames of this sample.
+    if thread.slot.inside.load(Ordering::Relaxed) != 0 {
+        return control.count(Counter::Nested);
+    }
+    thread.slot.inside.store(1, Ordering::Relaxed);
+    // The compiler alone could move the frames out of the two stores: a signal interrupts between
+    // two instructions and sees all that were before.
+    compiler_fence(Ordering::SeqCst);
+    take_once(data, tables, frame, thread, origin);
+    compiler_fence(Ordering::SeqCst);
+    thread.slot.inside.store(0, Ordering::Relaxed);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
+}
+
+/// The sample itself; no other one is running on this thread.
+fn take_once(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    thread: &Thread<'_>,
+    origin: Origin,
+) {
+    let control = data.control();
     let hazards = data.hazards();
-    let hazard = match hazards.protect(thread.tid, &control.active) {
+    let hazard = match hazards.protect(data.threads().owner(thread.index), &control.active) {
         Ok(hazard) => hazard,
         Err(Unprotected::Exhausted) => return control.count(Counter::LostHazard),
         Err(Unprotected::Overtaken) => return control.count(Counter::LostRotation),
@@ -62,21 +122,36 @@ pub fn take(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     }
     match (data.table(hazard.table()), tables.snapshot()) {
         (Some(table), Some(snapshot)) => {
-            store(data, &thread, &table, &snapshot, frame);
+            let sample = describe(data, thread, frame, origin);
+            store(data, thread, (&table, &snapshot), frame, sample);
         }
         _ => control.count(Counter::Broken),
     }
-    hazards.release(hazard);
+    if !hazards.release(hazard) {
+        control.count(Counter::Broken);
+    }
 }
 
-fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
-    let tid = sys::gettid();
-    let threads = data.threads();
-    let (index, fresh) = match threads.find(tid) {
-        Some(index) => (index, false),
-        None => (threads.claim(tid).index()?, true),
-    };
-    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh })
+/// The calling thread with its slot, which is claimed if it has none.
+pub fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
+    if let Some(thread) = known_thread(data) {
+        return Some(thread);
+    }
+    // Relaxed: written before the handler was installed. A forked child has our handler, but the
+    // slots are its parent's.
+    if sys::getpid() != data.control().pid.load(Ordering::Relaxed) {
+        return None;
+    }
+    let (tid, threads) = (sys::gettid(), data.threads());
+    let index = threads.claim(tid).index()?;
+    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: true })
+}
+
+/// The calling thread, if it has a slot.
+pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
+    let (tid, threads) = (sys::gettid(), data.threads());
+    let index = threads.find(tid)?;
+    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: false })
 }
 
 /// A thread counts the hits of one event. A thread that was found by the recorder after it had
@@ -102,18 +177,40 @@ fn is_retired(data: DataSegment, event: u32) -> bool {
     word.is_some_and(|word| word.load(Ordering::Relaxed) >> (event % 64) & 1 == 1)
 }
 
+/// All of a sample but its trace.
+fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: Origin) -> Sample {
+    let info = frame.info;
+    let time = now(data.control());
+    let set = |flag: u32, on: bool| if on { flag } else { 0 };
+    let late = info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
+    let (weight, kind, event) = match origin {
+        Origin::Event => (weigh(thread, time), set(flags::LATE, late), info.value as u32),
+        Origin::Timer { overruns } => {
+            (overruns.saturating_add(1), flags::TIMER, info.timer() as u32)
+        }
+    };
+    Sample {
+        time,
+        slot: thread.index as u32,
+        // Relaxed: raised only when this thread is gone.
+        generation: thread.slot.generation.load(Ordering::Relaxed),
+        tid: thread.tid,
+        weight,
+        flags: kind | set(flags::FIRST, thread.fresh),
+        event: u64::from(event),
+        ..Sample::default()
+    }
+}
+
 fn store(
     data: DataSegment,
     thread: &Thread<'_>,
-    table: &TraceTable<'_>,
-    snapshot: &Snapshot<'_>,
+    (table, snapshot): (&TraceTable<'_>, &Snapshot<'_>),
     frame: &Frame<'_>,
+    sample: Sample,
 ) {
     let control = data.control();
     let registers = frame.context.registers();
-    let time = now(control);
-    let late = frame.info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
-    let weight = weigh(thread, time);
     let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
         return control.count(Counter::Broken);
     };
@@ -124,27 +221,17 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let put = table.put(frames.get(..depth).unwrap_or(&[]), unwound.end as u32, weight);
-    count_put(control, put);
-    let set = |flag: u32, on: bool| if on { flag } else { 0 };
-    let stored = table.append(&Sample {
-        time,
-        trace_id: put.id(),
-        slot: thread.index as u32,
-        // Relaxed: raised only when this thread is gone.
-        generation: thread.slot.generation.load(Ordering::Relaxed),
-        tid: thread.tid,
-        weight,
-        flags: set(flags::LATE, late) | set(flags::FIRST, thread.fresh),
-        state: 0,
-        reason: unwound.end as u16,
-        syscall: 0,
-        span: 0,
-        root_span: 0,
-        event: u64::from(frame.info.perf_data as u32),
-    });
-    account(control, thread.slot, stored, weight);
-    if late {
+    let end = unwound.end;
+    let stack = frames.get(..depth).unwrap_or(&[]);
+    let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
+    count_put(control, put, collided);
+    let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    account(control, thread.slot, stored, sample.weight);
+    if stored {
+        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
+        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
+    }
+    if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
     if table.nearly_full() {
@@ -153,12 +240,18 @@ fn store(
     }
 }
 
-fn count_put(control: &ControlBlock, put: Put) {
+fn count_put(control: &ControlBlock, put: Put, collided: bool) {
     control.count(Counter::Puts);
+    if collided {
+        control.count(Counter::TableCollision);
+    }
     match put {
         Put::New(_) => {}
         Put::Hit(_) => control.count(Counter::Hits),
-        Put::Dropped => control.count(Counter::DroppedArena),
+        Put::Dropped(Dropped::Arena) => control.count(Counter::DroppedArena),
+        Put::Dropped(Dropped::Probes) => control.count(Counter::DroppedProbes),
+        // Reasons of a hazard, which was there.
+        Put::Dropped(Dropped::Hazard | Dropped::Rotation) => control.count(Counter::Broken),
     }
 }
 
@@ -192,12 +285,43 @@ mod tests {
 
     /// A data segment of zeros that stays for the test's process.
     fn segment() -> DataSegment {
-        let shape = Layout::from_size_align(layout::DATA_LEN as usize, 4096).unwrap();
-        // SAFETY: the size is not zero. The system hands out zeroed pages as they are touched.
-        let base = unsafe { alloc_zeroed(shape) };
-        assert!(!base.is_null());
+        const PAGE: usize = 4096;
+        // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
+        // zeroed by the system as it is touched.
+        let shape = Layout::from_size_align(layout::DATA_LEN as usize + PAGE, 16).unwrap();
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(shape) };
+        assert!(!start.is_null());
+        // SAFETY: less than a page further on, and a page more than is used was allocated.
+        let base = unsafe { start.add(start.align_offset(PAGE)) };
         // SAFETY: aligned, of the segment's length, never freed, reached through this alone.
         unsafe { DataSegment::new(base) }
+    }
+
+    /// A hit inside the handler would write its frames over those of the sample that it interrupts.
+    #[test]
+    fn a_hit_inside_the_handler_is_counted_and_left() {
+        let data = segment();
+        let control = data.control();
+        control.slots_limit.store(1, Ordering::Relaxed);
+        // SAFETY: zeroes are a valid value of a structure of integers.
+        let (info, context) = unsafe { std::mem::zeroed() };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        let thread = find_thread(data).unwrap();
+        let slot = thread.slot;
+        slot.inside.store(1, Ordering::Relaxed);
+        take(data, tables, &frame, &thread, Origin::Event);
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
+        slot.inside.store(0, Ordering::Relaxed);
+        take(data, tables, &frame, &thread, Origin::Event);
+        // There are no tables to unwind with; what matters is that it tried, and left.
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
+        assert_eq!(data.hazards().claims().next(), None);
     }
 
     #[test]

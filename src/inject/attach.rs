@@ -4,40 +4,23 @@
 
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::AgentState;
+use traceprof_abi::layout::Operation;
 use traceprof_abi::sync::Ordering;
 
 use super::arch::Interrupted;
 use super::chain::{Call, Chain, Landing, Step};
-use super::cure;
+use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
 use super::plan::{AttachPlan, AttachReport, Segment};
 use super::segment::{Attached, HOLD_BYTE};
-use super::stop::{self, NotStopped, Stopped};
-use super::{identity, threads};
-use crate::proc::{self, Mapping};
+use super::stop::Stopped;
+use super::worker::{Used, is_overdue, read_mappings, with_a_thread};
+use super::{cure, identity, threads};
+use crate::proc::Mapping;
 
-/// The entry's argument that installs the handler.
-const INSTALL: u64 = 1;
-/// Longest wait for one thread to stop.
-const STOP_MAX: Duration = Duration::from_millis(200);
-/// The same for a thread that waits for a processor: it loses nothing by being waited for, and
-/// among a thousand others its turn comes after seconds.
-const QUEUED_MAX: Duration = Duration::from_secs(4);
-/// Longest wait for a thread that was set going and still waits for a processor.
-const TURN_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the maps to appear.
 const MAPPED_MAX: Duration = Duration::from_secs(1);
-/// Longest wait for the agent to report.
-const STARTED_MAX: Duration = Duration::from_secs(2);
-
-/// What became of a thread that was used.
-struct Used {
-    tid: i32,
-    stopped: Duration,
-    naked: bool,
-}
 
 /// Maps the segments and starts the agent. After an error the target is as it was.
 pub(super) fn attach(
@@ -80,80 +63,9 @@ fn maps_and_starts(
         None => with_a_thread(plan, &mappings, &map)?,
     };
     await_maps(plan, gadgets, &first)?;
-    let start = |stopped: Stopped| start_with(stopped, plan);
-    let second = with_a_thread(plan, &mappings, &start)?;
-    await_agent(plan, data, &second)?;
-    let stops_ns = [&first, &second].map(|used| used.stopped.as_nanos() as u64).to_vec();
+    let second = enter::enter(plan, data, Operation::Install, Room::Fresh)?;
+    let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, naked: first.naked, tid: first.tid })
-}
-
-fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
-    match proc::mappings(pid) {
-        // It is about to end, and has no memory any more.
-        Ok(mappings) if mappings.is_empty() => Err(InjectError::Gone),
-        Ok(mappings) => Ok(mappings),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(InjectError::Gone),
-        Err(error) => Err(InjectError::system("reading maps", &error)),
-    }
-}
-
-/// As [`with_a_listed_thread`], with a new list when all of a list's threads have ended meanwhile:
-/// in a process of threads that live for a millisecond that is an ordinary case.
-fn with_a_thread(
-    plan: &AttachPlan,
-    mappings: &[Mapping],
-    work: &(impl Fn(Stopped) -> Result<Used, InjectError> + Sync),
-) -> Result<Used, InjectError> {
-    const LISTS_MAX: usize = 20;
-    let mut outcome = with_a_listed_thread(plan, mappings, work);
-    for _ in 1..LISTS_MAX {
-        match outcome {
-            Err(InjectError::Gone) => identity::check(plan.pid, plan.start_time)?,
-            outcome => return outcome,
-        }
-        outcome = with_a_listed_thread(plan, mappings, work);
-    }
-    outcome
-}
-
-/// Stops the best thread that lets itself be stopped and hands it to `work`. Each attempt runs in
-/// a thread of its own, whose end lets go of a tracee that would not stop: nothing else does.
-fn with_a_listed_thread(
-    plan: &AttachPlan,
-    mappings: &[Mapping],
-    work: &(impl Fn(Stopped) -> Result<Used, InjectError> + Sync),
-) -> Result<Used, InjectError> {
-    let mut last = InjectError::Gone;
-    for tid in threads::candidates(plan.pid, mappings) {
-        identity::check(plan.pid, plan.start_time)?;
-        let outcome = identity::disposable(|| match stop::stop(tid, STOP_MAX, QUEUED_MAX) {
-            Ok(stopped) => Ok(work(stopped)),
-            Err(failure) => Err(failure),
-        });
-        match outcome {
-            Ok(Ok(used)) => return Ok(used),
-            // The thread went away before it was set going; another one does as well.
-            Ok(Err(InjectError::Gone)) => last = InjectError::Gone,
-            Ok(Err(error)) => return Err(error),
-            Err(NotStopped::Timeout) => {
-                let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
-                last = InjectError::WouldNotStop { tid, state };
-            }
-            Err(NotStopped::Gone(InjectError::Gone)) => last = InjectError::Gone,
-            Err(NotStopped::Failed(error)) => {
-                last = identity::explain(plan.pid, tid, error);
-            }
-            Err(failure) => last = failure.into(),
-        }
-    }
-    identity::check(plan.pid, plan.start_time)?;
-    Err(last)
-}
-
-/// The time is up for a thread that was set going, and it is not just waiting for its turn.
-fn is_overdue(used: &Used, since: Instant, limit: Duration) -> bool {
-    let waited = since.elapsed();
-    waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(used.tid))
 }
 
 /// How the mapping stop ends.
@@ -322,47 +234,4 @@ fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[
     // Without an answer the reason stays unknown.
     let _ = with_a_thread(plan, mappings, &try_again);
     errno.into_inner()
-}
-
-fn start_with(mut stopped: Stopped, plan: &AttachPlan) -> Result<Used, InjectError> {
-    let tid = stopped.tid();
-    let launchable = !stopped.group && stopped.interrupted != Interrupted::RestartBlock;
-    if let Err(error) = stopped.prepare() {
-        let _ = stopped.release();
-        return Err(error);
-    }
-    let steps = [Step::Enter { entry: plan.entry_avma, argument: INSTALL }];
-    let landing = Landing { gadget: plan.restorer_avma, restorer: plan.restorer_avma };
-    let chain = Chain::new(&stopped.saved, &steps, landing, plan.second_top());
-    if launchable {
-        return Ok(Used { tid, stopped: stopped.launch(&chain)?, naked: false });
-    }
-    let walked = stopped.walk(&chain, &steps);
-    let released = stopped.release();
-    walked?;
-    Ok(Used { tid, stopped: released?, naked: false })
-}
-
-fn await_agent(plan: &AttachPlan, data: &Attached, used: &Used) -> Result<(), InjectError> {
-    let control = data.control();
-    let since = Instant::now();
-    loop {
-        // Acquire: pairs with the Release with which the entry ends; its actions are visible.
-        let error = control.error.load(Ordering::Acquire);
-        if error != 0 {
-            // Relaxed: written before `error`.
-            let errno = control.error_detail.load(Ordering::Relaxed) as i32;
-            return Err(InjectError::EntryFailed { error, errno });
-        }
-        // Acquire: as above. The recorder may already have gone on to sampling.
-        let state = control.state.load(Ordering::Acquire);
-        if state != AgentState::Prepared as u32 {
-            return Ok(());
-        }
-        identity::check(plan.pid, plan.start_time)?;
-        if is_overdue(used, since, STARTED_MAX) {
-            return Err(InjectError::EntrySilent);
-        }
-        std::thread::sleep(Duration::from_micros(50));
-    }
 }

@@ -1,10 +1,10 @@
 //! The cure: takes everything back, in the one order that is safe.
 //!
 //! The caller has closed its perf events. A stop makes each thread raise what it still owes, so
-//! after all have stopped at once nothing more is raised. What a thread that blocks the signal still
-//! owes is flushed by setting the signal to ignored; that would take the application's own pending
-//! signal too, so it is done only where there is something to flush. Only then the old action comes
-//! back. The naive order (old action back while threads run) kills a program now and then.
+//! after all have stopped at once, and their timers are deleted, nothing more is raised. What a
+//! thread that blocks the signal still owes is flushed by setting the signal to ignored; that would
+//! take the application's own pending signal too, so it is done only where there is something to
+//! flush. Only then the old action comes back. The naive order (old action back while threads run) kills a program now and then.
 //!
 //! # Invariants
 //! - Nothing is unmapped while a thread is in the agent's code or on its stack.
@@ -13,16 +13,19 @@
 
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{AgentState, SAMPLING};
+use traceprof_abi::layout::{AgentState, Operation, SignalAction};
 use traceprof_abi::sync::Ordering;
 
+use super::actions::Actions;
 use super::arch::Interrupted;
-use super::chain::{Call, Chain, Landing, Step};
+use super::chain::{Chain, Landing, Step};
+use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
+use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::Tracee;
-use super::segment::{Attached, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
+use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
 use super::{identity, threads};
 use crate::proc::{self, Mapping};
@@ -45,7 +48,6 @@ const NUDGES_MAX: usize = 200;
 const STACK_SEARCHED: usize = 16 << 10;
 /// SIG_DFL and SIG_IGN are no functions.
 const FIRST_HANDLER: u64 = 2;
-const SIGSET_LEN: u64 = 8;
 /// All signals but SIGKILL and SIGSTOP, which cannot be blocked.
 const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
@@ -66,14 +68,20 @@ pub(super) fn cure(
 ) -> Result<DetachReport, InjectError> {
     // AcqRel: Release pairs with the handler's Acquire of the state, handlers return at once from
     // now on; Acquire pairs with the entry's Release, the saved action is visible.
-    let state = data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
-    let started = state != AgentState::Prepared as u32;
+    data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
+    // An agent that was left behind has told where its entry is before it had a timer.
+    let has_entry = plan.entry_avma != plan.code.avma;
+    if has_entry && data.timers().next().is_some() {
+        // A thread that runs deletes them faster than one that is led, while others go on. What
+        // it leaves, whyever it does, is deleted below.
+        let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);
+    }
     let deadline = Instant::now() + patience;
     loop {
         if identity::check(plan.pid, plan.start_time).is_err() {
             return Ok(DetachReport::default());
         }
-        let outcome = identity::disposable(|| Cure { plan, data, started }.attempt());
+        let outcome = identity::disposable(|| Cure { plan, data }.attempt());
         let failure = match outcome {
             Ok(Attempt::Done(report)) => return Ok(report),
             Ok(Attempt::Stuck { tid }) => {
@@ -96,8 +104,6 @@ pub(super) fn cure(
 struct Cure<'a> {
     plan: &'a AttachPlan,
     data: &'a Attached,
-    /// The entry has reported, so that an action that is not ours was put there after it.
-    started: bool,
 }
 
 impl Cure<'_> {
@@ -228,8 +234,10 @@ impl Cure<'_> {
             return true;
         }
         // Relaxed: written once, before the handler was installed.
-        let old = self.data.control().signals[SAMPLING].old_action[0].load(Ordering::Relaxed);
-        if old < FIRST_HANDLER || thread.saved.mask & HANDLER_MASK != HANDLER_MASK {
+        let is_chaining =
+            |action: &SignalAction| action.old_action[0].load(Ordering::Relaxed) >= FIRST_HANDLER;
+        let chains = self.data.control().signals.iter().any(is_chaining);
+        if !chains || thread.saved.mask & HANDLER_MASK != HANDLER_MASK {
             return false;
         }
         // Our handler calls the application's with all signals blocked: our address is then on
@@ -265,12 +273,11 @@ impl Cure<'_> {
             },
             top: on_stack.unwrap_or(self.plan.first_top()),
         };
-        let signal = self.plan.signal;
-        let flush = worker.owes_hit(signal) || others.iter().any(|thread| thread.owes_hit(signal));
         let outcome = match gadgets.confirm(&worker) {
-            Some(confirmed) if confirmed == gadgets => worker
-                .prepare()
-                .and_then(|()| self.restore_action(&mut worker, place, mappings, flush)),
+            Some(confirmed) if confirmed == gadgets => {
+                let actions = Actions { plan: self.plan, data: self.data, place };
+                worker.prepare().and_then(|()| actions.put_back(&mut worker, &others, mappings))
+            }
             _ => Err(InjectError::Executed),
         };
         release(others)?;
@@ -294,51 +301,6 @@ impl Cure<'_> {
             Err(error) if outcome.is_ok() => Err(error),
             Err(_) => outcome,
         }
-    }
-
-    /// The action's residue, if it is not ours to put back.
-    fn restore_action(
-        &self,
-        worker: &mut Stopped,
-        place: Place,
-        mappings: &[Mapping],
-        flush: bool,
-    ) -> Result<Option<String>, InjectError> {
-        let control = self.data.control();
-        if !self.plan.data.is_in(mappings) {
-            return Ok(None);
-        }
-        let signal = self.plan.signal as u64;
-        let at = |offset: u64| self.plan.data.avma + offset;
-        let act = |new: u64, old: u64| {
-            Step::Call(Call::new(libc::SYS_rt_sigaction, &[signal, new, old, SIGSET_LEN]))
-        };
-        place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
-        // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
-        let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
-        if !self.plan.code.contains(current) {
-            if !self.started {
-                return Ok(None);
-            }
-            return Ok(Some(format!(
-                "the application replaced the handler of signal {signal} and may still call ours; \
-                 the agent stays mapped and does nothing"
-            )));
-        }
-        let [_, flags, restorer, mask] = self.data.action(IGNORE_ACTION) else {
-            return Err(InjectError::BadPlan { reason: "no room for an action".to_owned() });
-        };
-        self.data.action(IGNORE_ACTION)[0].store(libc::SIG_IGN as u64, Ordering::Relaxed);
-        for word in [flags, restorer, mask] {
-            word.store(0, Ordering::Relaxed);
-        }
-        let saved = control.signals[SAMPLING].old_action.iter();
-        for (word, saved) in self.data.action(OLD_ACTION).iter().zip(saved) {
-            word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        let steps = [act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)];
-        place.run(worker, if flush { &steps } else { &steps[1..] })?;
-        Ok(None)
     }
 
     /// The calls that detach what is attached, the data only if no frames lie in it.
@@ -388,34 +350,16 @@ impl Cure<'_> {
     }
 }
 
-/// Where the worker's frames go and what they return through.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    landing: Landing,
-    top: u64,
-}
-
-impl Place {
-    fn run(self, worker: &mut Stopped, steps: &[Step]) -> Result<(), InjectError> {
-        let chain = Chain::new(&worker.saved, steps, self.landing, self.top);
-        for result in worker.walk(&chain, steps)? {
-            fine("a system call in the target", result)?;
-        }
-        Ok(())
-    }
-}
-
-fn fine(call: &str, result: i64) -> Result<(), InjectError> {
-    if result == 0 {
-        return Ok(());
-    }
-    Err(InjectError::System { call: call.to_owned(), errno: i32::try_from(-result).unwrap_or(0) })
-}
-
-/// A thread whose stack takes the frames, so that no bare call is needed; else any.
+/// A thread whose stack takes the frames, so that no bare call is needed; of these one that runs,
+/// rather than one in a call: a signal that comes while it is led has its handler run before the
+/// call is issued again, which a program with a `pause` outside of the mask does not expect.
 fn choose(stopped: &[Stopped], mappings: &[Mapping]) -> Option<usize> {
-    let good = stopped.iter().position(|thread| threads::stack_top(thread, mappings).is_some());
-    good.or_else(|| (!stopped.is_empty()).then_some(0))
+    let is_good = |thread: &Stopped| threads::stack_top(thread, mappings).is_some();
+    let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
+    // A look at the stack costs a system call, and most threads are asleep.
+    let best = stopped.iter().position(|thread| is_running(thread) && is_good(thread));
+    let good = || stopped.iter().position(is_good);
+    best.or_else(good).or_else(|| (!stopped.is_empty()).then_some(0))
 }
 
 fn release(stopped: Vec<Stopped>) -> Result<(), InjectError> {

@@ -21,13 +21,15 @@ use nix::sys::socket::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use traceprof_abi::layout::Operation;
 
 use super::claim::Claim;
+use super::enter::{self, Room};
 use super::error::InjectError;
-use super::plan::{AttachPlan, AttachReport, DetachReport};
+use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::segment::{self, Attached};
 use super::stop::Stopped;
-use super::{attach, cure, held, residue};
+use super::{attach, cure, held, identity, residue};
 
 /// Longest message; a plan takes less than a kilobyte.
 const MESSAGE_MAX: usize = 16 << 10;
@@ -45,6 +47,8 @@ enum Command {
     Hold(i32),
     WaitExec,
     Attach(Box<AttachPlan>),
+    /// An [`Operation`] as its number.
+    Enter(u64),
     Detach,
 }
 
@@ -104,6 +108,13 @@ impl Guardian {
         let report = self.ask(&Command::Attach(Box::new(plan.clone())))?;
         self.attached = Some(plan.clone());
         Ok(report)
+    }
+
+    /// Has a thread of the target run the agent's entry: to install the handler of a signal that was
+    /// named after the attach, to arm timers, to delete them. The target is as it was if it has
+    /// ended or executed another program meanwhile.
+    pub fn enter(&mut self, operation: Operation) -> Result<Entered, InjectError> {
+        self.ask(&Command::Enter(operation as u64))
     }
 
     /// Takes everything back. The recorder has closed its perf events, and let a held program go.
@@ -236,6 +247,7 @@ impl Server {
                 Command::Hold(pid) => write_message(socket.as_fd(), &self.hold(pid)),
                 Command::WaitExec => write_message(socket.as_fd(), &self.wait_exec()),
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
+                Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),
             };
             if answered.is_err() {
@@ -323,6 +335,17 @@ impl Server {
             return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
         };
         Err(InjectError::BadPlan { reason: reason.to_owned() })
+    }
+
+    fn enter(&self, number: u64) -> Result<Entered, InjectError> {
+        let bad = |reason: &str| InjectError::BadPlan { reason: reason.to_owned() };
+        let known = [Operation::Install, Operation::Arm, Operation::Disarm];
+        let operation = known.into_iter().find(|operation| *operation as u64 == number);
+        let operation = operation.ok_or_else(|| bad("the agent has no such operation"))?;
+        let session = self.session.as_ref().ok_or_else(|| bad("no target is attached"))?;
+        identity::check(session.plan.pid, session.plan.start_time)?;
+        let stopped = enter::enter(&session.plan, &session.data, operation, Room::Shared)?;
+        Ok(Entered { stopped_ns: stopped.as_nanos() as u64 })
     }
 
     fn detach(&mut self, patience: Duration) -> Result<DetachReport, InjectError> {

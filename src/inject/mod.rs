@@ -8,7 +8,8 @@
 //! | bytes below the red zone of its stack, where that is free | nobody reads them |
 //! | an interrupted system call | issued again, or restarted from its restart block |
 //! | three shared memory segments | detached by the cure; freed with their last user |
-//! | the action of the sampling signal | the saved one, bit by bit, by the cure |
+//! | the actions of one or two signals | the saved ones, bit by bit, by the cure |
+//! | CPU timers of threads | deleted by the cure, or by their own hits when nobody is left |
 //! | at the cure every thread is stopped once | detached; broken system calls issued again |
 //!
 //! No text is poked, no breakpoint set, no instruction stepped, no descriptor opened, nothing is
@@ -19,19 +20,22 @@
 //!
 //! # Story
 //! [`preflight()`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
-//! traces, [`Guardian::attach`] and [`Guardian::detach`] do the work in it. Inside: `attach` and
-//! `cure` tell the two stories; `threads` chooses whom to stop, `stop` holds a thread and lets it
-//! run a `chain`, `gadget` finds the instructions for it, `ptrace` and `arch` are the two doors to
-//! the kernel and the processor.
+//! traces, [`Guardian::attach`], [`Guardian::enter`] and [`Guardian::detach`] do the work in it.
+//! Inside: `attach`, `enter` and `cure` tell the stories; `threads` chooses whom to stop, `worker`
+//! uses it, `stop` holds a thread and lets it run a `chain`, `actions` puts signals back, `gadget`
+//! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
+//! processor.
 //!
 //! # Does not
 //! - create segments, know the agent's image, or open perf events.
 
+mod actions;
 mod arch;
 mod attach;
 mod chain;
 mod claim;
 mod cure;
+mod enter;
 mod error;
 mod gadget;
 mod guardian;
@@ -39,6 +43,7 @@ mod held;
 mod hole;
 mod identity;
 pub mod image;
+mod place;
 mod plan;
 mod preflight;
 mod ptrace;
@@ -46,6 +51,7 @@ mod residue;
 mod segment;
 mod stop;
 mod threads;
+mod worker;
 
 #[cfg(test)]
 mod tests;
@@ -53,5 +59,5 @@ mod tests;
 pub use error::{InjectError, Refusal};
 pub use guardian::Guardian;
 pub use hole::find_hole;
-pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Segment};
+pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
 pub use preflight::{Facts, Permits, preflight, preflight_with};

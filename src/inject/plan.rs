@@ -75,8 +75,9 @@ pub struct AttachPlan {
     pub entry_avma: u64,
     /// `mov eax, 15; syscall`, inside the code.
     pub restorer_avma: u64,
-    /// The sampling signal.
-    pub signal: i32,
+    /// The signals that the agent handles, at their places in [`layout::ControlBlock::signals`]; 0
+    /// for none.
+    pub signals: [i32; layout::SIGNALS],
     /// For a program held at its exec: the read end of a pipe in the target. The program waits for
     /// a byte, or for the end of the pipe, before its first instruction, and closes it.
     pub hold_fd: Option<i32>,
@@ -97,6 +98,12 @@ impl AttachPlan {
     /// than the first: the first chain may not have ended when the second starts.
     pub(super) fn second_top(&self) -> u64 {
         self.first_top() - layout::INJECT_LEN / 2
+    }
+
+    /// Address of the top of the area in which a thread is led through the entry of an agent that
+    /// runs already. A thread that was launched from the second area may still be on its way home.
+    pub(super) fn third_top(&self) -> u64 {
+        self.first_top() - layout::INJECT_LEN / 4
     }
 
     pub(super) fn check(&self) -> Result<(), InjectError> {
@@ -123,6 +130,13 @@ pub struct AttachReport {
     pub naked: bool,
     /// The thread that mapped the segments.
     pub tid: i32,
+}
+
+/// What a run of the agent's entry cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// How long a thread was stopped for it.
+    pub stopped_ns: u64,
 }
 
 /// What a cure cost and left.

@@ -31,6 +31,10 @@ const PEEKED_MAX: usize = 32;
 const PEEKS_MAX: u64 = 8;
 /// `si_code` of a perf event's signal.
 const TRAP_PERF: i32 = 6;
+/// `si_code` of a timer's signal.
+const SI_TIMER: i32 = -2;
+/// `si_code` of a signal that was queued with a value.
+const SI_QUEUE: i32 = -1;
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +75,8 @@ pub(super) struct Pending {
 
 impl Pending {
     fn read(record: &[u32; SIGINFO_LEN / 4]) -> Pending {
-        // `si_perf_data` follows the address, at byte 24; the mark is its uppermost quarter.
+        // At byte 24 follows an event's `sig_data`, and a timer's or a queued signal's value; the
+        // mark is its uppermost quarter.
         Pending { number: record[0] as i32, code: record[2] as i32, mark: (record[7] >> 16) as u16 }
     }
 
@@ -80,9 +85,9 @@ impl Pending {
         1u64.checked_shl((self.number as u32).wrapping_sub(1)).unwrap_or(0)
     }
 
-    /// A sampling event of ours raised it.
+    /// An event or a timer of ours raised it, or the recorder sent it.
     pub(super) fn is_hit(self) -> bool {
-        self.code == TRAP_PERF && self.mark == SIG_DATA_MARK
+        [TRAP_PERF, SI_TIMER, SI_QUEUE].contains(&self.code) && self.mark == SIG_DATA_MARK
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a guardian that was killed together with its recorder left in a target.
 //!
-//! It is inert, but the agent's handler is still installed and its segments are mapped. Everything
-//! the cure needs to know stands in the target's maps and in the data segment.
+//! It is inert, but the agent's handlers are still installed, its segments are mapped, and threads
+//! that have been asleep since have their timers. Everything the cure needs to know stands in the
+//! target's maps and in the data segment.
 
-use traceprof_abi::layout::{self, MAGIC, SAMPLING};
-use traceprof_abi::sync::Ordering;
+use traceprof_abi::layout::{self, MAGIC};
+use traceprof_abi::sync::{AtomicU64, Ordering};
 
 use super::plan::{Access, AttachPlan, Segment};
 use super::segment::Attached;
@@ -24,12 +25,17 @@ pub(super) fn find(pid: i32, start_time: u64) -> Option<(AttachPlan, Attached)> 
         let is_own = control.magic.load(Ordering::Relaxed) == MAGIC
             && control.version.load(Ordering::Relaxed) == traceprof_abi::ABI_VERSION
             && control.pid.load(Ordering::Relaxed) == inner;
-        let restorer = control.signals[SAMPLING].our_action[2].load(Ordering::Relaxed);
-        let signal = control.signals[SAMPLING].signal.load(Ordering::Relaxed) as i32;
-        // Killed before the agent was started, it never said where its restorer is.
-        let restorer_avma = if restorer == 0 { plan.code.avma } else { restorer };
-        let plan = AttachPlan { entry_avma: plan.code.avma, restorer_avma, signal, ..plan };
-        (is_own && (1..=64).contains(&signal) && plan.check().is_ok()).then_some((plan, data))
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let restorers = control.signals.iter().map(|action| load(&action.our_action[2]));
+        // Killed before the agent was started, it never said where its entry and its restorer are.
+        let told = |avma: Option<u64>| avma.filter(|&it| it != 0).unwrap_or(plan.code.avma);
+        let restorer_avma = told(restorers.max());
+        let entry_avma = told(Some(load(&control.entry_avma)));
+        let signals =
+            control.signals.each_ref().map(|action| action.signal.load(Ordering::Relaxed) as i32);
+        let plan = AttachPlan { entry_avma, restorer_avma, signals, ..plan };
+        let is_sane = signals.iter().all(|signal| (0..=64).contains(signal));
+        (is_own && is_sane && plan.check().is_ok()).then_some((plan, data))
     })
 }
 
@@ -52,7 +58,7 @@ fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<At
         data: segment(layout::DATA_DISTANCE, Access::ReadWrite)?,
         entry_avma: 0,
         restorer_avma: 0,
-        signal: 0,
+        signals: [0; layout::SIGNALS],
         hold_fd: None,
     })
 }

@@ -8,7 +8,9 @@ use std::io;
 use std::ptr::NonNull;
 
 use traceprof_abi::layout::{self, ControlBlock};
-use traceprof_abi::sync::AtomicU64;
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::thread::ThreadSlot;
 
 /// Words at the start of the injection's area: three `struct sigaction` and a byte to read into.
 const SCRATCH_WORDS: usize = 16;
@@ -25,6 +27,7 @@ pub(super) const HOLD_BYTE: u64 = layout::INJECT_OFFSET + 96;
 #[derive(Debug)]
 pub(super) struct Attached {
     base: NonNull<u8>,
+    len: u64,
 }
 
 // SAFETY: only atomics are handed out.
@@ -48,7 +51,9 @@ impl Attached {
         // SAFETY: the kernel chooses a free address.
         let base = unsafe { libc::shmat(shm_id, std::ptr::null(), 0) };
         match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr() as isize != -1 => Ok(Attached { base }),
+            Some(base) if base.as_ptr() as isize != -1 => {
+                Ok(Attached { base, len: about.shm_segsz as u64 })
+            }
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -63,6 +68,34 @@ impl Attached {
     pub(super) fn action(&self, offset: u64) -> &[AtomicU64] {
         let first = ((offset - layout::INJECT_OFFSET) / 8) as usize;
         &self.scratch()[first..first + 4]
+    }
+
+    /// The thread slots in use, none if the segment is too short to have any.
+    fn slots(&self) -> &[ThreadSlot] {
+        if self.len < layout::DATA_LEN {
+            return &[];
+        }
+        // SAFETY: the segment is as long as the layout wants it, and stays attached as long as
+        // `self` lives; only atomics reach it.
+        let slots = unsafe { DataSegment::new(self.base.as_ptr()) }.threads().slots;
+        // Relaxed: a count; the target may have written anything.
+        let used = self.control().slots_next.load(Ordering::Relaxed) as usize;
+        &slots[..used.min(slots.len())]
+    }
+
+    /// Ids of the timers that threads' slots name.
+    pub(super) fn timers(&self) -> impl Iterator<Item = i32> {
+        // Relaxed: the caller has seen to it that nobody is about to change them, or looks again.
+        let words = self.slots().iter().map(|slot| slot.timer.load(Ordering::Relaxed));
+        words.filter(|word| ![0, layout::TIMER_BUSY].contains(word)).map(|word| (word - 1) as i32)
+    }
+
+    /// Notes that there are no timers any more.
+    pub(super) fn forget_timers(&self) {
+        for slot in self.slots() {
+            // Relaxed: all threads of the target are stopped outside of the agent's code.
+            slot.timer.store(0, Ordering::Relaxed);
+        }
     }
 
     fn scratch(&self) -> &[AtomicU64] {

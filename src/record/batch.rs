@@ -4,18 +4,11 @@ use std::sync::Arc;
 
 use traceprof_abi::storage::log::Sample;
 
+use super::collections::{Collection, TraceEntry, empty};
 use super::modules::AddressMap;
 
-/// A call trace that samples of a batch refer to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CallTrace {
-    /// Its 64-bit id.
-    pub(super) id: u64,
-    /// End reason of the unwinding.
-    pub(super) flags: u32,
-    /// Frame words, leaf first.
-    pub(super) frames: Vec<u64>,
-}
+/// Samples that an empty batch keeps room for.
+const SAMPLES_LEAST: usize = 4096;
 
 /// Who a thread is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +35,11 @@ pub(super) enum ThreadNews {
     Gone { key: (u32, u32), time_ns: u64 },
 }
 
-/// One rotation's worth.
-#[derive(Debug, Default)]
+/// One rotation's worth. Once sent it changes no more: several threads may read it at once.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Batch {
-    /// The traces, each id once.
-    pub(super) traces: Vec<CallTrace>,
+    /// The traces: new ones and all that are preserved.
+    pub(super) traces: Collection,
     /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
     pub(super) samples: Vec<Sample>,
     /// Threads that came, changed or went.
@@ -55,4 +48,34 @@ pub(super) struct Batch {
     pub(super) addresses: Option<Arc<AddressMap>>,
     /// Everything so far must be readable by others when the batch has been written.
     pub(super) flush: bool,
+}
+
+impl Batch {
+    /// Something in it has not been told before.
+    pub(super) fn has_news(&self) -> bool {
+        let is_new = |entry: &TraceEntry| !entry.preserved;
+        self.flush
+            || !self.samples.is_empty()
+            || !self.threads.is_empty()
+            || self.traces.entries().iter().any(is_new)
+    }
+
+    /// Puts the samples in order, whatever order they came in.
+    pub(super) fn sort(&mut self) {
+        self.traces.seal();
+        // Unstable, since a stable sort takes memory; what is equal in all of this is equal.
+        self.samples.sort_unstable_by_key(|sample| {
+            let thread = (sample.slot, sample.generation);
+            (thread, sample.time, sample.trace_id, sample.weight, sample.flags, sample.event)
+        });
+    }
+
+    /// Empties it to be used again.
+    pub(super) fn clear(&mut self) {
+        self.traces.clear();
+        empty(&mut self.samples, SAMPLES_LEAST);
+        self.threads.clear();
+        self.addresses = None;
+        self.flush = false;
+    }
 }

@@ -12,8 +12,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use nix::sys::resource::{Resource, getrlimit};
-
 use super::clock::monotonic_now_ns;
 use super::exit_times::ExitTimes;
 use super::kernel::cpus;
@@ -118,10 +116,8 @@ impl TaskEvents {
     fn open_family(&mut self) -> io::Result<()> {
         self.close();
         let cpus = cpus();
-        perf::raise_descriptor_limit();
-        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
         let wanted = proc::tasks(self.pid)?.len() * cpus.len();
-        if wanted as u64 > limit / DESCRIPTORS_SHARE {
+        if wanted as u64 > perf::descriptor_limit() / DESCRIPTORS_SHARE {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         for cpu in cpus {

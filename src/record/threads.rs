@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::hazard;
 use traceprof_abi::sync::Ordering;
 
 use self::lives::Lives;
@@ -163,6 +164,29 @@ impl Registry {
         }
     }
 
+    /// Threads that are there, as far as is known: id here, id in the target.
+    pub(super) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
+        let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
+        alive.filter(|(_, inner)| *inner != 0)
+    }
+
+    /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or its
+    /// thread is not there.
+    pub(super) fn is_owner_gone(&self, owner: u32) -> bool {
+        let slots = self.data.threads().slots;
+        let owned = hazard::slot_of(owner)
+            .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
+            // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
+            // changed by this side only.
+            .filter(|(index, slot)| {
+                owner == hazard::owner(*index, slot.generation.load(Ordering::Relaxed))
+            });
+        let Some((_, slot)) = owned else { return true };
+        // That the slot is retired is not enough: the next thread with the same id may have found it
+        // just before, and be inside with it.
+        self.is_gone(slot.tid.load(Ordering::Relaxed))
+    }
+
     /// Whether the thread with this id (as the target sees it) is gone.
     pub(super) fn is_gone(&self, inner: u32) -> bool {
         // Only a plain "not there" counts: a handler that was taken for dead because the recorder
@@ -216,6 +240,13 @@ impl Registry {
     /// Threads seen with the signal blocked, by id, with their names.
     pub(super) fn blocked(&self) -> Vec<(i32, String)> {
         self.blocked.iter().map(|(tid, (name, _))| (*tid, name.clone())).collect()
+    }
+
+    /// The same threads: id here, id in the target.
+    pub(super) fn blocked_threads(&self) -> impl Iterator<Item = (i32, u32)> {
+        let life = |tid: &i32| self.lives.last(*tid).and_then(|number| self.lives.get(number));
+        let inner = move |tid: &i32| Some((*tid, life(tid)?.inner));
+        self.blocked.keys().filter_map(inner)
     }
 
     /// CPU time that those threads have used since, in nanoseconds, of those still there.

@@ -29,7 +29,13 @@ pub const TRAP_PERF: i32 = 6;
 /// `si_perf_flags`: the signal had been blocked.
 pub const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 
-/// The kernel's `siginfo_t` as a perf event fills it.
+/// `si_code` of a POSIX timer.
+pub const SI_TIMER: i32 = -2;
+/// `si_code` of a signal that was queued with a value.
+pub const SI_QUEUE: i32 = -1;
+
+/// The kernel's `siginfo_t` as a perf event fills it. A timer has its id and its overruns in place
+/// of the address, a queued signal its sender; the value is at the same place in all three.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SigInfo {
@@ -40,10 +46,10 @@ pub struct SigInfo {
     /// Origin of the signal.
     pub code: i32,
     padding: i32,
-    /// Address of the hit.
-    pub addr: u64,
-    /// The event's `sig_data`.
-    pub perf_data: u64,
+    /// Address of the hit, or who sent it.
+    pub origin: u64,
+    /// The event's `sig_data`, the timer's or the queued signal's value.
+    pub value: u64,
     /// The event's type.
     pub perf_type: u32,
     /// [`TRAP_PERF_FLAG_ASYNC`].
@@ -51,7 +57,87 @@ pub struct SigInfo {
     rest: [u64; 11],
 }
 const _: () = assert!(size_of::<SigInfo>() == 128);
-const _: () = assert!(core::mem::offset_of!(SigInfo, perf_data) == 24);
+const _: () = assert!(core::mem::offset_of!(SigInfo, value) == 24);
+
+impl SigInfo {
+    /// A timer's id.
+    pub fn timer(&self) -> i32 {
+        self.origin as u32 as i32
+    }
+
+    /// Periods that passed since a timer's signal was queued, besides the one that queued it.
+    pub fn overruns(&self) -> u32 {
+        // The kernel's counter is signed and does not go below zero.
+        ((self.origin >> 32) as i32).max(0) as u32
+    }
+}
+
+/// The kernel's `struct sigevent`.
+#[repr(C)]
+struct SigEvent {
+    value: u64,
+    signo: u32,
+    notify: u32,
+    tid: u32,
+    rest: [u32; 11],
+}
+const _: () = assert!(size_of::<SigEvent>() == 64);
+
+/// A timer on a thread's CPU time that signals that thread.
+#[derive(Debug, Clone, Copy)]
+pub struct ThreadTimer {
+    /// The thread.
+    pub tid: u32,
+    /// The signal.
+    pub signal: u32,
+    /// What comes with it.
+    pub value: u64,
+    /// CPU time between two of them.
+    pub period_ns: u64,
+}
+
+impl ThreadTimer {
+    /// Creates and starts it; gives its id or an errno.
+    pub fn arm(&self, first_ns: u64) -> Result<i32, u32> {
+        const SIGEV_THREAD_ID: u32 = 4;
+        let (tid, rest) = (self.tid, [0; 11]);
+        let event =
+            SigEvent { value: self.value, signo: self.signal, notify: SIGEV_THREAD_ID, tid, rest };
+        let mut timer = 0i32;
+        // The CPU clock of one thread, in the kernel's encoding: 4 for a thread's, 2 for the
+        // scheduler's exact time.
+        let clock = i64::from((!tid << 3 | 6) as i32) as u64;
+        // SAFETY: reads the event and writes the id; both live across the call.
+        let created = unsafe {
+            syscall4(nr::TIMER_CREATE, [clock, &raw const event as u64, &raw mut timer as u64, 0])
+        };
+        if created != 0 {
+            return Err(created.unsigned_abs() as u32);
+        }
+        let timespec = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
+        let setting = [timespec(self.period_ns), timespec(first_ns)];
+        // SAFETY: reads the setting, which has the layout of an itimerspec.
+        let set =
+            unsafe { syscall4(nr::TIMER_SETTIME, [timer as u64, 0, &raw const setting as u64, 0]) };
+        if set != 0 {
+            timer_delete(timer);
+            return Err(set.unsigned_abs() as u32);
+        }
+        Ok(timer)
+    }
+}
+
+/// Deletes a timer; one that is not there does no harm.
+pub fn timer_delete(timer: i32) {
+    // SAFETY: touches no memory.
+    unsafe { syscall4(nr::TIMER_DELETE, [timer as u64, 0, 0, 0]) };
+}
+
+/// Process id of the caller.
+pub fn getpid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall4(nr::GETPID, [0; 4]) as u32 }
+}
 
 /// Kernel thread id of the caller.
 pub fn gettid() -> u32 {
@@ -87,6 +173,12 @@ pub fn set_signal_mask(mask: u64) {
     unsafe { syscall4(nr::RT_SIGPROCMASK, [SIG_SETMASK, &raw const mask as u64, 0, 8]) };
 }
 
+/// A signal whose default action does nothing (SIGCHLD, SIGCONT, SIGURG, SIGWINCH; what SIGCONT
+/// does is done when it is sent).
+pub fn is_ignored_by_default(signal: i32) -> bool {
+    matches!(signal, 17 | 18 | 23 | 28)
+}
+
 /// Changes a signal's disposition and returns the negated errno, or 0.
 ///
 /// # Safety
@@ -108,9 +200,7 @@ pub fn query_sigaction(signal: i32, old: &mut KernelSigaction) -> i64 {
 
 /// Queues a signal with its original information to the calling thread.
 pub fn requeue(signal: i32, info: &SigInfo) {
-    // SAFETY: touches no memory.
-    let pid = unsafe { syscall4(nr::GETPID, [0; 4]) } as u64;
-    let tid = u64::from(gettid());
+    let (pid, tid) = (u64::from(getpid()), u64::from(gettid()));
     // SAFETY: the call reads the 128 bytes of `info`.
     unsafe {
         syscall4(nr::RT_TGSIGQUEUEINFO, [pid, tid, signal as u64, &raw const *info as u64]);

@@ -15,6 +15,12 @@ pub mod nr {
     pub const GETPID: u64 = 39;
     /// `gettid`
     pub const GETTID: u64 = 186;
+    /// `timer_create`
+    pub const TIMER_CREATE: u64 = 222;
+    /// `timer_settime`
+    pub const TIMER_SETTIME: u64 = 223;
+    /// `timer_delete`
+    pub const TIMER_DELETE: u64 = 226;
     /// `clock_gettime`
     pub const CLOCK_GETTIME: u64 = 228;
     /// `rt_tgsigqueueinfo`

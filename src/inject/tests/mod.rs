@@ -1,8 +1,10 @@
 //! Attaches for real to victims that check themselves, and looks at them before and after.
 
+mod agent;
 mod death;
 mod held;
 mod stand_in;
+mod timers;
 mod victim;
 
 use std::process::Command;

@@ -20,15 +20,17 @@ const SA_FLAGS: u64 = 0x0400_0000 | 0x1000_0000 | 0x0800_0000 | 4;
 pub(super) const SIGNAL: i32 = libc::SIGTRAP;
 
 /// A segment that is attached here.
-struct Own {
-    id: i32,
-    base: *mut u8,
+pub(super) struct Own {
+    pub(super) id: i32,
+    pub(super) base: *mut u8,
 }
 
 impl Own {
-    fn create(len: u64, owner: (u32, u32)) -> Own {
+    pub(super) fn create(len: u64, owner: (u32, u32)) -> Own {
+        const SHM_NORESERVE: i32 = 0o10000;
+        let mode = 0o700 | SHM_NORESERVE;
         // SAFETY: makes a new segment.
-        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, 0o700) };
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, len as usize, mode) };
         assert!(id >= 0, "shmget: {}", std::io::Error::last_os_error());
         // SAFETY: the kernel chooses the place.
         let base = unsafe { libc::shmat(id, std::ptr::null(), 0) }.cast::<u8>();
@@ -87,7 +89,7 @@ impl StandIn {
             data: segment(&data, 8 << 20, DATA_LEN, Access::ReadWrite),
             entry_avma: hole,
             restorer_avma: hole + image.restorer,
-            signal,
+            signals: [signal, 0],
             hold_fd: None,
         };
         // SAFETY: the segment is a page, the image less; nobody else uses it yet.
@@ -128,18 +130,30 @@ impl Image {
     /// Entry, then handler, then restorer, with the data's address in the instructions.
     fn assemble(data: u64, signal: i32) -> Image {
         let at = |offset: usize| (data + offset as u64).to_le_bytes();
+        let mut report = Vec::new();
+        // lock inc dword [entered]
+        report.extend([0x48, 0xb9]);
+        report.extend(at(offset_of!(ControlBlock, entered)));
+        report.extend([0xf0, 0xff, 0x01]);
         let mut fail = Vec::new();
         // neg eax; mov [error_detail], eax; mov dword [error], 2; ret
         fail.extend([0xf7, 0xd8, 0x48, 0xb9]);
         fail.extend(at(offset_of!(ControlBlock, error_detail)));
         fail.extend([0x89, 0x01, 0x48, 0xb9]);
         fail.extend(at(offset_of!(ControlBlock, error)));
-        fail.extend([0xc7, 0x01, 2, 0, 0, 0, 0xc3]);
+        fail.extend([0xc7, 0x01, 2, 0, 0, 0]);
+        fail.extend(&report);
+        fail.push(0xc3);
         let mut done = Vec::new();
-        // mov dword [state], 1; xor eax, eax; ret
-        done.extend([0x48, 0xb9]);
-        done.extend(at(offset_of!(ControlBlock, state)));
-        done.extend([0xc7, 0x01, 1, 0, 0, 0, 0x31, 0xc0, 0xc3]);
+        // mov dword [installed], 1; mov dword [state], 1; xor eax, eax; ret
+        let installed = offset_of!(ControlBlock, signals) + offset_of!(SignalAction, installed);
+        for word in [installed, offset_of!(ControlBlock, state)] {
+            done.extend([0x48, 0xb9]);
+            done.extend(at(word));
+            done.extend([0xc7, 0x01, 1, 0, 0, 0]);
+        }
+        done.extend(&report);
+        done.extend([0x31, 0xc0, 0xc3]);
         let mut bytes = Vec::new();
         // rt_sigaction(signal, our_action, old_action, 8)
         bytes.extend([0xb8, 13, 0, 0, 0, 0xbf, signal as u8, 0, 0, 0, 0x48, 0xbe]);

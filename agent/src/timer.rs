@@ -1,0 +1,218 @@
+//! The threads' CPU timers: armed by whichever code of ours runs next, deleted by their own hits.
+//!
+//! The timer of a thread measures that thread's CPU time and signals that thread, whoever created
+//! it: a sleeping thread's timer is armed without waking it. Slots that want one have a bit in a
+//! bitmap; taking the bit makes the job the taker's.
+//!
+//! # Invariants
+//! - A slot's timer is created and deleted only by whoever swapped its word: from 0 to
+//!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
+//! - The signal's value names slot and generation. A hit for another than the thread's own deletes
+//!   its timer.
+//! - A timer whose recorder gives no sign of life is deleted by its next hit.
+//!
+//! # Does not
+//! - arm in a forked child: it has no timers, and what it inherited is its parent's.
+
+use traceprof_abi::layout::{AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::{SlotState, ThreadSlot};
+use traceprof_abi::unwind::Tables;
+
+use crate::sample::{self, Origin, Thread};
+use crate::signal::Frame;
+use crate::sys;
+
+/// Pending timers that a sample's handler arms besides its own work.
+pub const ARM_PER_SAMPLE: usize = 8;
+
+/// Takes the sample of a timer's hit, or ends the timer.
+pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
+    let control = data.control();
+    let timer = frame.info.timer();
+    let Some(thread) = sample::known_thread(data).filter(|it| is_for(control, it, frame)) else {
+        // Of a former owner of the thread id, or of the slot. An id that is no timer's any more
+        // does no harm.
+        sys::timer_delete(timer);
+        return control.count(Counter::Stale);
+    };
+    // Acquire: pairs with the recorder's Release when it turns sampling on.
+    let state = control.state.load(Ordering::Acquire);
+    if state == AgentState::Stopped as u32 {
+        end(thread.slot, timer);
+        return control.count(Counter::Off);
+    }
+    if !is_leased(control) && end(thread.slot, timer) {
+        control.count(Counter::LeaseEnded);
+        data.want_timer(thread.index);
+    }
+    if state != AgentState::Sampling as u32 {
+        return control.count(Counter::Off);
+    }
+    let overruns = frame.info.overruns();
+    control.count(Counter::TimerHits);
+    control.count_by(Counter::TimerOverruns, u64::from(overruns));
+    sample::take(data, tables, frame, &thread, Origin::Timer { overruns });
+}
+
+/// The hit is of the timer that was made for this life of the thread's slot.
+fn is_for(control: &ControlBlock, thread: &Thread<'_>, frame: &Frame<'_>) -> bool {
+    // Relaxed: the slot is this thread's own, and the cookie is older than the handler.
+    let generation = thread.slot.generation.load(Ordering::Relaxed);
+    let cookie = control.cookie.load(Ordering::Relaxed);
+    frame.info.value == timer_value(cookie, thread.index as u32, generation)
+}
+
+/// Deletes a slot's timer, unless somebody else is at it.
+fn end(slot: &ThreadSlot, timer: i32) -> bool {
+    let word = (timer as u32).wrapping_add(1);
+    // Relaxed on both: the word alone decides whose the timer is.
+    let taken = slot.timer.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if taken {
+        sys::timer_delete(timer);
+    }
+    taken
+}
+
+/// The recorder has given a sign of life lately.
+fn is_leased(control: &ControlBlock) -> bool {
+    // Relaxed: a time that is seen late ends a timer that is armed anew.
+    sys::monotonic_ns() < control.lease_until_ns.load(Ordering::Relaxed)
+}
+
+/// Timers may be armed now.
+pub fn may_arm(control: &ControlBlock) -> bool {
+    // Acquire: pairs with the Release in the cure, after which nothing may be armed any more. The
+    // cure looks again when no thread is in our code.
+    control.state.load(Ordering::Acquire) != AgentState::Stopped as u32
+        // Acquire: pairs with the Release in `entry`; the signal has its handler.
+        && control.signals[PRIMING].installed.load(Ordering::Acquire) != 0
+        && is_leased(control)
+}
+
+/// Serves pending slots, `most` of them.
+pub fn drain(data: DataSegment, most: usize) {
+    let control = data.control();
+    // Relaxed: the swap below decides.
+    if control.arm_wanted.load(Ordering::Relaxed) == 0 || !may_arm(control) {
+        return;
+    }
+    // Taken back before the bits are looked at: one that is set later sets it again.
+    // Acquire: pairs with the Release in `want_timer`; the bits are visible.
+    if control.arm_wanted.swap(0, Ordering::Acquire) == 0 {
+        return;
+    }
+    let mut left = most;
+    // Relaxed: raised before the bit of a new slot was set, which the swap made visible.
+    let words = (control.slots_next.load(Ordering::Relaxed) as usize).div_ceil(64);
+    for (place, word) in data.arm_pending().iter().enumerate().take(words) {
+        for _ in 0..64 {
+            // Relaxed: taking the bit decides.
+            let pending = word.load(Ordering::Relaxed);
+            if pending == 0 {
+                break;
+            }
+            if left == 0 {
+                // Relaxed: the bits that are left were visible to us, and are so to the next.
+                control.arm_wanted.store(1, Ordering::Relaxed);
+                return;
+            }
+            let bit = pending & pending.wrapping_neg();
+            // Acquire: pairs with the Release in `want_timer`; the slot is visible.
+            if word.fetch_and(!bit, Ordering::Acquire) & bit != 0 {
+                left -= 1;
+                arm(data, place * 64 + bit.trailing_zeros() as usize);
+            }
+        }
+    }
+}
+
+/// Gives a slot's thread its timer if it has none; deletes that of a thread which is gone.
+pub fn arm(data: DataSegment, index: usize) {
+    let Some(slot) = data.threads().slots.get(index) else { return };
+    // Relaxed, all three: visible since the bit was taken; a slot that changes hands meanwhile is
+    // noticed at the end.
+    let generation = slot.generation.load(Ordering::Relaxed);
+    let tid = slot.tid.load(Ordering::Relaxed);
+    let is_gone = tid == 0 || slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32;
+    // Acquire: pairs with the Release in `create`; the timer's generation is visible.
+    let timer = slot.timer.load(Ordering::Acquire);
+    if timer == TIMER_BUSY {
+        return;
+    }
+    if timer != 0 {
+        let is_older = slot.timer_generation.load(Ordering::Relaxed) != generation;
+        let is_ended = (is_gone || is_older) && end(slot, timer.wrapping_sub(1) as i32);
+        if !is_ended {
+            return;
+        }
+    }
+    if is_gone {
+        return;
+    }
+    // Relaxed on both: the word alone decides whose job it is.
+    let order = Ordering::Relaxed;
+    if slot.timer.compare_exchange(0, TIMER_BUSY, order, order).is_err() {
+        return;
+    }
+    create(data, index, slot, (tid, generation));
+    // Relaxed: raised by the recorder only after the thread was gone.
+    if slot.generation.load(Ordering::Relaxed) != generation {
+        // The bit of the slot's next thread may have been taken while the word was busy.
+        data.want_timer(index);
+    }
+}
+
+/// Creates the timer of the thread that the slot had, and gives the slot's word free.
+fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32)) {
+    let control = data.control();
+    let (tid, generation) = owner;
+    // Relaxed, all three: written before the bit was set.
+    let request = sys::ThreadTimer {
+        tid,
+        signal: control.signals[PRIMING].signal.load(Ordering::Relaxed),
+        value: timer_value(control.cookie.load(Ordering::Relaxed), index as u32, generation),
+        period_ns: control.period_ns.load(Ordering::Relaxed),
+    };
+    let word = match request.arm(phase(tid, request.period_ns)) {
+        Ok(timer) => {
+            control.count(Counter::Armed);
+            // Relaxed, both: published below. A slot that was primed before stays so.
+            slot.timer_generation.store(generation, Ordering::Relaxed);
+            slot.timer_error.store(0, Ordering::Relaxed);
+            let (claimed, primed) = (SlotState::Claimed as u32, SlotState::Primed as u32);
+            let order = Ordering::Relaxed;
+            let _ = slot.state.compare_exchange(claimed, primed, order, order);
+            (timer as u32).wrapping_add(1)
+        }
+        Err(errno) => {
+            control.count(Counter::TimerFailed);
+            // Relaxed: published below.
+            slot.timer_error.store(errno, Ordering::Relaxed);
+            0
+        }
+    };
+    // Release: pairs with the Acquire in `arm`; the words above are visible.
+    slot.timer.store(word, Ordering::Release);
+}
+
+/// When a timer fires first: at a random point of its period, so that threads which live for part
+/// of a period are hit in proportion to it.
+fn phase(tid: u32, period_ns: u64) -> u64 {
+    let mixed = (sys::monotonic_ns() ^ u64::from(tid) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    1 + (u64::from((mixed >> 32) as u32).wrapping_mul(period_ns) >> 32)
+}
+
+/// Deletes all timers.
+pub fn disarm(data: DataSegment) {
+    // Relaxed: what is armed from now on is looked for again when no thread is in our code.
+    let used = data.control().slots_next.load(Ordering::Relaxed) as usize;
+    for slot in data.threads().slots.iter().take(used) {
+        // Relaxed: `end` decides.
+        let timer = slot.timer.load(Ordering::Relaxed);
+        if timer != 0 && timer != TIMER_BUSY {
+            end(slot, timer.wrapping_sub(1) as i32);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One run of the agent's entry by a thread of the target.
+//!
+//! A thread whose stack takes the frames is set going and let go at once, any number of times: what
+//! it needs to come home lies on its own stack. Another is launched from the injection's area only
+//! if nobody was before; later it is led through the entry, and has left the area when it is let go.
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::Operation;
+use traceprof_abi::sync::Ordering;
+
+use super::arch::{self, Interrupted};
+use super::chain::{Chain, Landing, Step};
+use super::error::InjectError;
+use super::plan::AttachPlan;
+use super::segment::Attached;
+use super::stop::Stopped;
+use super::worker::{Used, is_overdue, read_mappings, with_a_thread};
+use super::{identity, threads};
+use crate::proc::Mapping;
+
+/// Longest wait for the agent to report.
+const ENTERED_MAX: Duration = Duration::from_secs(2);
+/// After this time the wait asks whether the agent is still there.
+const DOUBTED: Duration = Duration::from_millis(10);
+
+/// Where a thread that cannot be set going on its own stack finds room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// In an area from which nobody was launched yet.
+    Fresh,
+    /// In an area that only threads use which are led through.
+    Shared,
+}
+
+/// Has a thread run the agent's entry; gives the time for which it was stopped.
+pub(super) fn enter(
+    plan: &AttachPlan,
+    data: &Attached,
+    operation: Operation,
+    room: Room,
+) -> Result<Duration, InjectError> {
+    let mappings = read_mappings(plan.pid)?;
+    let control = data.control();
+    // Acquire: pairs with the Release with which the entry ends.
+    let before = control.entered.load(Ordering::Acquire);
+    // Relaxed: no thread runs the entry now.
+    control.error.store(0, Ordering::Relaxed);
+    let start = |stopped: Stopped| start_with(stopped, plan, (operation, room), &mappings);
+    let used = with_a_thread(plan, &mappings, &start)?;
+    await_entered(plan, data, before, &used)?;
+    Ok(used.stopped)
+}
+
+fn start_with(
+    mut stopped: Stopped,
+    plan: &AttachPlan,
+    (operation, room): (Operation, Room),
+    mappings: &[Mapping],
+) -> Result<Used, InjectError> {
+    let tid = stopped.tid();
+    let used = |stopped: Duration| Used { tid, stopped, naked: false };
+    // While it is stopped nobody else can take the agent away; but the program may have executed
+    // another before.
+    let is_there = arch::RESTORERS.iter().any(|form| stopped.holds(plan.restorer_avma, form));
+    let prepared = if is_there { stopped.prepare() } else { Err(InjectError::Executed) };
+    if let Err(error) = prepared {
+        // If it cannot be let go it is gone.
+        let _ = stopped.release();
+        return Err(error);
+    }
+    let on_stack = threads::stack_top(&stopped, mappings);
+    let (top, is_free) = match (on_stack, room) {
+        (_, Room::Fresh) => (plan.second_top(), true),
+        (Some(top), Room::Shared) => (top, true),
+        (None, Room::Shared) => (plan.third_top(), false),
+    };
+    let steps = [Step::Enter { entry: plan.entry_avma, argument: operation as u64 }];
+    let landing = Landing { gadget: plan.restorer_avma, restorer: plan.restorer_avma };
+    let chain = Chain::new(&stopped.saved, &steps, landing, top);
+    // A chain would wait for SIGCONT, and would drop a restart block.
+    if is_free && !stopped.group && stopped.interrupted != Interrupted::RestartBlock {
+        return Ok(used(stopped.launch(&chain)?));
+    }
+    let walked = stopped.walk(&chain, &steps);
+    let released = stopped.release();
+    walked?;
+    Ok(used(released?))
+}
+
+fn await_entered(
+    plan: &AttachPlan,
+    data: &Attached,
+    before: u32,
+    used: &Used,
+) -> Result<(), InjectError> {
+    let control = data.control();
+    let since = Instant::now();
+    loop {
+        // Acquire: pairs with the Release with which the entry ends; its actions are visible.
+        if control.entered.load(Ordering::Acquire) != before {
+            // Relaxed, both: ordered by the load above.
+            let error = control.error.load(Ordering::Relaxed);
+            let errno = control.error_detail.load(Ordering::Relaxed) as i32;
+            return if error == 0 {
+                Ok(())
+            } else {
+                Err(InjectError::EntryFailed { error, errno })
+            };
+        }
+        identity::check(plan.pid, plan.start_time)?;
+        if since.elapsed() > DOUBTED && !plan.code.is_in(&read_mappings(plan.pid)?) {
+            return Err(InjectError::Executed);
+        }
+        if is_overdue(used, since, ENTERED_MAX) {
+            return Err(InjectError::EntrySilent);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
