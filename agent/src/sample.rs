@@ -116,11 +116,11 @@ fn take_once(
     if hazard.collided {
         control.count(Counter::HazardCollision);
     }
-    if !data.threads().is_held(thread.tid, thread.index) {
-        hazards.release(hazard);
-        return control.count(Counter::LostThreadSlot);
-    }
     match (data.table(hazard.table()), tables.snapshot()) {
+        // A dead thread's slot, found in the moment before it was retired.
+        _ if !data.threads().is_held(thread.tid, thread.index) => {
+            control.count(Counter::LostThreadSlot);
+        }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
             store(data, thread, (&table, &snapshot), frame, sample);
