@@ -137,6 +137,8 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
         raise();
         let agent = Agent::new(victim.pid);
         let mut guardian = agent.attach(signal);
+        // What is installed is not installed again: the saved action would be ours.
+        guardian.enter(Operation::Install).unwrap();
         agent.want_timers();
         guardian.enter(Operation::Arm).unwrap();
         until("hits", || agent.count(Counter::TimerHits) >= 3);
