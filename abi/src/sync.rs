@@ -27,6 +27,14 @@ pub mod planted {
         NoFence,
         /// Every Release (and Acquire) is Relaxed.
         AllRelaxed,
+        /// A hazard is confirmed by its table alone.
+        IgnoreGeneration,
+        /// A hazard slot is claimed by a load and a store.
+        ClaimWithoutSwap,
+        /// A dead owner's hazard slot is cleared whatever it holds by now.
+        ReclaimUnseen,
+        /// A preserved trace is taken for present when its frames are, under whatever id.
+        PreserveByFrames,
     }
 
     static MISTAKE: Mutex<Mistake> = Mutex::new(Mistake::None);
@@ -36,7 +44,8 @@ pub mod planted {
         *MISTAKE.lock().unwrap_or_else(|poison| poison.into_inner()) = mistake;
     }
 
-    fn has(mistake: Mistake) -> bool {
+    /// Whether this mistake is planted.
+    pub fn has(mistake: Mistake) -> bool {
         *MISTAKE.lock().unwrap_or_else(|poison| poison.into_inner()) == mistake
     }
 

@@ -6,6 +6,7 @@
 //! - Only the recorder retires a slot, after the thread is gone and its samples are collected;
 //!   retiring raises the generation, so samples name (slot, generation), never a reused slot.
 
+use crate::storage::hazard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Index words probed for a thread id, from its hash on.
@@ -126,6 +127,14 @@ impl<'a> Threads<'a> {
         })
     }
 
+    /// Under which owner the thread that has this slot claims hazards: see [`hazard::owner`].
+    pub fn owner(self, index: usize) -> u32 {
+        // Relaxed: raised only when the thread is gone.
+        let generation =
+            self.slots.get(index).map_or(0, |slot| slot.generation.load(Ordering::Relaxed));
+        hazard::owner(index as u32, generation)
+    }
+
     /// Claims a slot for a thread that has none. Called by the thread itself, or by the recorder
     /// while the thread takes no samples.
     pub fn claim(self, tid: u32) -> Claim {
@@ -209,7 +218,7 @@ impl<'a> Threads<'a> {
         }
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
-        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer_error] {
+        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer_error, &slot.inside] {
             word.store(0, Ordering::Relaxed);
         }
         for word in

@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use parts::{Parts, words};
-use traceprof_abi::storage::DROPPED_TRACE_ID;
-use traceprof_abi::storage::hazard::{HazardSlots, PROBES_MAX, Unprotected};
+use traceprof_abi::storage::hazard::{self, HazardSlots};
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{Put, TraceTable};
+use traceprof_abi::storage::table::{self, Put, TraceTable};
+use traceprof_abi::storage::{DROPPED_TRACE_ID, Dropped};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use traceprof_abi::thread::{ThreadSlot, Threads};
 
@@ -48,7 +48,7 @@ fn new_traces_are_numbered_from_zero_on_in_each_instance() {
     for instance in [3, 4] {
         table.reset(instance);
         let high = u64::from(instance) << 32;
-        assert_eq!(table.put_with_id(&frames(&[9]), 0, 77), Put::New(77));
+        assert_eq!(table.put_preserved(&[9], 0, 77, 1), Put::New(77));
         for number in 0..20 {
             assert_eq!(table.put(&frames(&[number]), 1, 1), Put::New(high | number));
         }
@@ -59,13 +59,108 @@ fn new_traces_are_numbered_from_zero_on_in_each_instance() {
 }
 
 #[test]
+fn stacks_of_equal_hash_are_told_apart_by_their_frames() {
+    // One step of the hash run backwards: the second frame makes up for the first.
+    let (a, b) = (0x1111_u64, 0x2222_u64);
+    let second = 0x3333_u64;
+    let other = second ^ state_after(a) ^ state_after(b);
+    let (left, right) = ([a, second], [b, other]);
+    assert_ne!(left, right);
+    assert_eq!(table::hash(&left, 0), table::hash(&right, 0), "the stacks were to collide");
+    let parts = Parts::new(64, 4096, 4);
+    let table = parts.table();
+    table.reset(1);
+    let (first, collided) = table.put_probed(&frames(&left), 0, 1);
+    assert!(!collided);
+    let (second, collided) = table.put_probed(&frames(&right), 0, 1);
+    assert!(collided, "the first slot that was tried is the other's");
+    assert_eq!((first, second), (Put::New(1 << 32), Put::New(1 << 32 | 1)));
+    assert_eq!(table.put(&frames(&left), 0, 1), Put::Hit(first.id()));
+    assert_eq!(table.put(&frames(&right), 0, 1), Put::Hit(second.id()));
+}
+
+/// The hash's state after the first of two frames.
+fn state_after(frame: u64) -> u64 {
+    const K: u64 = 0x9E37_79B9_7F4A_7C15;
+    let product = u128::from(2u64.wrapping_mul(K) ^ K ^ frame) * u128::from(K);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[test]
+fn equal_traces_of_two_epochs_are_both_preserved_and_put_finds_the_older() {
+    let parts = Parts::new(64, 4096, 4);
+    let table = parts.table();
+    table.reset(9);
+    let (old, new) = (3 << 32 | 5, 4 << 32 | 6);
+    assert_eq!(table.put_preserved(&[1, 2], 0, old, 10), Put::New(old));
+    assert_eq!(table.put_preserved(&[1, 2], 0, new, 20), Put::New(new));
+    assert_eq!(table.put_preserved(&[1, 2], 0, new, 3), Put::Hit(new));
+    assert_eq!(table.put_preserved(&[1, 2], 7, 8, 1), Put::New(8), "other flags");
+    for _ in 0..3 {
+        assert_eq!(table.put(&frames(&[1, 2]), 0, 1), Put::Hit(old));
+    }
+    let mut traces: Vec<_> = table.traces().map(|trace| (trace.id, trace.weight)).collect();
+    traces.sort_unstable();
+    assert_eq!(traces, [(8, 1), (old, 13), (new, 23)]);
+}
+
+#[test]
+fn a_trace_without_a_slot_is_dropped() {
+    let parts = Parts::new(8, 4096, 4);
+    let table = parts.table();
+    table.reset(1);
+    for stack in 0..8 {
+        assert!(matches!(table.put(&frames(&[stack]), 0, 1), Put::New(_)));
+    }
+    let (put, collided) = table.put_probed(&frames(&[8]), 0, 1);
+    assert_eq!((put, put.id()), (Put::Dropped(Dropped::Probes), DROPPED_TRACE_ID));
+    assert!(collided);
+    assert_eq!(table.put_preserved(&[9], 0, 77, 1), Put::Dropped(Dropped::Probes));
+}
+
+/// More threads than cores, all the same stacks, one instance: each stack has one id, and all
+/// weight is there.
+#[test]
+fn a_stack_has_one_id_whoever_puts_it() {
+    const THREADS: u64 = 8;
+    const STACKS: u64 = 100;
+    const ROUNDS: u64 = 50;
+    let parts = Parts::new(256, 1 << 16, 4);
+    let table = parts.table();
+    table.reset(1);
+    let work = |thread: u64| {
+        let mut ids = vec![0; STACKS as usize];
+        for turn in 0..STACKS * ROUNDS {
+            // Each thread begins elsewhere, and all meet all the time.
+            let seed = (turn + thread * 13) % STACKS;
+            let id = table.put(&frames(&[seed, seed * seed, 7]), 0, 1).id();
+            let known = std::mem::replace(&mut ids[seed as usize], id);
+            assert!(known == 0 || known == id, "stack {seed} has ids {known:#x} and {id:#x}");
+        }
+        ids
+    };
+    let all: Vec<Vec<u64>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|ids| *ids == all[0]), "threads disagree");
+    let mut ids = all[0].clone();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len() as u64, STACKS);
+    assert_eq!(table.traces().count() as u64, STACKS);
+    let weight: u64 = table.traces().map(|trace| trace.weight).sum();
+    assert_eq!(weight, THREADS * STACKS * ROUNDS);
+}
+
+#[test]
 fn a_trace_without_room_is_dropped_and_its_sample_kept() {
     let parts = Parts::new(64, 16, 4);
     let table = parts.table();
     table.reset(1);
     assert!(matches!(table.put(&frames(&[1; 8]), 0, 1), Put::New(_)));
     let put = table.put(&frames(&[2; 8]), 0, 1);
-    assert_eq!((put, put.id()), (Put::Dropped, DROPPED_TRACE_ID));
+    assert_eq!((put, put.id()), (Put::Dropped(Dropped::Arena), DROPPED_TRACE_ID));
     assert!(table.append(&Sample { trace_id: put.id(), ..Sample::default() }));
     assert!(table.nearly_full());
 }
@@ -104,49 +199,6 @@ fn garbage_in_the_shared_memory_is_survived() {
     }
 }
 
-#[test]
-fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
-    let parts: Vec<Parts> = (0..4).map(|_| Parts::new(64, 1024, 64)).collect();
-    let tables: Vec<_> = parts.iter().map(Parts::table).collect();
-    let active = AtomicU64::new(0);
-    let hazard_words = words(8);
-    let hazards = HazardSlots(&hazard_words);
-    let mut rotation = Rotation::start(&tables, &active);
-    let hazard = hazards.protect(7, &active).unwrap();
-    let held = hazard.table();
-    let id = tables[held].put(&frames(&[5]), 0, 1).id();
-    assert_eq!(rotation.rotate(&tables, &active, hazards, || false), Collected::Quarantined(held));
-    for _ in 0..5 {
-        let next = rotation.rotate(&tables, &active, hazards, || false);
-        assert!(matches!(next, Collected::Ready(table) if table != held), "{next:?}");
-    }
-    assert_eq!(rotation.released(hazards), None);
-    hazards.release(hazard);
-    assert_eq!(rotation.released(hazards), Some(held));
-    assert_eq!(tables[held].traces().map(|trace| trace.id).collect::<Vec<_>>(), [id]);
-    rotation.restore(held);
-    assert_eq!(rotation.released(hazards), None);
-}
-
-#[test]
-fn hazard_slots_run_out_without_harm() {
-    let words = words(PROBES_MAX.next_power_of_two() / 2);
-    let hazards = HazardSlots(&words);
-    let active = AtomicU64::new(0);
-    let mut held = Vec::new();
-    let mut refused = 0;
-    for owner in 1..1000 {
-        match hazards.protect(owner, &active) {
-            Ok(hazard) => held.push(hazard),
-            Err(Unprotected::Exhausted) => refused += 1,
-            Err(Unprotected::Overtaken) => panic!("nothing rotates"),
-        }
-    }
-    assert!(held.len() > words.len() / 2 && refused > 0);
-    held.into_iter().for_each(|hazard| hazards.release(hazard));
-    assert!(hazards.is_clear(0));
-}
-
 /// Threads put and log while the tables rotate as fast as they can.
 #[test]
 fn nothing_is_lost_or_torn_under_rotation() {
@@ -166,7 +218,7 @@ fn nothing_is_lost_or_torn_under_rotation() {
     let work = |tid: u32| {
         for count in 0..PUTS {
             let seed = count % 97 + u64::from(tid % 2);
-            let Ok(hazard) = hazards.protect(tid, active) else {
+            let Ok(hazard) = hazards.protect(hazard::owner(tid, 0), active) else {
                 refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
@@ -176,7 +228,7 @@ fn nothing_is_lost_or_torn_under_rotation() {
             if id == DROPPED_TRACE_ID || !table.append(&sample) {
                 refused.fetch_add(1, Ordering::Relaxed);
             }
-            hazards.release(hazard);
+            assert!(hazards.release(hazard));
         }
     };
     let work = &work;

@@ -3,8 +3,11 @@
 //! # Safety
 //! Only the tests are unsafe: they make a data segment of memory of their own.
 
+use core::sync::atomic::compiler_fence;
+
 use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter, DEPTH_MAX};
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::storage::table::{Put, TraceTable};
@@ -80,25 +83,49 @@ pub fn take(
     origin: Origin,
 ) {
     let control = data.control();
-    let hazards = data.hazards();
-    match hazards.protect(thread.tid, &control.active) {
-        Ok(hazard) => {
-            if hazard.collided {
-                control.count(Counter::HazardCollision);
-            }
-            match (data.table(hazard.table()), tables.snapshot()) {
-                (Some(table), Some(snapshot)) => {
-                    let sample = describe(data, thread, frame, origin);
-                    store(data, thread, (&table, &snapshot), frame, sample);
-                }
-                _ => control.count(Counter::Broken),
-            }
-            hazards.release(hazard);
-        }
-        Err(Unprotected::Exhausted) => control.count(Counter::LostHazard),
-        Err(Unprotected::Overtaken) => control.count(Counter::LostRotation),
+    // Relaxed: only this thread writes it. A hit between the load and the store runs its course and
+    // leaves 0 behind; one after the store would write into the frames of this sample.
+    if thread.slot.inside.load(Ordering::Relaxed) != 0 {
+        return control.count(Counter::Nested);
     }
+    thread.slot.inside.store(1, Ordering::Relaxed);
+    // The compiler alone could move the frames out of the two stores: a signal interrupts between
+    // two instructions and sees all that were before.
+    compiler_fence(Ordering::SeqCst);
+    take_once(data, tables, frame, thread, origin);
     timer::drain(data, timer::ARM_PER_SAMPLE);
+    compiler_fence(Ordering::SeqCst);
+    thread.slot.inside.store(0, Ordering::Relaxed);
+}
+
+/// The rest, of which nothing is running on this thread.
+fn take_once(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    thread: &Thread<'_>,
+    origin: Origin,
+) {
+    let control = data.control();
+    let hazards = data.hazards();
+    let hazard = match hazards.protect(data.threads().owner(thread.index), &control.active) {
+        Ok(hazard) => hazard,
+        Err(Unprotected::Exhausted) => return control.count(Counter::LostHazard),
+        Err(Unprotected::Overtaken) => return control.count(Counter::LostRotation),
+    };
+    if hazard.collided {
+        control.count(Counter::HazardCollision);
+    }
+    match (data.table(hazard.table()), tables.snapshot()) {
+        (Some(table), Some(snapshot)) => {
+            let sample = describe(data, thread, frame, origin);
+            store(data, thread, (&table, &snapshot), frame, sample);
+        }
+        _ => control.count(Counter::Broken),
+    }
+    if !hazards.release(hazard) {
+        control.count(Counter::Broken);
+    }
 }
 
 /// The calling thread with its slot, which is claimed if it has none.
@@ -190,9 +217,10 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
+    let stack = frames.get(..depth).unwrap_or(&[]);
     let end = unwound.end;
-    let put = table.put(frames.get(..depth).unwrap_or(&[]), end as u32, sample.weight);
-    count_put(control, put);
+    let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
+    count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
     if sample.flags & flags::LATE != 0 {
@@ -204,12 +232,18 @@ fn store(
     }
 }
 
-fn count_put(control: &ControlBlock, put: Put) {
+fn count_put(control: &ControlBlock, put: Put, collided: bool) {
     control.count(Counter::Puts);
+    if collided {
+        control.count(Counter::TableCollision);
+    }
     match put {
         Put::New(_) => {}
         Put::Hit(_) => control.count(Counter::Hits),
-        Put::Dropped => control.count(Counter::DroppedArena),
+        Put::Dropped(Dropped::Arena) => control.count(Counter::DroppedArena),
+        Put::Dropped(Dropped::Probes) => control.count(Counter::DroppedProbes),
+        // Reasons of a hazard, which was there.
+        Put::Dropped(Dropped::Hazard | Dropped::Rotation) => control.count(Counter::Broken),
     }
 }
 
@@ -234,7 +268,7 @@ fn now(control: &ControlBlock) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
     use traceprof_abi::layout;
@@ -242,13 +276,44 @@ mod tests {
     use super::*;
 
     /// A data segment of zeros that stays for the test's process.
-    fn segment() -> DataSegment {
-        let shape = Layout::from_size_align(layout::DATA_LEN as usize, 4096).unwrap();
-        // SAFETY: the size is not zero. The system hands out zeroed pages as they are touched.
-        let base = unsafe { alloc_zeroed(shape) };
-        assert!(!base.is_null());
+    pub(crate) fn segment() -> DataSegment {
+        const PAGE: usize = 4096;
+        // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
+        // zeroed by the system as it is touched.
+        let shape = Layout::from_size_align(layout::DATA_LEN as usize + PAGE, 16).unwrap();
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(shape) };
+        assert!(!start.is_null());
+        // SAFETY: less than a page further on, and a page more than is used was allocated.
+        let base = unsafe { start.add(start.align_offset(PAGE)) };
         // SAFETY: aligned, of the segment's length, never freed, reached through this alone.
         unsafe { DataSegment::new(base) }
+    }
+
+    /// A hit inside the handler would write its frames over those of the sample that it interrupts.
+    #[test]
+    fn a_hit_inside_the_handler_is_counted_and_left() {
+        let data = segment();
+        let control = data.control();
+        control.slots_limit.store(1, Ordering::Relaxed);
+        // SAFETY: zeroes are a valid value of a structure of integers.
+        let (info, context) = unsafe { std::mem::zeroed() };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        slot.inside.store(1, Ordering::Relaxed);
+        on_event(data, tables, &frame);
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
+        slot.inside.store(0, Ordering::Relaxed);
+        on_event(data, tables, &frame);
+        // There are no tables to unwind with; what matters is that it tried, and left.
+        assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
+        assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
+        assert_eq!(data.hazards().claims().next(), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use traceprof_abi::layout::{self, ClockMode, MAGIC};
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::rotation::Rotation;
 use traceprof_abi::storage::table;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
@@ -66,6 +67,8 @@ pub(super) struct Attached {
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
     pid: i32,
+    /// Samples that a table has room for.
+    records: u64,
     base: u64,
     entries: image::Entries,
     data: Shared,
@@ -105,13 +108,14 @@ impl Attached {
         let writer = TableWriter::new(tables.words());
         let mut modules = Modules::new(before.pid, writer, base..base + layout::SPAN);
         modules.refresh(&mappings).map_err(other)?;
-        let attached = Self {
+        let mut attached = Self {
             guardian: None,
             modules,
             stops_ns: Vec::new(),
             setup: before.setup,
             is_parked: before.hold_fd.is_some(),
             pid: before.pid,
+            records: 0,
             base,
             entries,
             data,
@@ -146,28 +150,39 @@ impl Attached {
     }
 
     /// Makes present what the handlers will touch, and says so in the limits.
-    fn populate(&self, freq_hz: u32, threads: u32) -> io::Result<()> {
+    fn populate(&mut self, freq_hz: u32, threads: u32) -> io::Result<()> {
         const RECORDS_MIN: u64 = 4096;
-        const WORDS_PER_RECORD: u64 = 32;
         let bitmaps_end = layout::ARM_PENDING_OFFSET + layout::ARM_PENDING_WORDS as u64 * 8;
         self.data.populate(0, bitmaps_end)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Half a second of samples on all cores: five rotations.
         let records =
             (u64::from(freq_hz) * cores / 2).clamp(RECORDS_MIN, table::LOG_RECORDS as u64);
-        let words = (records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
-        for index in 0..layout::TRACE_TABLES {
-            let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
-            self.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
-            self.data.populate(start + table::ARENA_OFFSET, words * 8)?;
-            self.data.populate(start + table::LOG_OFFSET, records * 128)?;
-            if let Some(table) = self.data().table(index) {
-                // Relaxed: published with the agent's installation.
-                table.header.arena_limit.store(words, Ordering::Relaxed);
-                table.header.log_limit.store(records, Ordering::Relaxed);
-            }
+        self.records = records;
+        for index in 0..Rotation::ROLES {
+            self.populate_table(index)?;
         }
         self.populate_slots(threads.saturating_add(SPARE_SLOTS))
+    }
+
+    /// Makes a table present, if it is not.
+    pub(super) fn populate_table(&self, index: usize) -> io::Result<()> {
+        const WORDS_PER_RECORD: u64 = 32;
+        let Some(table) = self.data().table(index) else { return Ok(()) };
+        // Relaxed: only the recorder writes it.
+        if table.header.log_limit.load(Ordering::Relaxed) == self.records {
+            return Ok(());
+        }
+        let words = (self.records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
+        let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
+        self.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
+        self.data.populate(start + table::ARENA_OFFSET, words * 8)?;
+        self.data.populate(start + table::LOG_OFFSET, self.records * 128)?;
+        // Relaxed: published with the agent's installation, or with the rotation that makes the
+        // table ACTIVE.
+        table.header.arena_limit.store(words, Ordering::Relaxed);
+        table.header.log_limit.store(self.records, Ordering::Relaxed);
+        Ok(())
     }
 
     fn populate_slots(&self, wanted: u32) -> io::Result<()> {

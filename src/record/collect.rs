@@ -12,7 +12,7 @@ use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES}
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Trace, TraceTable};
-use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::sync::Ordering;
 
 use super::batch::{Batch, CallTrace};
 
@@ -53,8 +53,18 @@ impl Collector {
     }
 
     /// An upper half for the ids of traces that the recorder itself finds.
-    pub(super) fn take_instance(&mut self) -> u32 {
+    pub(super) fn take_instance(&mut self) -> Option<u32> {
         self.rotation.take_instance()
+    }
+
+    /// There are no more ids to give to traces than those that the end needs.
+    pub(super) fn is_ending(&self) -> bool {
+        self.rotation.is_ending()
+    }
+
+    /// The tables that must be populated before the next rotation.
+    pub(super) fn roles(&self) -> [usize; 3] {
+        self.rotation.roles()
     }
 
     /// The ACTIVE table asked to be rotated.
@@ -64,7 +74,7 @@ impl Collector {
     }
 
     /// One rotation. Traces for whose id `is_live` answers true are preserved with their id.
-    /// `is_gone` says whether the thread with that id (as the target sees it) has ended.
+    /// `is_gone` says whether the owner of a hazard has ended.
     /// True if no handler is running any more that started before this call.
     pub(super) fn rotate(
         &mut self,
@@ -77,6 +87,14 @@ impl Collector {
         let control: &ControlBlock = self.data.control();
         // Relaxed: cleared before the swap; a handler that sets it again means the new table.
         control.rotate_wanted.store(0, Ordering::Relaxed);
+        let reclaim = || {
+            for claim in hazards.claims().filter(|claim| is_gone(claim.owner)) {
+                hazards.reclaim(claim);
+            }
+        };
+        if !self.rotation.is_drained() {
+            reclaim();
+        }
         while let Some(table) = self.rotation.released(hazards) {
             self.collect(tables[table], batch);
             tables[table].reset(0);
@@ -86,12 +104,9 @@ impl Collector {
         let standby = tables[self.rotation.standby()];
         let live = standby.traces().filter(|trace| is_live(trace.id));
         self.preserved.extend(live.filter(|trace| trace.frames.len() <= DEPTH_MAX).map(copy));
-        let old = self.rotation.active_word();
         let deadline = Instant::now() + PATIENCE;
         let outcome = self.rotation.rotate(&tables, &control.active, hazards, || {
-            for (slot, owner) in hazards.holders(old).filter(|(_, owner)| is_gone(*owner)) {
-                hazards.reclaim(slot, owner);
-            }
+            reclaim();
             std::thread::sleep(Duration::from_micros(50));
             Instant::now() < deadline
         });
@@ -102,23 +117,22 @@ impl Collector {
                 self.stats.quarantines += 1;
                 return false;
             }
+            Collected::Exhausted => return false,
         }
         self.stats.rotations += 1;
         self.preserve(&tables, batch, is_live);
         // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
         control.window_epoch.fetch_add(1, Ordering::Relaxed);
-        (0..tables.len()).all(|table| !self.rotation.is_quarantined(table))
+        self.rotation.is_drained()
     }
 
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
     /// that a dead thread still holds, whose committed records are whole all the same.
     pub(super) fn finish(&mut self, batch: &mut Batch) {
         let hazards = self.data.hazards();
-        for table in 0..TRACE_TABLES as u32 {
-            // Quarantined tables are released by it, so that neither rotation is blocked.
-            for (slot, owner) in hazards.holders(table) {
-                hazards.reclaim(slot, owner);
-            }
+        // Quarantined tables are released by it, so that neither rotation is blocked.
+        for claim in hazards.claims() {
+            hazards.reclaim(claim);
         }
         self.rotate(batch, &|_| false, &|_| true);
         self.rotate(batch, &|_| false, &|_| true);
@@ -162,8 +176,7 @@ impl Collector {
         standby.reset(0);
         let live = batch.traces.iter().filter(|trace| is_live(trace.id));
         for trace in self.preserved.iter().chain(live) {
-            let frames: Vec<AtomicU64> = trace.frames.iter().map(|f| AtomicU64::new(*f)).collect();
-            standby.put_with_id(&frames, trace.flags, trace.id);
+            standby.put_preserved(&trace.frames, trace.flags, trace.id, 0);
         }
     }
 }
@@ -183,6 +196,8 @@ mod tests {
     use traceprof_abi::layout;
     use traceprof_abi::storage::hazard::Hazard;
     use traceprof_abi::storage::log::Sample;
+    use traceprof_abi::storage::rotation::Origin;
+    use traceprof_abi::sync::AtomicU64;
 
     use super::*;
     use crate::record::shm::Shared;
@@ -209,6 +224,10 @@ mod tests {
         hazard
     }
 
+    fn release(data: DataSegment, hazard: Hazard) {
+        assert!(data.hazards().release(hazard));
+    }
+
     fn rotate(collector: &mut Collector, batch: &mut Batch) -> bool {
         collector.rotate(batch, &|_| false, &|_| false)
     }
@@ -223,14 +242,14 @@ mod tests {
     fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
         let data = segment();
         let (mut collector, mut batch) = (Collector::start(data), Batch::default());
-        data.hazards().release(sample(data, 1));
+        release(data, sample(data, 1));
         assert!(rotate(&mut collector, &mut batch));
         let inside = sample(data, 2);
         assert!(!rotate(&mut collector, &mut batch), "a handler is inside");
-        data.hazards().release(sample(data, 3));
+        release(data, sample(data, 3));
         assert!(!rotate(&mut collector, &mut batch), "it still is");
         assert_eq!(tids(&batch), [1, 3]);
-        data.hazards().release(inside);
+        release(data, inside);
         assert!(rotate(&mut collector, &mut batch));
         assert_eq!(tids(&batch), [1, 2, 3]);
         assert_eq!(batch.traces.len(), 3);
@@ -263,10 +282,26 @@ mod tests {
     }
 
     #[test]
+    fn ids_that_run_out_lose_nothing() {
+        let (data, mut batch) = (segment(), Batch::default());
+        let mut collector = Collector::start(data);
+        assert!(!collector.is_ending());
+        // The last id but two: the first rotation of the end, and the second, take what is left.
+        let origin = Origin { instance: u32::MAX - 2, generation: 0 };
+        collector.rotation = Rotation::start_at(&tables(data), &data.control().active, origin);
+        assert!(collector.is_ending());
+        release(data, sample(data, 1));
+        collector.finish(&mut batch);
+        assert_eq!((tids(&batch), collector.take_instance()), (vec![1], None));
+        assert!(!rotate(&mut collector, &mut batch), "nothing rotates any more");
+        assert_eq!(tids(&batch), [1]);
+    }
+
+    #[test]
     fn scribbled_tables_cost_no_more_than_honest_ones() {
         let data = segment();
         let (mut collector, mut batch) = (Collector::start(data), Batch::default());
-        data.hazards().release(sample(data, 1));
+        release(data, sample(data, 1));
         let table = data.table(0).unwrap();
         for (slot, word) in table.slots.iter().enumerate().skip(1) {
             // Every slot names an entry; its length is whatever stands there.

@@ -209,6 +209,9 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
             "the target executed another program; record that one by its pid, or start it without \
              its wrapper",
         ),
+        (End::OutOfIds, _) => {
+            Some("all ids of call traces have been used; another recording starts with new ones")
+        }
         (End::SignalTaken, _) => Some(
             "the application took SIGTRAP for itself; sampling was stopped before it could be hit",
         ),

@@ -66,6 +66,8 @@ pub(super) enum End {
     SignalTaken,
     /// The trace could not be written.
     Output,
+    /// All call-trace ids have been given.
+    OutOfIds,
 }
 
 /// A thing to do every so often.
@@ -230,6 +232,9 @@ impl<'a> Session<'a> {
             if self.scribe.has_failed() {
                 return End::Output;
             }
+            if self.collector.is_ending() {
+                return End::OutOfIds;
+            }
             if watch.is_due() && self.signal_is_taken() {
                 return End::SignalTaken;
             }
@@ -362,7 +367,8 @@ fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelE
     }
     match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
         Ok(mut kernel) => {
-            kernel.start(parts.collector.take_instance(), parts.attached.span());
+            let instance = parts.collector.take_instance()?;
+            kernel.start(instance, parts.attached.span());
             Some(kernel)
         }
         Err(error) => {

@@ -12,6 +12,7 @@ use std::io;
 
 use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::hazard;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
@@ -80,6 +81,22 @@ impl Registry {
     /// Threads alive at some scan.
     pub(super) fn count_ever(&self) -> usize {
         self.seen.len()
+    }
+
+    /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or its
+    /// thread is not there.
+    pub(super) fn is_owner_gone(&self, owner: u32) -> bool {
+        let slots = self.data.threads().slots;
+        let owned = hazard::slot_of(owner)
+            .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
+            // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
+            // changed by this side only.
+            .filter(|(index, slot)| {
+                owner == hazard::owner(*index, slot.generation.load(Ordering::Relaxed))
+            });
+        let Some((_, slot)) = owned else { return true };
+        slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32
+            || self.is_gone(slot.tid.load(Ordering::Relaxed))
     }
 
     /// Whether the thread with this id (as the target sees it) is gone.
@@ -358,6 +375,25 @@ mod tests {
         registry.news();
         registry.retire(&mut news);
         assert_eq!(threads.find(inner + 1), Some(dead));
+    }
+
+    #[test]
+    fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
+        let registry = registry();
+        let threads = registry.data.threads();
+        let claim = |tid: u32| threads.claim(tid).index().unwrap();
+        let (own, dead) = (claim(nix::unistd::gettid().as_raw() as u32), claim(u32::MAX >> 1));
+        let slot = &threads.slots[own];
+        let owner = threads.owner(own);
+        assert!(!registry.is_owner_gone(owner));
+        assert!(registry.is_owner_gone(threads.owner(dead)), "no such thread");
+        assert!(registry.is_owner_gone(9) && registry.is_owner_gone(u32::MAX), "no such slot");
+        slot.state.store(SlotState::Retired as u32, Ordering::Relaxed);
+        assert!(registry.is_owner_gone(owner), "its thread id may be another's by now");
+        slot.state.store(SlotState::Claimed as u32, Ordering::Relaxed);
+        slot.generation.fetch_add(1, Ordering::Relaxed);
+        assert!(registry.is_owner_gone(owner), "the slot is in its next life");
+        assert!(!registry.is_owner_gone(threads.owner(own)));
     }
 
     #[test]

@@ -2,8 +2,13 @@
 //!
 //! # Invariants
 //! - Only the recorder changes roles; the handlers see nothing but the ACTIVE word.
-//! - A table is read or reset only when no hazard names it; one that a dead or stopped thread
-//!   still holds is quarantined and a spare takes its place.
+//! - A table is read or reset only when no hazard names the ACTIVE word that it had; one that a dead
+//!   or stopped thread still holds is quarantined and a spare takes its place.
+//! - No instance id is given twice, and none is 0: when they run out, nothing rotates any more.
+//! - The generation in the ACTIVE word may come round (after 2^29 rotations): a claim as old as that
+//!   keeps its table quarantined, so the word cannot be current again for that table; and one that
+//!   was never confirmed is confirmed then as any other, with the fence that this takes.
+//! - A spare is not touched before it rotates in, so that it need not be there before.
 
 use super::hazard::{HazardSlots, TABLE_BITS};
 use super::table::TraceTable;
@@ -20,7 +25,17 @@ pub struct Rotation {
     /// Tables that a thread is still inside of, by bit, with the ACTIVE word they had.
     quarantined: [Option<u32>; 1 << TABLE_BITS],
     generation: u32,
+    /// 0 when all have been given.
     next_instance: u32,
+}
+
+/// Where the counts of a [`Rotation`] begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The first instance id, at least 1.
+    pub instance: u32,
+    /// The generation of the first ACTIVE word.
+    pub generation: u32,
 }
 
 /// What one rotation made readable.
@@ -34,34 +49,54 @@ pub enum Collected {
     /// Nothing was rotated: a thread is still inside the table whose turn it is, and no spare is
     /// left.
     Blocked,
+    /// Nothing was rotated: no instance id is left.
+    Exhausted,
 }
 
+/// Instance ids that are left when [`Rotation::is_ending`] begins to say so: enough for the
+/// rotations that collect what is there.
+const INSTANCES_RESERVED: u32 = 64;
+/// Mask of a generation.
+const GENERATIONS: u32 = u32::MAX >> TABLE_BITS;
+
 impl Rotation {
+    /// Tables that have a role from the start on: the first ones. The others are spares.
+    pub const ROLES: usize = 3;
+
     /// Gives the first table the ACTIVE role, with instance id 1.
-    /// `tables` are all there are: three roles, the rest spares.
+    /// `tables` are all there are: three roles, the rest spares, which are empty.
     pub fn start(tables: &[TraceTable<'_>], active: &AtomicU64) -> Self {
-        let mut rotation = Self {
+        Self::start_at(tables, active, Origin { instance: 1, generation: 0 })
+    }
+
+    /// As [`Self::start`], counting on from somewhere.
+    pub fn start_at(tables: &[TraceTable<'_>], active: &AtomicU64, origin: Origin) -> Self {
+        let rotation = Self {
             active: 0,
             standby: 1,
             scratch: 2,
-            spares: (3..tables.len()).fold(0, |bits, table| bits | 1 << table),
+            spares: (Self::ROLES..tables.len()).fold(0, |bits, table| bits | 1 << table),
             quarantined: [None; 1 << TABLE_BITS],
-            generation: 0,
-            next_instance: 1,
+            generation: origin.generation & GENERATIONS,
+            next_instance: origin.instance.wrapping_add(1),
         };
-        for (index, table) in tables.iter().enumerate() {
-            let instance = if index == 0 { rotation.take_instance() } else { 0 };
+        for (table, instance) in tables.iter().zip([origin.instance, 0, 0]) {
             table.reset(instance);
         }
         rotation.publish(active);
         rotation
     }
 
-    /// An instance id that no table has had or will have.
-    pub fn take_instance(&mut self) -> u32 {
-        let instance = self.next_instance;
-        self.next_instance += 1;
-        instance
+    /// An instance id that no table has had or will have; `None` when all have been given.
+    pub fn take_instance(&mut self) -> Option<u32> {
+        let instance = (self.next_instance != 0).then_some(self.next_instance)?;
+        self.next_instance = instance.wrapping_add(1);
+        Some(instance)
+    }
+
+    /// The instance ids are about to run out: time to stop sampling and to collect what is there.
+    pub fn is_ending(&self) -> bool {
+        self.next_instance.wrapping_neg() <= INSTANCES_RESERVED
     }
 
     /// The ACTIVE word of the current roles.
@@ -79,9 +114,26 @@ impl Rotation {
         self.standby
     }
 
+    /// Indices of ACTIVE, STANDBY and SCRATCH: the tables that must be there. A spare is SCRATCH
+    /// first, and is written only by the next rotation.
+    pub fn roles(&self) -> [usize; Self::ROLES] {
+        [self.active, self.standby, self.scratch]
+    }
+
     /// Whether a table is quarantined: it must not be read or written.
     pub fn is_quarantined(&self, table: usize) -> bool {
         self.quarantined[table].is_some()
+    }
+
+    /// The quarantined tables: index, and the ACTIVE word that their holders claim.
+    pub fn quarantined(&self) -> impl Iterator<Item = (usize, u32)> {
+        let words = self.quarantined.iter().enumerate();
+        words.filter_map(|(table, word)| Some((table, (*word)?)))
+    }
+
+    /// No table is quarantined: whatever was put before the last rotation has been readable.
+    pub fn is_drained(&self) -> bool {
+        self.quarantined().next().is_none()
     }
 
     fn publish(&self, active: &AtomicU64) {
@@ -102,16 +154,16 @@ impl Rotation {
         mut wait: impl FnMut() -> bool,
     ) -> Collected {
         let old_word = self.active_word();
-        if self.is_quarantined(self.standby) || !hazards.is_clear(self.standby as u32) {
+        if self.is_quarantined(self.standby) {
             return Collected::Blocked;
         }
-        let instance = self.take_instance();
+        let Some(instance) = self.take_instance() else { return Collected::Exhausted };
         tables[self.standby].reset(instance);
         let old_active = self.active;
         self.active = self.standby;
         self.standby = self.scratch;
         self.scratch = old_active;
-        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> TABLE_BITS);
+        self.generation = self.generation.wrapping_add(1) & GENERATIONS;
         self.publish(active);
         while !hazards.is_clear(old_word) {
             if !wait() {

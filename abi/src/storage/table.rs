@@ -5,11 +5,12 @@
 //!   compare-and-swap that publishes it, and never change afterwards (but for the weight).
 //! - Ids of new traces count up from 0 within an instance, so that a file that holds them in that order
 //!   need not name them; nothing finds a trace by its id.
-//! - Equal means equal frame by frame; the hash only finds candidates.
+//! - Equal means equal frame by frame; the hash only finds candidates. A preserved trace is the same
+//!   when its id is, too.
 //! - The reader checks every offset against the arena's length: the target may have written it.
 
-use super::DROPPED_TRACE_ID;
 use super::log::{Sample, SampleRecord};
+use super::{DROPPED_TRACE_ID, Dropped};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Slots of a table; a power of two.
@@ -65,7 +66,7 @@ pub enum Put {
     /// The trace was there already.
     Hit(u64),
     /// No room: [`DROPPED_TRACE_ID`].
-    Dropped,
+    Dropped(Dropped),
 }
 
 impl Put {
@@ -73,7 +74,7 @@ impl Put {
     pub fn id(self) -> u64 {
         match self {
             Self::New(id) | Self::Hit(id) => id,
-            Self::Dropped => DROPPED_TRACE_ID,
+            Self::Dropped(_) => DROPPED_TRACE_ID,
         }
     }
 }
@@ -105,33 +106,40 @@ pub struct TraceTable<'a> {
 }
 
 impl<'a> TraceTable<'a> {
-    /// Finds or inserts a trace. Wait-free but for the bounded probing.
+    /// Finds or inserts a trace, and adds `weight` to its sum. Wait-free but for the bounded probing.
+    ///
+    /// Equal traces get equal ids for as long as the instance lasts. Where preserved traces are
+    /// equal to each other (their ids are of several instances), it is the id of the one that was
+    /// there first: slots fill up in the order of the probes and none is emptied, so that the first
+    /// match remains the first.
     pub fn put(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> Put {
-        self.insert(frames, flags, weight, || {
-            // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
-            let instance = self.header.instance.load(Ordering::Relaxed) << 32;
-            // Relaxed: numbers must only differ, and no two additions to one word give the same; the
-            // entry is what publishes it. Who loses the race for a slot wastes one.
-            instance | self.header.numbers.fetch_add(1, Ordering::Relaxed)
-        })
+        self.put_probed(frames, flags, weight).0
     }
 
-    /// Inserts a preserved trace under the id it had before. Only the recorder calls it.
-    pub fn put_with_id(&self, frames: &[AtomicU64], flags: u32, id: u64) -> Put {
-        self.insert(frames, flags, 0, || id)
+    /// As [`Self::put`], and whether the first slot that was tried held another trace.
+    pub fn put_probed(&self, frames: &[AtomicU64], flags: u32, weight: u32) -> (Put, bool) {
+        self.insert(frames, flags, u64::from(weight), None)
     }
 
-    fn insert(
+    /// Inserts a preserved trace under the id that it had before; one with this id that is there
+    /// already gets the weight added. An equal trace with another id is another trace: its samples
+    /// name that id. Only the recorder calls it.
+    pub fn put_preserved(&self, frames: &[u64], flags: u32, id: u64, weight: u64) -> Put {
+        self.insert(frames, flags, weight, Some(id)).0
+    }
+
+    fn insert<W: Word>(
         &self,
-        frames: &[AtomicU64],
+        frames: &[W],
         flags: u32,
-        weight: u32,
-        new_id: impl Fn() -> u64,
-    ) -> Put {
+        weight: u64,
+        preserved: Option<u64>,
+    ) -> (Put, bool) {
         let hash = hash(frames, flags);
         let mask = self.slots.len().wrapping_sub(1);
         let mut written = None;
         for probe in 0..PROBES_MAX.min(self.slots.len()) {
+            let collided = probe > 0;
             let slot = (hash as usize).wrapping_add(probe) & mask;
             let Some(place) = self.slots.get(slot) else { break };
             // Acquire: pairs with the Release of the publishing swap; the entry is whole.
@@ -140,8 +148,10 @@ impl<'a> TraceTable<'a> {
                 let (offset, id) = match written {
                     Some(written) => written,
                     None => match self.write(frames, flags, weight, hash) {
-                        Some(offset) => *written.insert((offset, new_id())),
-                        None => return Put::Dropped,
+                        Some(offset) => {
+                            *written.insert((offset, preserved.unwrap_or_else(|| self.new_id())))
+                        }
+                        None => return (Put::Dropped(Dropped::Arena), collided),
                     },
                 };
                 if let Some(entry) = self.arena.get(offset) {
@@ -155,24 +165,34 @@ impl<'a> TraceTable<'a> {
                     Ok(_) => {
                         // Relaxed: a count.
                         self.header.traces.fetch_add(1, Ordering::Relaxed);
-                        return Put::New(id);
+                        return (Put::New(id), collided);
                     }
                     Err(winner) => word = winner,
                 }
             }
             if word >> 32 == hash >> 32
                 && let Some([id, _, _, sum]) = self.matching(word, frames, flags)
+                // Relaxed: the entry was acquired with its slot word.
+                && is_asked_for(preserved, id.load(Ordering::Relaxed))
             {
                 // Relaxed: a sum that is read after the hazard is released.
-                sum.fetch_add(u64::from(weight), Ordering::Relaxed);
-                return Put::Hit(id.load(Ordering::Relaxed));
+                sum.fetch_add(weight, Ordering::Relaxed);
+                return (Put::Hit(id.load(Ordering::Relaxed)), collided);
             }
         }
-        Put::Dropped
+        (Put::Dropped(Dropped::Probes), true)
+    }
+
+    fn new_id(&self) -> u64 {
+        // Relaxed: the instance was published with the ACTIVE word, which the hazard acquired.
+        let instance = self.header.instance.load(Ordering::Relaxed) << 32;
+        // Relaxed: numbers must only differ, and no two additions to one word give the same; the
+        // entry is what publishes it. Who loses the race for a slot wastes one.
+        instance | self.header.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Writes an entry into the arena and returns its offset, if there is room.
-    fn write(&self, frames: &[AtomicU64], flags: u32, weight: u32, hash: u64) -> Option<usize> {
+    fn write<W: Word>(&self, frames: &[W], flags: u32, weight: u64, hash: u64) -> Option<usize> {
         let words = ENTRY_HEADER + frames.len();
         // Relaxed: reservation only; the entry is published through its slot.
         let offset = self.header.arena_used.fetch_add(words as u64, Ordering::Relaxed) as usize;
@@ -181,18 +201,18 @@ impl<'a> TraceTable<'a> {
         let (header, body) = entry.split_first_chunk::<ENTRY_HEADER>()?;
         header[1].store(hash, Ordering::Relaxed);
         header[2].store(u64::from(flags) << 32 | frames.len() as u64, Ordering::Relaxed);
-        header[3].store(u64::from(weight), Ordering::Relaxed);
+        header[3].store(weight, Ordering::Relaxed);
         for (to, from) in body.iter().zip(frames) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.store(from.word(), Ordering::Relaxed);
         }
         Some(offset)
     }
 
     /// The header of the entry that a slot word names, if it is this trace.
-    fn matching(
+    fn matching<W: Word>(
         &self,
         word: u64,
-        frames: &[AtomicU64],
+        frames: &[W],
         flags: u32,
     ) -> Option<&'a [AtomicU64; ENTRY_HEADER]> {
         let offset = (word as u32 as usize).checked_sub(1)?;
@@ -201,7 +221,7 @@ impl<'a> TraceTable<'a> {
             && trace.frames.len() == frames.len()
             // Relaxed: the entry was acquired with its slot word.
             && trace.frames.iter().zip(frames).all(|(a, b)| {
-                a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed)
+                a.load(Ordering::Relaxed) == b.word()
             });
         if !same {
             return None;
@@ -283,13 +303,41 @@ impl<'a> TraceTable<'a> {
     }
 }
 
+/// A frame: shared memory's, or one that the recorder kept.
+pub trait Word {
+    /// Its value.
+    fn word(&self) -> u64;
+}
+
+impl Word for AtomicU64 {
+    fn word(&self) -> u64 {
+        // Relaxed: the caller's own words, or an entry acquired with its slot.
+        self.load(Ordering::Relaxed)
+    }
+}
+
+impl Word for u64 {
+    fn word(&self) -> u64 {
+        *self
+    }
+}
+
+/// Whether an entry with equal frames is the one: any for `put`, the one with the same id for a
+/// preserved trace.
+fn is_asked_for(preserved: Option<u64>, id: u64) -> bool {
+    #[cfg(loom)]
+    if crate::sync::planted::has(crate::sync::planted::Mistake::PreserveByFrames) {
+        return true;
+    }
+    preserved.is_none_or(|preserved| preserved == id)
+}
+
 /// Hash of a trace: multiply and fold, one step a frame.
-pub fn hash(frames: &[AtomicU64], flags: u32) -> u64 {
+pub fn hash<W: Word>(frames: &[W], flags: u32) -> u64 {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut state = (u64::from(flags) ^ frames.len() as u64).wrapping_mul(K) ^ K;
     for frame in frames {
-        // Relaxed: the caller's own words, or an entry acquired with its slot.
-        let product = u128::from(state ^ frame.load(Ordering::Relaxed)) * u128::from(K);
+        let product = u128::from(state ^ frame.word()) * u128::from(K);
         state = product as u64 ^ (product >> 64) as u64;
     }
     state

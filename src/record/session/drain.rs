@@ -21,7 +21,7 @@ impl Session<'_> {
         }
         let mut batch = Batch { flush, threads: self.registry.news(), ..Batch::default() };
         let registry = &self.registry;
-        let is_gone = |inner| registry.is_gone(inner);
+        let is_gone = |owner| registry.is_owner_gone(owner);
         let until_ns = monotonic_now_ns();
         if self.collector.rotate(&mut batch, &|_| false, &is_gone) {
             self.attached.modules.recycle();
@@ -59,7 +59,7 @@ impl Session<'_> {
     fn take_kernel(&mut self, batch: &mut Batch, until_ns: u64) {
         let Some(kernel) = &mut self.kernel else { return };
         kernel.drain();
-        let instance = self.collector.take_instance();
+        let Some(instance) = self.collector.take_instance() else { return };
         let (registry, news) = (&mut self.registry, &mut batch.threads);
         let (traces, samples) = kernel.take(instance, |tid| registry.key_of(tid as i32, news));
         let held = std::mem::take(&mut self.held);
@@ -74,11 +74,17 @@ impl Session<'_> {
         batch.samples.extend(due);
     }
 
-    /// Keeps thread slots populated ahead of their use.
+    /// Keeps thread slots and tables populated ahead of their use.
     fn grow(&mut self) {
         if let Err(error) = self.attached.grow() {
             let text = format!("no memory for more thread slots: {error}");
             self.observer.event(Event::Notice(text));
+        }
+        for table in self.collector.roles() {
+            if let Err(error) = self.attached.populate_table(table) {
+                let text = format!("no memory for another table of call traces: {error}");
+                self.observer.event(Event::Notice(text));
+            }
         }
     }
 

@@ -1,0 +1,181 @@
+//! The roles of the tables: ids and generations at their ends, threads that stay inside, spares.
+#![cfg(not(loom))]
+#![allow(missing_docs, reason = "a test crate")]
+
+mod parts;
+
+use std::collections::HashSet;
+
+use parts::{Parts, words};
+use traceprof_abi::storage::Storage;
+use traceprof_abi::storage::hazard::{self, HazardSlots};
+use traceprof_abi::storage::rotation::{Collected, Origin, Rotation};
+use traceprof_abi::storage::table::{Put, TraceTable};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+
+fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
+    pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
+}
+
+/// Tables, an ACTIVE word and hazard slots, as a segment has them.
+struct Segment {
+    parts: Vec<Parts>,
+    active: AtomicU64,
+    hazards: Vec<AtomicU64>,
+}
+
+impl Segment {
+    fn new(tables: usize) -> Self {
+        let parts = (0..tables).map(|_| Parts::new(64, 1024, 64)).collect();
+        Self { parts, active: AtomicU64::new(0), hazards: words(64) }
+    }
+
+    fn tables(&self) -> Vec<TraceTable<'_>> {
+        self.parts.iter().map(Parts::table).collect()
+    }
+
+    fn rotate(&self, rotation: &mut Rotation) -> Collected {
+        rotation.rotate(&self.tables(), &self.active, HazardSlots(&self.hazards), || false)
+    }
+
+    fn put(&self, stack: u64) -> Put {
+        let (tables, hazards) = (self.tables(), HazardSlots(&self.hazards));
+        let storage = Storage { active: &self.active, hazards, tables: &tables };
+        storage.put(hazard::owner(3, 1), &frames(&[stack]), 0, 1)
+    }
+}
+
+#[test]
+fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
+    let parts: Vec<Parts> = (0..4).map(|_| Parts::new(64, 1024, 64)).collect();
+    let tables: Vec<_> = parts.iter().map(Parts::table).collect();
+    let active = AtomicU64::new(0);
+    let hazard_words = words(8);
+    let hazards = HazardSlots(&hazard_words);
+    let mut rotation = Rotation::start(&tables, &active);
+    let hazard = hazards.protect(7, &active).unwrap();
+    let held = hazard.table();
+    let id = tables[held].put(&frames(&[5]), 0, 1).id();
+    assert_eq!(rotation.rotate(&tables, &active, hazards, || false), Collected::Quarantined(held));
+    for _ in 0..5 {
+        let next = rotation.rotate(&tables, &active, hazards, || false);
+        assert!(matches!(next, Collected::Ready(table) if table != held), "{next:?}");
+    }
+    assert_eq!(rotation.released(hazards), None);
+    assert!(hazards.release(hazard));
+    assert_eq!(rotation.released(hazards), Some(held));
+    assert_eq!(tables[held].traces().map(|trace| trace.id).collect::<Vec<_>>(), [id]);
+    rotation.restore(held);
+    assert_eq!(rotation.released(hazards), None);
+}
+
+#[test]
+fn ids_end_before_one_is_given_twice() {
+    let segment = Segment::new(4);
+    let origin = Origin { instance: u32::MAX - 2, generation: 0 };
+    let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
+    assert!(rotation.is_ending(), "what is left is for the last rotations");
+    let mut ids = vec![segment.put(1).id()];
+    for _ in 0..2 {
+        assert!(matches!(segment.rotate(&mut rotation), Collected::Ready(_)));
+        ids.push(segment.put(1).id());
+    }
+    assert_eq!(
+        ids.iter().map(|id| id >> 32).collect::<Vec<_>>(),
+        [u64::from(u32::MAX) - 2, u64::from(u32::MAX) - 1, u64::from(u32::MAX)]
+    );
+    let before = segment.active.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        assert_eq!(segment.rotate(&mut rotation), Collected::Exhausted);
+        assert_eq!(rotation.take_instance(), None);
+        assert_eq!(segment.put(1), Put::Hit(ids[2]), "the last table goes on");
+    }
+    assert_eq!(segment.active.load(Ordering::Relaxed), before);
+    let fresh = Rotation::start(&segment.tables(), &segment.active);
+    assert!(!fresh.is_ending());
+}
+
+#[test]
+fn the_generation_comes_round_without_harm() {
+    let segment = Segment::new(4);
+    let last = u32::MAX >> hazard::TABLE_BITS;
+    let origin = Origin { instance: 1, generation: last };
+    let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
+    let hazards = HazardSlots(&segment.hazards);
+    let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
+    assert_eq!(held.active, last << hazard::TABLE_BITS);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotation.active_word() >> hazard::TABLE_BITS, 0, "the first generation again");
+    assert_eq!(u64::from(rotation.active_word()), segment.active.load(Ordering::Relaxed));
+    let mut ids = HashSet::new();
+    for _ in 0..6 {
+        assert!(ids.insert(segment.put(1).id()));
+        let table = rotation.active();
+        assert_ne!(table, 0, "the table is held");
+        assert_eq!(segment.rotate(&mut rotation), Collected::Ready(table));
+    }
+    assert!(hazards.release(held));
+    assert_eq!(rotation.released(hazards), Some(0));
+}
+
+/// A thread read the ACTIVE word, was overtaken by a rotation, claimed with the old word, and was
+/// stopped before it could look again.
+#[test]
+fn a_claim_that_came_too_late_holds_up_no_rotation() {
+    let segment = Segment::new(3);
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
+    let late = AtomicU64::new(u64::from(rotation.active_word()));
+    assert!(matches!(segment.rotate(&mut rotation), Collected::Ready(0)));
+    let hazards = HazardSlots(&segment.hazards);
+    let claim = hazards.protect(hazard::owner(1, 0), &late).unwrap();
+    for turn in 1..10 {
+        assert_eq!(segment.rotate(&mut rotation), Collected::Ready(turn % 3));
+    }
+    assert!(hazards.release(claim));
+}
+
+#[test]
+fn a_dead_holder_is_known_by_its_life_and_its_table_comes_back() {
+    let segment = Segment::new(4);
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
+    let hazards = HazardSlots(&segment.hazards);
+    let (dead, alive) = (hazard::owner(5, 7), hazard::owner(5, 8));
+    assert_eq!(hazard::slot_of(dead), Some((5, 7)));
+    let lost = hazards.protect(dead, &segment.active).unwrap();
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert!(!rotation.is_drained());
+    // The next life of the same thread slot.
+    let other = hazards.protect(alive, &segment.active).unwrap();
+    assert_eq!(rotation.quarantined().collect::<Vec<_>>(), [(0, lost.active)]);
+    let holders: Vec<_> = hazards.holders(lost.active).collect();
+    assert_eq!(holders.iter().map(|claim| claim.owner).collect::<Vec<_>>(), [dead]);
+    assert!(hazards.reclaim(holders[0]));
+    assert!(!hazards.reclaim(holders[0]), "it is gone");
+    assert_eq!(rotation.released(hazards), Some(0));
+    rotation.restore(0);
+    assert!(rotation.is_drained());
+    assert!(!hazards.release(lost), "a claim that was taken away is noticed");
+    assert!(hazards.release(other));
+}
+
+#[test]
+fn a_spare_is_left_alone_until_it_rotates_in() {
+    let segment = Segment::new(5);
+    for part in &segment.parts[Rotation::ROLES..] {
+        part.slots[0].store(7, Ordering::Relaxed);
+    }
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
+    assert_eq!(rotation.roles(), [0, 1, 2]);
+    let hazards = HazardSlots(&segment.hazards);
+    let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotation.roles(), [1, 2, 3]);
+    let spares = || -> Vec<u64> {
+        segment.parts[3..].iter().map(|part| part.slots[0].load(Ordering::Relaxed)).collect()
+    };
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    assert_eq!(spares(), [7, 7]);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
+    assert_eq!(spares(), [0, 7], "it is ACTIVE now");
+    assert!(hazards.release(held));
+}
