@@ -38,7 +38,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid 
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l preserve -d 'Let the N heaviest call traces keep their ids, and write them as objects' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durability -d 'When to force the trace to the disk: none, interval (about every second), or frame (always)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
@@ -49,6 +51,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print what the storage has counted after the closing report: puts, drops, collisions, waits'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r

@@ -87,7 +87,8 @@ pub enum EngineMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Operation {
-    /// Install the handler for all [`ControlBlock::signals`] that are named and have none.
+    /// Install the handler for all [`ControlBlock::signals`] that are named and have none; then as
+    /// [`Operation::Arm`].
     Install = 1,
     /// Arm timers of slots whose bit is set in the bitmap of pending ones.
     Arm = 2,

@@ -93,12 +93,12 @@ pub fn take(
     // two instructions and sees all that were before.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
-    timer::drain(data, timer::ARM_PER_SAMPLE);
     compiler_fence(Ordering::SeqCst);
     thread.slot.inside.store(0, Ordering::Relaxed);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The rest, of which nothing is running on this thread.
+/// The sample itself; no other one is running on this thread.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -117,6 +117,10 @@ fn take_once(
         control.count(Counter::HazardCollision);
     }
     match (data.table(hazard.table()), tables.snapshot()) {
+        // A dead thread's slot, found in the moment before it was retired.
+        _ if !data.threads().is_held(thread.tid, thread.index) => {
+            control.count(Counter::LostThreadSlot);
+        }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
             store(data, thread, (&table, &snapshot), frame, sample);
@@ -217,12 +221,16 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let stack = frames.get(..depth).unwrap_or(&[]);
     let end = unwound.end;
+    let stack = frames.get(..depth).unwrap_or(&[]);
     let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
+    if stored {
+        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
+        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
+    }
     if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
@@ -302,14 +310,17 @@ pub(crate) mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
-        let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
-        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        // As in a forked child, which has its parent's slots before it.
+        assert!(find_thread(data).is_none());
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
+        let thread = find_thread(data).unwrap();
+        let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);
-        on_event(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
         slot.inside.store(0, Ordering::Relaxed);
-        on_event(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         // There are no tables to unwind with; what matters is that it tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);

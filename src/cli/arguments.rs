@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::exit::ExitCode;
-use super::values::{BlockSize, Compress, Durable, Percent, Rate, RecordingTime};
+use super::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
 use crate::view::{Moment, Selection};
 
@@ -117,6 +117,20 @@ pub struct RecordArguments {
     #[arg(short = 'F', long = "freq", value_name = "HZ", default_value = "199")]
     pub rate: Rate,
 
+    /// What samples: auto, perf, or timer
+    ///
+    /// perf uses perf events, which signal each thread from its first instruction, exactly on time.
+    /// Their signal is SIGTRAP: a program that resets its action while it is recorded ends at the
+    /// next sample. The recorder watches for that and goes on with timers, but a reset that is
+    /// followed by a sample within some milliseconds cannot be prevented. timer gives every thread a
+    /// CPU timer with a signal that is ignored by default: a program may do with its signals
+    /// whatever it likes. The kernel delivers at most one such signal a tick (100 to 1000 a second);
+    /// a sample then stands for several periods, and a thread is armed some milliseconds after its
+    /// start. auto takes perf where it is permitted and safe; for a program that is started, one
+    /// that handles SIGTRAP, or one with a known crash reporter, it takes timer.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub engine: EngineName,
+
     /// Replace an existing trace file
     #[arg(long)]
     pub force: bool,
@@ -152,6 +166,18 @@ pub struct RecordArguments {
     /// Also write each call trace as an object, to look up by its id
     #[arg(long)]
     pub call_traces: bool,
+
+    /// Let the N heaviest call traces keep their ids, and write them as objects
+    ///
+    /// A stack has another id in each rotation of the storage. The heaviest ones, by the weight of
+    /// their samples so far, keep the first id that they had while they were among the N; it is
+    /// listed with the weight in the trace's metadata, as preserved_traces.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub preserve: Option<u16>,
+
+    /// Print what the storage has counted after the closing report: puts, drops, collisions, waits
+    #[arg(long, conflicts_with = "quiet")]
+    pub stats: bool,
 
     /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
     ///

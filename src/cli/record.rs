@@ -58,8 +58,11 @@ fn options(arguments: RecordArguments) -> Options {
         writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: arguments.rate.0,
+        engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
+        preserve: arguments.preserve.map_or(0, usize::from),
+        stats: arguments.stats,
     }
 }
 
@@ -91,18 +94,23 @@ fn taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok() || index_path(path).symlink_metadata().is_ok()
 }
 
-/// The closing report.
+/// The closing report, and what was counted if that was asked for.
 fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
-    let width = summary.text.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-    let width = width.max("command".len());
-    for (label, value) in &summary.text {
-        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))?;
-    }
+    let labels = summary.text.iter().chain(&summary.stats).map(|(label, _)| label.chars().count());
+    let width = labels.max().unwrap_or(0).max("command".len());
+    let list = |out: &mut dyn Write, lines: &[(String, String)]| {
+        let mut lines = lines.iter();
+        lines.try_for_each(|(label, value)| {
+            writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
+        })
+    };
+    list(out, &summary.text)?;
     if let Some(status) = summary.command_status {
         writeln!(out, "{:width$}  {}", "command", ended(status))?;
     }
     let output = shell_quoted(&summary.output.display().to_string());
-    writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))
+    writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
+    list(out, &summary.stats)
 }
 
 fn ended(status: ExitStatus) -> String {
@@ -158,6 +166,7 @@ mod tests {
                 ("engine".to_owned(), "perf".to_owned()),
                 ("samples".to_owned(), "10 in 1 thread".to_owned()),
             ],
+            stats: Vec::new(),
             samples: 10,
             rooted: 9,
             command_status: Some(ExitStatus::from_raw(3 << 8)),
@@ -203,6 +212,12 @@ mod tests {
                         view     traceprof print out.trace\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
         assert_eq!(ended(ExitStatus::from_raw(9)), "killed by signal 9");
+        let stats = vec![("thread slots".to_owned(), "1 used".to_owned())];
+        let mut text = Vec::new();
+        trailer(&Summary { stats, ..summary() }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.ends_with("trace\nthread slots  1 used\n"), "{text}");
+        assert!(text.starts_with("engine        perf\n"), "{text}");
     }
 
     #[test]

@@ -4,26 +4,43 @@ use std::io;
 
 use super::task_stat;
 
-/// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
-fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
+/// Nanoseconds that a thread has run and that it has waited for a processor, by the scheduler.
+fn schedstat(pid: i32, tid: i32) -> io::Result<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))?;
-    let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-    first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no number"))
+    let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+    let both = numbers.next().zip(numbers.next());
+    both.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no numbers"))
 }
 
-/// CPU time that a process has spent inside the kernel, in nanoseconds, at the resolution of the
-/// kernel's clock tick.
+/// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
+fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
+    Ok(schedstat(pid, tid)?.0)
+}
+
+/// Nanoseconds in which a thread did not sleep: it ran, or would have if there had been a processor.
+pub fn task_awake_ns(pid: i32, tid: i32) -> io::Result<u64> {
+    schedstat(pid, tid).map(|(ran, waited)| ran.saturating_add(waited))
+}
+
+/// CPU time that a process has spent in user mode and inside the kernel, in nanoseconds, at the
+/// resolution of the kernel's clock tick.
+pub fn mode_times_ns(pid: i32) -> io::Result<(u64, u64)> {
+    let (user, system) = super::process_ticks(pid)?;
+    Ok((ticks_ns(user), ticks_ns(system)))
+}
+
+/// CPU time that a process has spent inside the kernel, as in [`mode_times_ns`].
 pub fn system_time_ns(pid: i32) -> io::Result<u64> {
-    let ticks = super::process_system_ticks(pid)?;
-    Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
+    mode_times_ns(pid).map(|(_, system)| system)
+}
+
+fn ticks_ns(ticks: u64) -> u64 {
+    ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1)
 }
 
 /// CPU time of a thread in nanoseconds, from the clock tick count where the scheduler's is off.
 pub fn task_cpu_or_ticks_ns(pid: i32, tid: i32) -> io::Result<u64> {
-    task_cpu_ns(pid, tid).or_else(|_| {
-        let ticks = task_stat(pid, tid)?.cpu_ticks;
-        Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
-    })
+    task_cpu_ns(pid, tid).or_else(|_| Ok(ticks_ns(task_stat(pid, tid)?.cpu_ticks)))
 }
 
 #[cfg(test)]
@@ -40,5 +57,6 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(system_time_ns(pid).is_ok());
+        assert!(task_awake_ns(pid, tid).unwrap() >= before + 20_000_000);
     }
 }

@@ -4,35 +4,42 @@ use std::sync::Arc;
 
 use traceprof_abi::storage::log::Sample;
 
+use super::collections::{Collection, TraceEntry, empty};
 use super::modules::AddressMap;
 
-/// A call trace that samples of a batch refer to.
+/// Samples that an empty batch keeps room for.
+const SAMPLES_LEAST: usize = 4096;
+
+/// Who a thread is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CallTrace {
-    /// Its 64-bit id.
-    pub(super) id: u64,
-    /// End reason of the unwinding.
-    pub(super) flags: u32,
-    /// Frame words, leaf first.
-    pub(super) frames: Vec<u64>,
+pub(super) struct ThreadLife {
+    /// Its id as the recorder sees it.
+    pub(super) tid: i32,
+    /// Its process's id and its own in the innermost pid namespace.
+    pub(super) inner: (u32, u32),
+    /// Its name.
+    pub(super) name: String,
+    /// When it started, or was first heard of, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) start_ns: u64,
 }
 
-/// A thread's life as the recorder saw it: (slot, generation) names it within the recording.
+/// What happened to a thread. The key is that of its samples once they have been attributed: it
+/// names one thread for the whole recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ThreadNews {
-    /// A thread with its kernel id (as the recorder sees it) and name.
-    Seen { key: (u32, u32), tid: i32, name: String },
+    /// A thread that has samples, or a slot for them.
+    Seen { key: (u32, u32), life: ThreadLife },
     /// It has another name now.
     Renamed { key: (u32, u32), name: String },
     /// It is gone; no sample of it follows.
     Gone { key: (u32, u32), time_ns: u64 },
 }
 
-/// One rotation's worth.
-#[derive(Debug, Default)]
+/// One rotation's worth. Once sent it changes no more: several threads may read it at once.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Batch {
-    /// The traces, each id once.
-    pub(super) traces: Vec<CallTrace>,
+    /// The traces: new ones and all that are preserved.
+    pub(super) traces: Collection,
     /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
     pub(super) samples: Vec<Sample>,
     /// Threads that came, changed or went.
@@ -41,4 +48,34 @@ pub(super) struct Batch {
     pub(super) addresses: Option<Arc<AddressMap>>,
     /// Everything so far must be readable by others when the batch has been written.
     pub(super) flush: bool,
+}
+
+impl Batch {
+    /// Something in it has not been told before.
+    pub(super) fn has_news(&self) -> bool {
+        let is_new = |entry: &TraceEntry| !entry.preserved;
+        self.flush
+            || !self.samples.is_empty()
+            || !self.threads.is_empty()
+            || self.traces.entries().iter().any(is_new)
+    }
+
+    /// Puts the samples in order, whatever order they came in.
+    pub(super) fn sort(&mut self) {
+        self.traces.seal();
+        // Unstable, since a stable sort takes memory; what is equal in all of this is equal.
+        self.samples.sort_unstable_by_key(|sample| {
+            let thread = (sample.slot, sample.generation);
+            (thread, sample.time, sample.trace_id, sample.weight, sample.flags, sample.event)
+        });
+    }
+
+    /// Empties it to be used again.
+    pub(super) fn clear(&mut self) {
+        self.traces.clear();
+        empty(&mut self.samples, SAMPLES_LEAST);
+        self.threads.clear();
+        self.addresses = None;
+        self.flush = false;
+    }
 }

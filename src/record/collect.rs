@@ -1,20 +1,31 @@
-//! Rotates the storage's tables and copies out what they hold.
+//! Rotates the storage's tables and copies out what they hold, in the six steps of the call-trace
+//! storage document: collect STANDBY, clear it and give it a new instance, make it ACTIVE, collect
+//! the old ACTIVE, process what came of both, preserve what is still needed in the new STANDBY.
+//!
+//! The document's five collections are [`Batch::traces`] (all traces, among them those of the old
+//! ACTIVE), `kept` (those of STANDBY), `live` (the ids to preserve) and `next` (the traces to
+//! preserve); none of them takes memory once it has grown to what a turn needs.
 //!
 //! # Invariants
 //! - A table is read only when no hazard names it, and reset only after it was read.
 //! - What is read was written by a process that owes us nothing: ids, slots and lengths are
 //!   checked by the storage's own bounds before anything is copied.
+//! - A preserved trace is in every collection until it is let go, whatever becomes of STANDBY: the
+//!   recorder's own copy is the one that counts.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES};
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::DROPPED_TRACE_ID;
+use traceprof_abi::storage::hazard::HazardSlots;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{Trace, TraceTable};
+use traceprof_abi::storage::table::{ARENA_WORDS, Put, Trace, TraceTable};
 use traceprof_abi::sync::Ordering;
 
-use super::batch::{Batch, CallTrace};
+use super::batch::Batch;
+use super::collections::{Collection, TraceEntry};
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 
 /// How long a rotation waits for handlers inside the old table: long against a handler, and
 /// against a time slice of a busy core.
@@ -23,9 +34,19 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The recorder's side of the call-trace storage.
 pub(super) struct Collector {
     data: DataSegment,
+    tables: Vec<TraceTable<'static>>,
     rotation: Rotation,
-    /// Traces to be kept over the next rotation: their last collection.
-    preserved: Vec<CallTrace>,
+    checkers: Vec<Box<dyn LivenessChecker>>,
+    /// Ids of the traces to be kept over the next rotation.
+    live: PreserveSet,
+    /// The traces that are preserved now.
+    kept: Collection,
+    /// Where those of the next rotation are put together.
+    next: Collection,
+    /// Traces that were put into STANDBY, if they are there still.
+    in_standby: Option<usize>,
+    /// The last call of [`Self::rotate`] rotated, and STANDBY may be written.
+    is_rotated: bool,
     /// Counts of what rotations met.
     pub(super) stats: Stats,
 }
@@ -35,21 +56,71 @@ pub(super) struct Collector {
 pub(super) struct Stats {
     /// Rotations carried out.
     pub(super) rotations: u64,
+    /// Time that they took, with the collecting, in nanoseconds: sum and longest.
+    pub(super) rotation_ns: (u64, u64),
+    /// Rotations that had to wait for a thread inside the old table.
+    pub(super) hazard_waits: u64,
+    /// How long they waited in all, in nanoseconds.
+    pub(super) hazard_wait_ns: u64,
+    /// Rotations that waited in vain: the table was quarantined.
+    pub(super) quarantines: u64,
+    /// Quarantined tables that were collected later.
+    pub(super) released: u64,
+    /// Hazards of threads that had died inside a handler.
+    pub(super) reclaimed: u64,
+    /// Turns without a rotation: a thread was inside the table whose turn it was, and no spare left.
+    pub(super) blocked: u64,
+    /// Traces preserved, each time that they were, and the most at once.
+    pub(super) preserved: (u64, u64),
+    /// Preserved traces that did not fit into STANDBY, each time: the recorder alone kept them.
+    pub(super) preserve_spilled: u64,
+    /// Live traces that there was no room to preserve.
+    pub(super) preserve_full: u64,
+    /// Preserved traces that STANDBY did not give back as they were put.
+    pub(super) preserve_damaged: u64,
     /// Log records that were reserved and never committed.
     pub(super) holes: u64,
-    /// Rotations that waited in vain for a thread inside the old table.
-    pub(super) quarantines: u64,
     /// Samples whose trace was not in the table: they are kept without a stack.
     pub(super) orphans: u64,
     /// Records that name no thread: the target wrote over them.
     pub(super) unreadable: u64,
 }
 
+/// What a rotation leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "samples may be left that name threads which are gone"]
+pub(super) struct Drained {
+    /// Every sample that was stored before the call has been read, and no handler is running any
+    /// more that started before it.
+    pub(super) all: bool,
+}
+
 impl Collector {
     /// Takes the tables into use: the first one becomes ACTIVE.
     pub(super) fn start(data: DataSegment) -> Self {
-        let rotation = Rotation::start(&tables(data), &data.control().active);
-        Self { data, rotation, preserved: Vec::new(), stats: Stats::default() }
+        let tables: Vec<_> = (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect();
+        Self {
+            data,
+            rotation: Rotation::start(&tables, &data.control().active),
+            tables,
+            checkers: Vec::new(),
+            live: PreserveSet::new(),
+            kept: Collection::default(),
+            next: Collection::default(),
+            in_standby: None,
+            is_rotated: false,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Adds a checker. What the first ones mark is preserved first if there is no room for all.
+    pub(super) fn register(&mut self, checker: Box<dyn LivenessChecker>) {
+        self.checkers.push(checker);
+    }
+
+    /// The heaviest traces, if the user asked for them.
+    pub(super) fn heaviest(&self) -> Vec<Heavy> {
+        self.checkers.iter().flat_map(|checker| checker.heaviest()).collect()
     }
 
     /// An upper half for the ids of traces that the recorder itself finds.
@@ -73,122 +144,173 @@ impl Collector {
         self.data.control().rotate_wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// One rotation. Traces for whose id `is_live` answers true are preserved with their id.
+    /// One rotation, up to the collecting; [`Self::preserve`] is its other half.
     /// `is_gone` says whether the owner of a hazard has ended.
-    /// True if no handler is running any more that started before this call.
-    pub(super) fn rotate(
-        &mut self,
-        batch: &mut Batch,
-        is_live: &dyn Fn(u64) -> bool,
-        is_gone: &dyn Fn(u32) -> bool,
-    ) -> bool {
-        let tables = tables(self.data);
+    pub(super) fn rotate(&mut self, batch: &mut Batch, is_gone: &dyn Fn(u32) -> bool) -> Drained {
+        let begin = Instant::now();
         let hazards = self.data.hazards();
         let control: &ControlBlock = self.data.control();
         // Relaxed: cleared before the swap; a handler that sets it again means the new table.
         control.rotate_wanted.store(0, Ordering::Relaxed);
-        let reclaim = || {
-            for claim in hazards.claims().filter(|claim| is_gone(claim.owner)) {
-                hazards.reclaim(claim);
-            }
-        };
+        let first = batch.samples.len();
         if !self.rotation.is_drained() {
-            reclaim();
+            self.stats.reclaimed += reclaim(hazards, is_gone);
         }
         while let Some(table) = self.rotation.released(hazards) {
-            self.collect(tables[table], batch);
-            tables[table].reset(0);
+            self.collect(table, batch);
+            self.tables[table].reset(0);
             self.rotation.restore(table);
+            self.stats.released += 1;
         }
-        self.preserved.clear();
-        let standby = tables[self.rotation.standby()];
-        let live = standby.traces().filter(|trace| is_live(trace.id));
-        self.preserved.extend(live.filter(|trace| trace.frames.len() <= DEPTH_MAX).map(copy));
-        let deadline = Instant::now() + PATIENCE;
-        let outcome = self.rotation.rotate(&tables, &control.active, hazards, || {
-            reclaim();
-            std::thread::sleep(Duration::from_micros(50));
-            Instant::now() < deadline
-        });
+        self.collect_standby(batch);
+        let outcome = self.swap(is_gone);
+        self.is_rotated = matches!(outcome, Collected::Ready(_) | Collected::Quarantined(_));
         match outcome {
-            Collected::Ready(table) => self.collect(tables[table], batch),
+            Collected::Ready(table) => self.collect(table, batch),
             Collected::Quarantined(_) => self.stats.quarantines += 1,
-            Collected::Blocked => {
-                self.stats.quarantines += 1;
-                return false;
-            }
-            Collected::Exhausted => return false,
+            Collected::Blocked => self.stats.blocked += 1,
+            // The recording ends before it comes to this; see `is_ending`.
+            Collected::Exhausted => {}
         }
-        self.stats.rotations += 1;
-        self.preserve(&tables, batch, is_live);
-        // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
-        control.window_epoch.fetch_add(1, Ordering::Relaxed);
-        self.rotation.is_drained()
+        batch.traces.seal();
+        self.count_orphans(batch, first);
+        if self.is_rotated {
+            self.stats.rotations += 1;
+            // Relaxed: stack windows verified before are verified anew; see `StackMemory`.
+            control.window_epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        let took_ns = begin.elapsed().as_nanos() as u64;
+        let (sum, most) = self.stats.rotation_ns;
+        self.stats.rotation_ns = (sum + took_ns, most.max(took_ns));
+        Drained { all: self.is_rotated && self.rotation.is_drained() }
+    }
+
+    /// Makes STANDBY ACTIVE and waits until no thread is inside the old one.
+    fn swap(&mut self, is_gone: &dyn Fn(u32) -> bool) -> Collected {
+        let hazards = self.data.hazards();
+        let active = &self.data.control().active;
+        let mut waiting: Option<Instant> = None;
+        let mut reclaimed = 0;
+        let outcome = self.rotation.rotate(&self.tables, active, hazards, || {
+            let since = *waiting.get_or_insert_with(Instant::now);
+            reclaimed += reclaim(hazards, is_gone);
+            std::thread::sleep(Duration::from_micros(50));
+            since.elapsed() < PATIENCE
+        });
+        self.stats.reclaimed += reclaimed;
+        if let Some(since) = waiting {
+            self.stats.hazard_waits += 1;
+            self.stats.hazard_wait_ns += since.elapsed().as_nanos() as u64;
+        }
+        outcome
     }
 
     /// Reads what is left when the target is gone or sampling has stopped for good: also tables
     /// that a dead thread still holds, whose committed records are whole all the same.
     pub(super) fn finish(&mut self, batch: &mut Batch) {
-        let hazards = self.data.hazards();
         // Quarantined tables are released by it, so that neither rotation is blocked.
-        for claim in hazards.claims() {
-            hazards.reclaim(claim);
+        self.stats.reclaimed += reclaim(self.data.hazards(), &|_| true);
+        for _ in 0..2 {
+            // Nobody is left whose samples could be missing.
+            let Drained { .. } = self.rotate(batch, &|_| true);
         }
-        self.rotate(batch, &|_| false, &|_| true);
-        self.rotate(batch, &|_| false, &|_| true);
     }
 
-    fn collect(&mut self, table: TraceTable<'_>, batch: &mut Batch) {
-        let known = batch.traces.len();
-        // No handler writes a longer one; of those that the target scribbled none is taken.
-        let traces = table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX);
+    /// The preserved traces are in every collection. They are looked up in STANDBY, and counted if
+    /// they are not there as they were put: the target has written to the table.
+    fn collect_standby(&mut self, batch: &mut Batch) {
+        if let Some(put) = self.in_standby.take() {
+            let same = |trace: &Trace<'_>| {
+                let Some(entry) = self.kept.get(trace.id) else { return false };
+                // Relaxed: no thread is inside the table, and this side has filled it.
+                let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
+                entry.flags == trace.flags && frames.eq(self.kept.frames_of(entry).iter().copied())
+            };
+            let found = self.tables[self.rotation.standby()].traces().filter(same).count();
+            self.stats.preserve_damaged += put.saturating_sub(found) as u64;
+        }
+        for entry in self.kept.entries() {
+            batch.traces.copy(&self.kept, entry.as_preserved());
+        }
+    }
+
+    fn collect(&mut self, table: usize, batch: &mut Batch) {
+        let table = self.tables[table];
         // Entries of an honest table do not overlap, so their words are no more than the arena's.
         let mut room = table.arena.len();
-        let fits = |trace: &Trace<'_>| {
-            let left = room.checked_sub(trace.frames.len());
-            room = left.unwrap_or(room);
-            left.is_some()
-        };
-        batch.traces.extend(traces.filter(fits).map(copy));
-        let ids: HashSet<u64> = batch.traces[known..].iter().map(|trace| trace.id).collect();
+        // No handler writes a longer one; of those that the target scribbled none is taken.
+        for trace in table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX) {
+            let Some(left) = room.checked_sub(trace.frames.len()) else { continue };
+            room = left;
+            let entry = TraceEntry::new(trace.id, trace.flags, trace.weight);
+            // Relaxed: no thread is inside the table.
+            let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
+            batch.traces.push(entry, frames);
+        }
         for sample in table.samples() {
             match sample {
                 Some(sample) if sample.slot as usize >= THREAD_SLOTS => self.stats.unreadable += 1,
-                Some(sample) => {
-                    let dropped = traceprof_abi::storage::DROPPED_TRACE_ID;
-                    if sample.trace_id != dropped && !ids.contains(&sample.trace_id) {
-                        self.stats.orphans += 1;
-                    }
-                    batch.samples.push(sample);
-                }
+                Some(sample) => batch.samples.push(sample),
                 None => self.stats.holes += 1,
             }
         }
     }
 
-    /// Clears the new STANDBY and puts the live traces into it under the ids they have.
-    fn preserve(&self, tables: &[TraceTable<'_>], batch: &Batch, is_live: &dyn Fn(u64) -> bool) {
-        let index = self.rotation.standby();
-        if self.rotation.is_quarantined(index) {
-            return;
+    fn count_orphans(&mut self, batch: &Batch, first: usize) {
+        let is_orphan = |id: u64| id != DROPPED_TRACE_ID && batch.traces.get(id).is_none();
+        let orphans = batch.samples[first..].iter().filter(|sample| is_orphan(sample.trace_id));
+        self.stats.orphans += orphans.count() as u64;
+    }
+
+    /// After all of the batch is known: asks the checkers, and puts the live traces into the new
+    /// STANDBY under the ids they have. What does not fit there, or finds it quarantined, is in the
+    /// next collection all the same, and is put again then.
+    pub(super) fn preserve(&mut self, batch: &Batch) {
+        self.live.clear();
+        for checker in &mut self.checkers {
+            checker.mark(batch, &mut self.live);
         }
-        let standby = &tables[index];
-        standby.reset(0);
-        let live = batch.traces.iter().filter(|trace| is_live(trace.id));
-        for trace in self.preserved.iter().chain(live) {
-            standby.put_preserved(&trace.frames, trace.flags, trace.id, 0);
+        self.stats.preserve_full += self.live.refused();
+        self.next.clear();
+        for entry in batch.traces.entries().iter().filter(|entry| self.live.contains(entry.id)) {
+            let fits = self.next.words() + entry.depth() <= ARENA_WORDS;
+            if !fits || !self.next.copy(&batch.traces, *entry) {
+                self.stats.preserve_full += 1;
+            }
         }
+        std::mem::swap(&mut self.kept, &mut self.next);
+        let count = self.kept.entries().len() as u64;
+        self.stats.preserved = (self.stats.preserved.0 + count, self.stats.preserved.1.max(count));
+        let standby = self.rotation.standby();
+        // Not rotated: STANDBY is as it was, and the thread inside it may still be there.
+        let may_write = self.is_rotated && !self.rotation.is_quarantined(standby);
+        self.is_rotated = false;
+        if may_write {
+            self.fill(standby);
+        } else {
+            self.stats.preserve_spilled += count;
+        }
+    }
+
+    fn fill(&mut self, standby: usize) {
+        let table = &self.tables[standby];
+        table.reset(0);
+        let mut put = 0;
+        for entry in self.kept.entries() {
+            let frames = self.kept.frames_of(entry);
+            match table.put_preserved(frames, entry.flags, entry.id, entry.weight) {
+                Put::New(_) => put += 1,
+                _ => self.stats.preserve_spilled += 1,
+            }
+        }
+        self.in_standby = Some(put);
     }
 }
 
-fn tables(data: DataSegment) -> Vec<TraceTable<'static>> {
-    (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect()
-}
-
-fn copy(trace: Trace<'_>) -> CallTrace {
-    // Relaxed: no thread is inside the table.
-    let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed)).collect();
-    CallTrace { id: trace.id, flags: trace.flags, frames }
+/// Frees the hazards of threads that died inside a table: nobody else ever would. How many it were.
+fn reclaim(hazards: HazardSlots<'_>, is_gone: &dyn Fn(u32) -> bool) -> u64 {
+    let dead = hazards.claims().filter(|claim| is_gone(claim.owner));
+    dead.map(|claim| u64::from(hazards.reclaim(claim))).sum()
 }
 
 #[cfg(test)]
@@ -208,7 +330,7 @@ mod tests {
     fn segment() -> DataSegment {
         let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
-        for table in tables(data) {
+        for table in (0..TRACE_TABLES).filter_map(|index| data.table(index)) {
             table.header.arena_limit.store(RECORDS * 8, Ordering::Relaxed);
             table.header.log_limit.store(RECORDS, Ordering::Relaxed);
         }
@@ -229,7 +351,7 @@ mod tests {
     }
 
     fn rotate(collector: &mut Collector, batch: &mut Batch) -> bool {
-        collector.rotate(batch, &|_| false, &|_| false)
+        collector.rotate(batch, &|_| false).all
     }
 
     fn tids(batch: &Batch) -> Vec<u32> {
@@ -252,7 +374,7 @@ mod tests {
         release(data, inside);
         assert!(rotate(&mut collector, &mut batch));
         assert_eq!(tids(&batch), [1, 2, 3]);
-        assert_eq!(batch.traces.len(), 3);
+        assert_eq!(batch.traces.entries().len(), 3);
         assert_eq!((collector.stats.quarantines, collector.stats.orphans), (1, 0));
     }
 
@@ -277,7 +399,7 @@ mod tests {
         let data = segment();
         let (mut collector, mut batch) = (Collector::start(data), Batch::default());
         let _ = sample(data, 1);
-        assert!(collector.rotate(&mut batch, &|_| false, &|tid| tid == 1));
+        assert!(collector.rotate(&mut batch, &|tid| tid == 1).all);
         assert_eq!(tids(&batch), [1]);
     }
 
@@ -288,7 +410,8 @@ mod tests {
         assert!(!collector.is_ending());
         // The last id but two: the first rotation of the end, and the second, take what is left.
         let origin = Origin { instance: u32::MAX - 2, generation: 0 };
-        collector.rotation = Rotation::start_at(&tables(data), &data.control().active, origin);
+        let tables: Vec<_> = (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect();
+        collector.rotation = Rotation::start_at(&tables, &data.control().active, origin);
         assert!(collector.is_ending());
         release(data, sample(data, 1));
         collector.finish(&mut batch);
@@ -314,9 +437,9 @@ mod tests {
         let wrong = Sample { slot: THREAD_SLOTS as u32, ..Sample::default() };
         table.log[1].commit(1, 1, &wrong);
         rotate(&mut collector, &mut batch);
-        let words: usize = batch.traces.iter().map(|trace| trace.frames.len()).sum();
+        let words = batch.traces.words();
         assert!(words <= table.arena.len(), "{words}");
-        assert!(batch.traces.iter().all(|trace| trace.frames.len() <= DEPTH_MAX));
+        assert!(batch.traces.entries().iter().all(|trace| trace.depth() <= DEPTH_MAX));
         assert_eq!(tids(&batch), [1]);
         assert_eq!((collector.stats.unreadable, collector.stats.holes), (1, RECORDS - 2));
     }

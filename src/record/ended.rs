@@ -3,8 +3,10 @@
 use super::account::Reckoning;
 use super::attach::{Attached, Detached};
 use super::collect::Stats;
+use super::liveness::Heavy;
 use super::scribe::Finished;
 use super::session::End;
+use super::threads::ThreadMetrics;
 
 /// A recording whose target is cured and whose samples are written.
 pub(super) struct Ended {
@@ -24,14 +26,22 @@ pub(super) struct Ended {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, with the errno that says why.
+    pub(super) failed: Vec<(i32, i32)>,
+    /// CPU time of theirs.
+    pub(super) failed_ns: u64,
+    /// Priming signals sent.
+    pub(super) primed: u64,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    pub(super) threads: ThreadMetrics,
     /// What rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
+    /// The heaviest traces, if the user asked for them.
+    pub(super) heaviest: Vec<Heavy>,
 }
 
 impl Ended {
@@ -47,10 +57,16 @@ impl Ended {
             system_ns: self.system_ns.filter(|_| !setup.kernel),
             blocked_ns: self.blocked_ns,
             blocked: self.blocked.clone(),
+            failed: self.failed.clone(),
+            failed_ns: self.failed_ns,
+            primed: self.primed,
+            choice: &self.attached.choice,
+            entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,
-            threads_seen: self.threads_seen,
+            threads: self.threads,
             storage: self.storage,
             kernel_lost: self.kernel_lost,
+            heaviest: self.heaviest.clone(),
             attach_stops_ns: self.attached.stops_ns.clone(),
             detach_stopped_ns: self.detached.stopped_ns,
             is_gone: matches!(self.end, End::Exited | End::Executed),

@@ -20,7 +20,8 @@ use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 use traceprof_abi::unwind::{self, Memory, Registers, Snapshot, Tables};
 
-use super::batch::CallTrace;
+use super::batch::{Batch, ThreadNews};
+use super::collections::{Distinct, empty, empty_map};
 use super::perf::{self, Setup};
 use super::ring::Ring;
 use crate::proc;
@@ -46,26 +47,33 @@ pub(super) struct KernelEvents {
     share: u64,
     tables: Tables,
     frames: Vec<AtomicU64>,
-    traces: HashMap<(Vec<u64>, u32), u64>,
+    /// The same frames as plain words.
+    words: Vec<u64>,
+    traces: Distinct,
     /// The event whose hits count, by thread and core.
     accepted: HashMap<(u32, u32), u64>,
     hits: Vec<Hit>,
+    /// Hits that belong to the next batch, and their traces.
+    later: (Vec<Hit>, Distinct),
     own: Range<u64>,
-    instance: u32,
     /// Hits that found a buffer full.
     pub(super) lost: u64,
 }
 
 /// One hit, unwound.
+#[derive(Debug, Clone, Copy)]
 struct Hit {
     tid: u32,
     time_ns: u64,
-    trace_id: u64,
+    /// Number of its trace.
+    trace: u32,
     reason: u16,
 }
 
 /// Units of a period.
 const SHARE: u64 = 1000;
+/// Hits, and threads with their cores, that room is kept for.
+const HITS_LEAST: usize = 1024;
 
 /// What one hit stands for, in thousandths of a period: a little more than two periods, or than
 /// several at high rates, since each tick of this second timer costs the target as much as one of
@@ -101,11 +109,12 @@ impl KernelEvents {
             share,
             tables,
             frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
-            traces: HashMap::new(),
+            words: Vec::with_capacity(DEPTH_MAX),
+            traces: Distinct::default(),
             accepted: HashMap::new(),
             hits: Vec::new(),
+            later: Default::default(),
             own: 0..0,
-            instance: 0,
             lost: 0,
         };
         let cpus = cpus();
@@ -194,41 +203,53 @@ impl KernelEvents {
         let mut memory = CopiedStack { sp, bytes: interrupted.stack };
         let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
         let frames = self.frames.iter().take(unwound.depth);
+        self.words.clear();
         // Relaxed: this thread's own buffer.
-        let frames: Vec<u64> = frames.map(|frame| frame.load(Ordering::Relaxed)).collect();
-        let reason = unwound.end as u32;
-        let (instance, next) = (self.instance, self.traces.len() as u64);
-        let id = u64::from(instance) << 32 | next;
-        let trace_id = *self.traces.entry((frames, reason)).or_insert(id);
+        self.words.extend(frames.map(|frame| frame.load(Ordering::Relaxed)));
         self.hits.push(Hit {
             tid: interrupted.tid,
             time_ns: interrupted.time_ns,
-            trace_id,
+            trace: self.traces.number(&self.words, unwound.end as u32),
             reason: unwound.end as u16,
         });
     }
 
-    /// Hands over what was drained since the last call. `instance` is the id that the traces of
-    /// the time from now on carry in their upper half; `key` names a thread's slot.
+    /// Hands over the hits up to `until_ns` that were drained; those after it wait, since the
+    /// handlers' samples of that time come with the next batch, and a thread's times must not go
+    /// back. `instance` gives the upper half of the traces' ids, if there are any; `key` is the
+    /// key of the thread that had an id at a time.
     pub(super) fn take(
         &mut self,
-        instance: u32,
-        mut key: impl FnMut(u32) -> (u32, u32),
-    ) -> (Vec<CallTrace>, Vec<Sample>) {
-        self.instance = instance;
+        until_ns: u64,
+        batch: &mut Batch,
+        instance: impl FnOnce() -> Option<u32>,
+        mut key: impl FnMut(u32, u64, &mut Vec<ThreadNews>) -> (u32, u32),
+    ) {
         // Thread ids are reused; which of two events counts need not last.
-        self.accepted.clear();
-        let traces = self.traces.drain();
-        let traces = traces.map(|((frames, flags), id)| CallTrace { id, flags, frames }).collect();
-        let (share, mut owed) = (self.share, self.owed);
-        let samples = self.hits.drain(..).map(|hit| {
-            let (slot, generation) = key(hit.tid);
-            owed += share;
-            let weight = u32::try_from(owed / SHARE).unwrap_or(u32::MAX);
-            owed %= SHARE;
-            Sample {
+        empty_map(&mut self.accepted, HITS_LEAST);
+        if self.hits.is_empty() {
+            return;
+        }
+        // The recording ends when there are no more ids; the hits wait for its end.
+        let Some(instance) = instance() else { return };
+        let upper = u64::from(instance) << 32;
+        let (later, their_traces) = &mut self.later;
+        for hit in &self.hits {
+            if hit.time_ns > until_ns {
+                let traces = self.traces.traces();
+                let Some(entry) = traces.entries().get(hit.trace as usize) else { continue };
+                let trace = their_traces.number(traces.frames_of(entry), entry.flags);
+                later.push(Hit { trace, ..*hit });
+                continue;
+            }
+            let (slot, generation) = key(hit.tid, hit.time_ns, &mut batch.threads);
+            self.owed += self.share;
+            let weight = (self.owed / SHARE) as u32;
+            self.owed %= SHARE;
+            self.traces.weigh(hit.trace, u64::from(weight));
+            batch.samples.push(Sample {
                 time: hit.time_ns,
-                trace_id: hit.trace_id,
+                trace_id: upper | u64::from(hit.trace),
                 slot,
                 generation,
                 tid: hit.tid,
@@ -236,22 +257,26 @@ impl KernelEvents {
                 flags: flags::KERNEL,
                 reason: hit.reason,
                 ..Sample::default()
-            }
-        });
-        let samples = samples.collect();
-        self.owed = owed;
-        (traces, samples)
+            });
+        }
+        let traces = self.traces.traces();
+        for entry in traces.entries().iter().filter(|entry| entry.weight > 0) {
+            batch.traces.copy(traces, entry.with_id(upper | entry.id));
+        }
+        self.traces.clear();
+        std::mem::swap(&mut self.traces, their_traces);
+        std::mem::swap(&mut self.hits, later);
+        empty(later, HITS_LEAST);
     }
 
-    /// The first instance id, before any hit, and the agent's own addresses in the target.
-    pub(super) fn start(&mut self, instance: u32, own: Range<u64>) {
-        self.instance = instance;
+    /// The agent's own addresses in the target: hits there are its handler's.
+    pub(super) fn leave_out(&mut self, own: Range<u64>) {
         self.own = own;
     }
 }
 
 /// The cores that are online.
-fn cpus() -> Vec<i32> {
+pub(super) fn cpus() -> Vec<i32> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let parsed = parse_cpus(online.trim());
     let count = std::thread::available_parallelism().map_or(1, usize::from) as i32;

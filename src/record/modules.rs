@@ -47,6 +47,13 @@ impl LoadedModule {
         let (start, len) = self.functions.get(after.checked_sub(1)?)?;
         (svma - start < *len).then_some(*start)
     }
+
+    #[cfg(test)]
+    pub(super) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
+        let (build_id, functions) = (Vec::new(), Vec::new());
+        let (path, elf) = (path.to_string(), Some(elf));
+        Self { index, path, build_id, elf, functions, table: None, loads: Loads::default() }
+    }
 }
 
 /// An executable mapping.

@@ -1,46 +1,47 @@
 //! From frame words to the trace's locations: each distinct address is symbolized once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use traceprof_abi::unwind::lookup_avma;
 
-use super::batch::CallTrace;
+use super::collections::Collection;
 use super::modules::{AddressMap, LoadedModule};
-use crate::symbol::{Resolved, Symbolizer};
+use super::symbolizers::{Symbolizers, Wanted};
+use crate::symbol::Resolved;
 use crate::trace::{Location, LocationId, Method, Module, ModuleId, TraceError, TraceWriter};
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 type Place = (Option<u32>, u64);
 
-/// Addresses of one module that have no locations yet.
-#[derive(Default)]
-struct Wanted {
-    module: Option<Arc<LoadedModule>>,
-    svmas: Vec<u64>,
-}
-
 /// Locations by address, over one recording.
-#[derive(Default)]
 pub(super) struct Names {
-    symbolizer: Symbolizer,
+    symbolizers: Symbolizers,
     modules: HashMap<Option<u32>, ModuleId>,
     /// Outermost function first.
-    places: HashMap<Place, Rc<[LocationId]>>,
+    places: HashMap<Place, Box<[LocationId]>>,
 }
 
 impl Names {
-    /// Makes sure that the addresses of all traces are known, symbolizing them module by module.
+    /// None are known yet.
+    pub(super) fn start() -> io::Result<Self> {
+        let symbolizers = Symbolizers::start()?;
+        Ok(Self { symbolizers, modules: HashMap::new(), places: HashMap::new() })
+    }
+
+    /// Makes sure that the addresses of all new traces are known.
     pub(super) fn learn(
         &mut self,
         writer: &mut TraceWriter,
         addresses: &AddressMap,
-        traces: &[CallTrace],
+        traces: &Collection,
     ) -> Result<(), TraceError> {
-        let mut wanted: HashMap<Option<u32>, Wanted> = HashMap::new();
-        for frame in traces.iter().flat_map(|trace| &trace.frames) {
+        let mut wanted: BTreeMap<Option<u32>, Wanted> = BTreeMap::new();
+        // A preserved trace was new once, and what is mapped may have changed since.
+        let new = traces.entries().iter().filter(|entry| !entry.preserved);
+        for frame in new.flat_map(|entry| traces.frames_of(entry)) {
             let (module, place) = locate(addresses, *frame);
             if !self.places.contains_key(&place) {
                 let wanted = wanted.entry(place.0).or_default();
@@ -48,10 +49,16 @@ impl Names {
                 wanted.svmas.push(place.1);
             }
         }
-        for (index, Wanted { module, mut svmas }) in wanted {
-            svmas.sort_unstable();
-            svmas.dedup();
-            self.name(writer, index, module.as_deref(), &svmas)?;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let each_once = |mut wanted: Wanted| {
+            wanted.svmas.sort_unstable();
+            wanted.svmas.dedup();
+            wanted
+        };
+        for answer in self.symbolizers.resolve(wanted.into_values().map(each_once)) {
+            self.name(writer, &answer)?;
         }
         Ok(())
     }
@@ -83,21 +90,12 @@ impl Names {
         Ok(id)
     }
 
-    fn name(
-        &mut self,
-        writer: &mut TraceWriter,
-        index: Option<u32>,
-        module: Option<&LoadedModule>,
-        svmas: &[u64],
-    ) -> Result<(), TraceError> {
+    fn name(&mut self, writer: &mut TraceWriter, answer: &Wanted) -> Result<(), TraceError> {
+        let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
-        let elf = module.and_then(|module| module.elf.as_ref());
-        let resolved = match elf {
-            Some(elf) => self.symbolizer.resolve(elf, svmas),
-            None => Vec::new(),
-        };
-        for (position, svma) in svmas.iter().enumerate() {
-            let locations = write(writer, id, module, *svma, resolved.get(position))?;
+        let index = module.map(|module| module.index);
+        for (position, svma) in answer.svmas.iter().enumerate() {
+            let locations = write(writer, id, module, *svma, answer.resolved.get(position))?;
             self.places.insert((index, *svma), locations.into());
         }
         Ok(())

@@ -15,6 +15,18 @@ pub enum Target {
     Command(Vec<OsString>),
 }
 
+/// Which engine samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// The best one that works and is safe here.
+    #[default]
+    Auto,
+    /// Perf events, or an error.
+    Perf,
+    /// CPU timers of the target's threads.
+    Timer,
+}
+
 /// All that a recording is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -28,8 +40,14 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// Samples per second of CPU time and thread.
     pub freq_hz: u32,
+    /// What samples.
+    pub engine: EngineChoice,
     /// Record although a seccomp filter may kill the target.
     pub allow_seccomp: bool,
     /// Include time in the kernel where permitted.
     pub kernel: bool,
+    /// How many of the heaviest call traces keep their ids.
+    pub preserve: usize,
+    /// Sum up what the storage has counted.
+    pub stats: bool,
 }

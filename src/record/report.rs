@@ -8,10 +8,12 @@ use anyhow::anyhow;
 
 use super::account::Reckoning;
 use super::ended::Ended;
+use super::engine::Choice;
 use super::perf::Setup;
 use super::scribe::Closed;
 use super::session::End;
 use super::spawn::Started;
+use super::tally;
 use super::{Options, Target, clock};
 use crate::inject::{InjectError, Refusal};
 use crate::trace::{Metadata, Value, WriteMode, Written};
@@ -31,6 +33,8 @@ pub enum Event {
     Attached {
         /// Name of the sampling engine.
         engine: String,
+        /// Why it is this one.
+        why: String,
         /// Threads that are sampled.
         threads: usize,
         /// How long each stop of a thread took, in nanoseconds.
@@ -66,6 +70,8 @@ pub struct Progress {
 pub struct Summary {
     /// Label and value of each line of the trailer, ready to print.
     pub text: Vec<(String, String)>,
+    /// The same of what the storage has counted, if that was asked for.
+    pub stats: Vec<(String, String)>,
     /// Samples stored.
     pub samples: u64,
     /// Samples whose stack reaches the thread's root.
@@ -93,6 +99,19 @@ pub enum RecordError {
     Usage(String),
     /// Anything else.
     Other(anyhow::Error),
+}
+
+impl RecordError {
+    /// What it says, with its causes.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::NotPermitted(error)
+            | Self::TargetGone(error)
+            | Self::Output(error)
+            | Self::Other(error) => format!("{error:#}"),
+            Self::Usage(text) => text.clone(),
+        }
+    }
 }
 
 /// The error of an injection, by the exit code that fits.
@@ -124,6 +143,7 @@ pub(super) fn opening(
     pid: i32,
     command_line: &[std::ffi::OsString],
     setup: Setup,
+    choice: &Choice,
 ) -> Metadata {
     let number = Value::Unsigned;
     let text = |text: String| Value::Text(text);
@@ -136,7 +156,8 @@ pub(super) fn opening(
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     [
         ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
-        ("engine", text(super::ENGINE.to_string())),
+        ("engine", text(choice.engine.name().to_string())),
+        ("engine_why", text(choice.why.clone())),
         ("period_ns", number(setup.period_ns)),
         ("freq_hz", number(u64::from(options.freq_hz))),
         ("kernel_included", number(u64::from(setup.kernel))),
@@ -165,8 +186,11 @@ pub(super) fn conclude(
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
     let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
     let quality_percent = quality(&reckoning);
+    let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
-    let Closed { written, error } = ended.finished.close(metadata);
+    // With `--call-traces` they are there already.
+    let heaviest = if options.writer.call_traces { &[][..] } else { &ended.heaviest };
+    let Closed { written, error } = ended.finished.close(metadata, heaviest);
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
@@ -177,7 +201,7 @@ pub(super) fn conclude(
         text.push(("cut short".to_string(), format!("{kept} are in the trace")));
     }
     let output = options.output.clone();
-    Ok(Summary { text, samples, rooted, command_status, output, cut_short, quality_percent })
+    Ok(Summary { text, stats, samples, rooted, command_status, output, cut_short, quality_percent })
 }
 
 /// What the files are like.
@@ -212,9 +236,7 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
         (End::OutOfIds, _) => {
             Some("all ids of call traces have been used; another recording starts with new ones")
         }
-        (End::SignalTaken, _) => Some(
-            "the application took SIGTRAP for itself; sampling was stopped before it could be hit",
-        ),
+        (End::SignalTaken, _) => Some("the application took the sampling signal for itself"),
     };
     let reason = reason.map(|reason| ("ended".to_string(), reason.to_string()));
     let residue =

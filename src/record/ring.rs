@@ -21,6 +21,8 @@ pub(super) struct Ring {
     base: NonNull<u8>,
     /// Bytes of data behind the first page; a power of two.
     len: usize,
+    /// The record being handed out.
+    record: Vec<u8>,
 }
 
 // SAFETY: the mapping belongs to the process; one thread at a time reads it, through `&mut self`.
@@ -45,7 +47,7 @@ impl Ring {
             };
             if base != libc::MAP_FAILED {
                 let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
-                return Ok(Self { base, len });
+                return Ok(Self { base, len, record: Vec::new() });
             }
             let error = io::Error::last_os_error();
             if error.raw_os_error() != Some(libc::EPERM) || len <= SMALLEST {
@@ -68,7 +70,7 @@ impl Ring {
         let head = self.word(DATA_HEAD).load(Ordering::Acquire);
         // Relaxed: only this side writes the tail.
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
-        let mut record = Vec::new();
+        let mut record = std::mem::take(&mut self.record);
         while head.wrapping_sub(tail) >= 8 {
             self.copy(tail, 8, &mut record);
             let size = usize::from(u16::from_ne_bytes([record[6], record[7]]));
@@ -81,6 +83,7 @@ impl Ring {
             each(&record);
             tail += size as u64;
         }
+        self.record = record;
         // Release: our reads are over before the kernel may write there again.
         self.word(DATA_TAIL).store(tail, Ordering::Release);
     }
@@ -118,7 +121,7 @@ mod tests {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
-        let ring = Ring { base: NonNull::new(base.cast()).unwrap(), len: PAGE };
+        let ring = Ring { base: NonNull::new(base.cast()).unwrap(), len: PAGE, record: Vec::new() };
         for at in tail..head {
             // SAFETY: within the second page.
             let place = unsafe { ring.base.as_ptr().add(PAGE + at as usize % PAGE) };

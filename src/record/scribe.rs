@@ -4,27 +4,33 @@
 //! - The queue is bounded: when writing falls behind, collecting waits, tables and buffers fill,
 //!   and what does not fit is counted by the handlers and by the kernel. Only collecting waits:
 //!   the recorder goes on watching the target.
+//! - A trace is resolved once, with the mappings of the time when it was new, and its stack is kept
+//!   as long as collections have it: samples may refer to it at any time until then.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use traceprof_abi::storage::log::Sample as Logged;
 use traceprof_abi::unwind::EndReason;
 
-use super::batch::{Batch, ThreadNews};
-use super::clock::monotonic_now_ns;
+use super::batch::{Batch, ThreadLife, ThreadNews};
+use super::collections::Collection;
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::modules::AddressMap;
 use super::names::Names;
 use super::threads::Key;
 use crate::trace::{
-    LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError, TraceWriter, Written,
+    CallTrace, LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError,
+    TraceWriter, Value, Written,
 };
 
 /// Batches in the queue; at the usual rotation a few seconds' worth.
 const QUEUE: usize = 64;
+/// Written batches whose memory is kept for the next ones.
+const BLANKS: usize = 4;
 
 /// What was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,7 +49,8 @@ pub(super) struct Totals {
 
 /// The collector's end of the thread.
 pub(super) struct Scribe {
-    queue: Option<SyncSender<Batch>>,
+    queue: Option<SyncSender<Arc<Batch>>>,
+    blanks: Receiver<Arc<Batch>>,
     thread: JoinHandle<Finished>,
     shared: Arc<Shared>,
 }
@@ -52,18 +59,43 @@ pub(super) struct Scribe {
 struct Shared {
     /// Batches sent and not yet written.
     waiting: AtomicUsize,
+    /// The same, to be looked at by others.
+    open: Mutex<VecDeque<Arc<Batch>>>,
     bytes: AtomicU64,
     failed: AtomicBool,
+}
+
+impl Shared {
+    fn open(&self) -> impl std::ops::DerefMut<Target = VecDeque<Arc<Batch>>> {
+        // Nothing is done under the lock that could leave the queue half changed.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the traces of all samples that are not written yet: those of the batch that is about to be
+/// sent, and of batches that were.
+pub(super) struct OpenSamples(Arc<Shared>);
+
+impl LivenessChecker for OpenSamples {
+    fn mark(&mut self, collected: &Batch, live: &mut PreserveSet) {
+        let mut mark = |batch: &Batch| {
+            batch.samples.iter().for_each(|sample| live.insert(sample.trace_id));
+        };
+        mark(collected);
+        self.0.open().iter().for_each(|batch| mark(batch));
+    }
 }
 
 impl Scribe {
     /// Starts the thread over an open trace of process `pid`.
     pub(super) fn start(writer: TraceWriter, pid: i32) -> std::io::Result<Self> {
         let (queue, batches) = sync_channel(QUEUE);
+        let (back, blanks) = sync_channel(BLANKS);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
+        let names = Names::start()?;
         let work = move || {
-            let finished = Work::new(writer, pid as u32).run(&batches, &theirs);
+            let finished = Work::new(writer, pid as u32, names).run(&batches, &back, &theirs);
             if finished.error.is_some() {
                 // Relaxed: the error itself comes with the join.
                 theirs.failed.store(true, Ordering::Relaxed);
@@ -71,14 +103,25 @@ impl Scribe {
             finished
         };
         let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
-        Ok(Self { queue: Some(queue), thread, shared })
+        Ok(Self { queue: Some(queue), blanks, thread, shared })
+    }
+
+    /// An empty batch that nobody else has; in memory that a written one had, if there is any.
+    pub(super) fn blank(&self) -> Arc<Batch> {
+        self.blanks.try_recv().unwrap_or_default()
+    }
+
+    /// The checker that keeps what is not written yet.
+    pub(super) fn open_samples(&self) -> OpenSamples {
+        OpenSamples(Arc::clone(&self.shared))
     }
 
     /// Hands over a batch; waits while the queue is full.
-    pub(super) fn send(&self, batch: Batch) {
+    pub(super) fn send(&self, batch: Arc<Batch>) {
         if let Some(queue) = &self.queue {
             // Relaxed: only this thread adds, so what it reads is never too low.
             self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            self.shared.open().push_back(Arc::clone(&batch));
             // A closed queue is a failed writer; `finish` tells why.
             let _ = queue.send(batch);
         }
@@ -113,6 +156,8 @@ impl Scribe {
 pub(super) struct Finished {
     writer: TraceWriter,
     totals: Totals,
+    /// Of the traces that were preserved to the end, and of the last new ones.
+    stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
 }
 
@@ -130,12 +175,19 @@ impl Finished {
         &self.totals
     }
 
-    /// Writes the closing metadata and the end of both files; after a failure too, as far as the
-    /// reserve goes.
-    pub(super) fn close(mut self, metadata: Metadata) -> Closed {
+    /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;
+    /// after a failure too, as far as the reserve goes.
+    pub(super) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
         let told = metadata.into_iter().try_for_each(|(key, value)| {
             // Fails for a value that the format cannot hold, or for the output.
             self.writer.set_metadata(&key, value)
+        });
+        let told = told.and_then(|()| {
+            let known = |it: &Heavy| Some((it.id, self.stacks.get(&it.id)?));
+            heaviest.iter().filter_map(known).try_for_each(|(trace_id, stack)| {
+                let (end_reason, stack) = (stack.end_reason, stack.locations.to_vec());
+                self.writer.call_trace(&CallTrace { trace_id, stack, end_reason })
+            })
         });
         let error = self.error.or(told.err());
         match self.writer.finish() {
@@ -150,13 +202,22 @@ impl Finished {
     }
 }
 
+/// A trace that is resolved.
+struct Stack {
+    /// Root first.
+    locations: Vec<LocationId>,
+    end_reason: u16,
+}
+
 struct Work {
     writer: TraceWriter,
     pid: u32,
     names: Names,
     addresses: Arc<AddressMap>,
-    /// The trace's id and the kernel's, by key.
-    threads: HashMap<Key, (ThreadId, i32)>,
+    /// The traces of the last batch.
+    stacks: HashMap<u64, Stack>,
+    /// The trace's ids, by key.
+    threads: HashMap<Key, ThreadId>,
     /// Of them, those that have samples.
     sampled: HashSet<ThreadId>,
     totals: Totals,
@@ -165,12 +226,13 @@ struct Work {
 }
 
 impl Work {
-    fn new(writer: TraceWriter, pid: u32) -> Self {
+    fn new(writer: TraceWriter, pid: u32, names: Names) -> Self {
         Self {
             writer,
             pid,
-            names: Names::default(),
+            names,
             addresses: Arc::default(),
+            stacks: HashMap::new(),
             threads: HashMap::new(),
             sampled: HashSet::new(),
             totals: Totals::default(),
@@ -178,46 +240,64 @@ impl Work {
         }
     }
 
-    fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) -> Finished {
+    fn run(
+        mut self,
+        batches: &Receiver<Arc<Batch>>,
+        blanks: &SyncSender<Arc<Batch>>,
+        shared: &Shared,
+    ) -> Finished {
         let mut error = None;
         while error.is_none()
-            && let Ok(batch) = batches.recv()
+            && let Ok(mut batch) = batches.recv()
         {
-            error = self.write(batch).err();
+            error = self.write(&batch).err();
+            drop(shared.open().pop_front());
             // Relaxed: a count.
             shared.waiting.fetch_sub(1, Ordering::Relaxed);
             let (data, index) = self.writer.bytes_written();
             // Relaxed: for the eye.
             shared.bytes.store(data + index, Ordering::Relaxed);
+            if let Some(blank) = Arc::get_mut(&mut batch) {
+                blank.clear();
+                // Enough of them wait already, or nobody wants one any more.
+                let _ = blanks.try_send(batch);
+            }
         }
-        Finished { writer: self.writer, totals: self.totals, error }
+        Finished { writer: self.writer, totals: self.totals, stacks: self.stacks, error }
     }
 
-    fn write(&mut self, batch: Batch) -> Result<(), TraceError> {
-        if let Some(addresses) = batch.addresses {
-            self.write_mappings(&addresses)?;
-            self.addresses = addresses;
+    fn write(&mut self, batch: &Batch) -> Result<(), TraceError> {
+        if let Some(addresses) = &batch.addresses {
+            self.write_mappings(addresses)?;
+            self.addresses = Arc::clone(addresses);
         }
-        self.names.learn(&mut self.writer, &self.addresses, &batch.traces)?;
-        let stacks: HashMap<u64, Vec<LocationId>> = batch
-            .traces
-            .iter()
-            .map(|trace| (trace.id, self.names.stack(&self.addresses, &trace.frames)))
-            .collect();
-        let (gone, seen): (Vec<_>, Vec<_>) =
-            batch.threads.into_iter().partition(|news| matches!(news, ThreadNews::Gone { .. }));
-        for news in seen {
+        self.resolve(&batch.traces)?;
+        let is_end = |news: &&ThreadNews| matches!(news, ThreadNews::Gone { .. });
+        for news in batch.threads.iter().filter(|news| !is_end(news)) {
             self.write_thread(news)?;
         }
         for sample in &batch.samples {
-            let stack = stacks.get(&sample.trace_id).map_or(&[][..], Vec::as_slice);
-            self.write_sample(sample, stack)?;
+            self.write_sample(sample)?;
         }
-        for news in gone {
+        for news in batch.threads.iter().filter(is_end) {
             self.write_thread(news)?;
         }
         if batch.flush {
             self.writer.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Stacks of the new traces; those that the collection has no more are forgotten.
+    fn resolve(&mut self, traces: &Collection) -> Result<(), TraceError> {
+        self.names.learn(&mut self.writer, &self.addresses, traces)?;
+        self.stacks.retain(|id, _| traces.get(*id).is_some());
+        for entry in traces.entries() {
+            let frames = traces.frames_of(entry);
+            self.stacks.entry(entry.id).or_insert_with(|| Stack {
+                locations: self.names.stack(&self.addresses, frames),
+                end_reason: entry.flags as u16,
+            });
         }
         Ok(())
     }
@@ -237,50 +317,40 @@ impl Work {
         Ok(())
     }
 
-    fn write_thread(&mut self, news: ThreadNews) -> Result<(), TraceError> {
+    fn write_thread(&mut self, news: &ThreadNews) -> Result<(), TraceError> {
         match news {
-            ThreadNews::Seen { key, tid, name } => self.write_new_thread(key, tid, name)?,
+            ThreadNews::Seen { key, life } => self.write_new_thread(*key, life)?,
             ThreadNews::Renamed { key, name } => {
-                if let Some((id, _)) = self.threads.get(&key) {
-                    self.writer.rename_thread(*id, &name)?;
+                if let Some(id) = self.threads.get(key) {
+                    self.writer.rename_thread(*id, name)?;
                 }
             }
             ThreadNews::Gone { key, time_ns } => {
-                if let Some((id, _)) = self.threads.remove(&key)
-                    && !self.threads.values().any(|(other, _)| *other == id)
-                {
-                    self.end_thread(id, time_ns)?;
+                if let Some(id) = self.threads.remove(key) {
+                    self.sampled.remove(&id);
+                    self.writer.thread_exit(id, *time_ns)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn end_thread(&mut self, id: ThreadId, time_ns: u64) -> Result<(), TraceError> {
-        self.sampled.remove(&id);
-        self.writer.thread_exit(id, time_ns)
-    }
-
-    fn write_new_thread(&mut self, key: Key, tid: i32, name: String) -> Result<(), TraceError> {
-        let reused = self.threads.remove(&key);
-        if let Some((old, _)) = reused {
-            // Its other keys are told of next.
-            self.threads.retain(|_, (other, _)| *other != old);
-            self.end_thread(old, self.last_ns)?;
-        } else if let Some(known) = self.threads.values().find(|(_, other)| *other == tid) {
-            // A thread that was met before it claimed its slot.
-            self.threads.insert(key, *known);
-            return Ok(());
-        }
-        let (pid, first_seen_ns) = (self.pid, monotonic_now_ns());
-        let thread = Thread { pid, tid: tid as u32, name, first_seen_ns, ended_ns: None };
+    fn write_new_thread(&mut self, key: Key, life: &ThreadLife) -> Result<(), TraceError> {
+        let (inner_pid, inner_tid) = life.inner;
+        let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
+        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ended_ns: None };
         let id = self.writer.thread(&thread)?;
-        self.threads.insert(key, (id, tid));
+        self.threads.insert(key, id);
+        if (inner_pid, inner_tid) != (pid, tid) {
+            // In a pid namespace: what the target itself calls the thread.
+            let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));
+            self.writer.set_metadata(&format!("inner_ids.{}", id.0), Value::List(ids.into()))?;
+        }
         Ok(())
     }
 
-    fn write_sample(&mut self, logged: &Logged, stack: &[LocationId]) -> Result<(), TraceError> {
-        let Some((thread, _)) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+    fn write_sample(&mut self, logged: &Logged) -> Result<(), TraceError> {
+        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             self.totals.unattributed += 1;
             return Ok(());
         };
@@ -303,6 +373,8 @@ impl Work {
             root_span: logged.root_span,
             tags: [0; 10],
         };
+        let stack = self.stacks.get(&logged.trace_id);
+        let stack = stack.map_or(&[][..], |stack| &stack.locations);
         self.writer.sample(thread, &sample, stack)
     }
 }
@@ -313,7 +385,9 @@ mod tests {
     use crate::trace::{self, WriterOptions};
 
     fn seen(slot: u32, tid: i32) -> ThreadNews {
-        ThreadNews::Seen { key: (slot, 0), tid, name: "worker".to_string() }
+        let name = "worker".to_string();
+        let life = ThreadLife { tid, inner: (1, tid as u32), name, start_ns: 1 };
+        ThreadNews::Seen { key: (slot, 0), life }
     }
 
     fn sample(slot: u32, time: u64) -> Logged {
@@ -326,10 +400,10 @@ mod tests {
         let path = folder.path().join("trace");
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
         let scribe = Scribe::start(writer, 1).unwrap();
-        batches.into_iter().for_each(|batch| scribe.send(batch));
+        batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
         let finished = scribe.finish();
         let totals = finished.totals().clone();
-        let closed = finished.close(Metadata::new());
+        let closed = finished.close(Metadata::new(), &[]);
         assert!(closed.error.is_none() && closed.written.samples == totals.samples);
         let times = |thread: &trace::ThreadTrace| {
             let mut times = Vec::new();
@@ -340,37 +414,35 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_id_that_is_reused_is_another_thread_under_all_its_keys() {
-        let news = || vec![seen(1, 7), seen(20_000, 7)];
+    fn a_thread_id_that_is_reused_is_another_thread() {
         let (totals, threads) = written(vec![
             Batch {
-                threads: news(),
-                samples: vec![sample(1, 5), sample(20_000, 6)],
+                threads: vec![seen(1, 7)],
+                samples: vec![sample(1, 5), sample(1, 6)],
                 ..Batch::default()
             },
             Batch {
-                threads: news(),
-                samples: vec![sample(1, 8), sample(20_000, 9)],
+                threads: vec![seen(2, 7)],
+                samples: vec![sample(1, 7), sample(2, 8)],
                 ..Batch::default()
             },
         ]);
-        assert_eq!(threads, [[5, 6], [8, 9]]);
+        assert_eq!(threads, [vec![5, 6, 7], vec![8]]);
         assert_eq!((totals.samples, totals.threads), (4, 2));
     }
 
     #[test]
-    fn a_thread_ends_after_its_last_key_and_unknown_ones_are_counted() {
+    fn a_thread_ends_after_its_samples_and_unknown_ones_are_counted() {
         let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
         let (totals, threads) = written(vec![
             Batch {
-                threads: vec![seen(1, 7), seen(2, 7), seen(3, 8), seen(4, 9), gone(1)],
+                threads: vec![gone(1), seen(1, 7), seen(3, 8), seen(4, 9)],
                 samples: vec![sample(1, 5), sample(4, 5), sample(99, 5)],
                 ..Batch::default()
             },
-            Batch { threads: vec![gone(2)], samples: vec![sample(2, 6)], ..Batch::default() },
-            Batch { samples: vec![sample(2, 7)], ..Batch::default() },
+            Batch { samples: vec![sample(1, 7)], ..Batch::default() },
         ]);
-        assert_eq!(threads, [vec![5, 6], vec![], vec![5]]);
-        assert_eq!((totals.samples, totals.threads, totals.unattributed), (3, 2, 2));
+        assert_eq!(threads, [vec![5], vec![], vec![5]]);
+        assert_eq!((totals.samples, totals.threads, totals.unattributed), (2, 2, 2));
     }
 }

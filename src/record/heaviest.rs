@@ -1,0 +1,125 @@
+//! The heaviest call traces of a recording, found in bounded memory.
+//!
+//! A stack has another id in each collection, since each table begins empty, so weights are added up
+//! by the frames. There are more counters than traces asked for, and the lightest one is taken over
+//! by a stack that has none ("space saving"): its weight is inherited, and remembered as how much too
+//! high the new one may be. A stack that has more than the Nth part of all weight, N being the number
+//! of counters, is always among them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::batch::Batch;
+use super::collections::hash;
+use super::liveness::{Heavy, LivenessChecker, PreserveSet};
+
+/// Counters for each trace asked for, and how many there are at least.
+const SPARE: usize = 8;
+const LEAST: usize = 256;
+
+/// Preserves the `wanted` heaviest call traces.
+pub(super) struct Heaviest {
+    wanted: usize,
+    counters: Vec<Counter>,
+    /// Places in `counters` by the hash of the stack.
+    places: HashMap<u64, usize>,
+    /// Weights of counters, to find the least that is among the heaviest.
+    weights: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    hash: u64,
+    /// The id to keep: that of the first collection since which the trace was among the heaviest.
+    id: u64,
+    weight: u64,
+    /// What of the weight may have been another stack's.
+    excess: u64,
+    is_kept: bool,
+}
+
+impl Heaviest {
+    /// Of which `wanted` are preserved.
+    pub(super) fn new(wanted: usize) -> Self {
+        let room = (wanted * SPARE).max(LEAST);
+        Self {
+            wanted,
+            counters: Vec::with_capacity(room),
+            // A key is added before the one that it replaces is removed.
+            places: HashMap::with_capacity(2 * room),
+            weights: Vec::with_capacity(room),
+        }
+    }
+
+    fn add(&mut self, hash: u64, id: u64, weight: u64) {
+        if let Some(place) = self.places.get(&hash) {
+            let counter = &mut self.counters[*place];
+            counter.weight += weight;
+            if !counter.is_kept {
+                counter.id = id;
+            }
+            return;
+        }
+        let counter = Counter { hash, id, weight, excess: 0, is_kept: false };
+        if self.counters.len() < self.counters.capacity() {
+            self.places.insert(hash, self.counters.len());
+            self.counters.push(counter);
+            return;
+        }
+        let lightest = self.counters.iter_mut().enumerate().min_by_key(|(_, it)| it.weight);
+        if let Some((place, lightest)) = lightest {
+            self.places.remove(&lightest.hash);
+            self.places.insert(hash, place);
+            let excess = lightest.weight;
+            *lightest = Counter { weight: excess + weight, excess, ..counter };
+        }
+    }
+
+    /// Keeps as many of the heaviest as were asked for.
+    fn choose(&mut self) {
+        self.weights.clear();
+        self.weights.extend(self.counters.iter().map(|counter| counter.weight));
+        self.weights.sort_unstable_by(|a, b| b.cmp(a));
+        let least = match self.wanted.checked_sub(1).and_then(|last| self.weights.get(last)) {
+            Some(least) => *least,
+            None => 0,
+        };
+        let above = self.weights.iter().filter(|weight| **weight > least).count();
+        // Of several that weigh as much as the last one, those that are kept already come first.
+        let mut left = self.wanted.saturating_sub(above);
+        for only_kept in [true, false] {
+            for counter in &mut self.counters {
+                if counter.weight > least {
+                    counter.is_kept = true;
+                } else if counter.weight < least {
+                    counter.is_kept = false;
+                } else if counter.is_kept == only_kept {
+                    // In the second pass those of the first are kept and so left alone.
+                    counter.is_kept = left > 0;
+                    left = left.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
+
+impl LivenessChecker for Heaviest {
+    fn mark(&mut self, collected: &Batch, live: &mut PreserveSet) {
+        for entry in collected.traces.entries().iter().filter(|entry| entry.weight > 0) {
+            let hash = hash(collected.traces.frames_of(entry), entry.flags);
+            self.add(hash, entry.id, entry.weight);
+        }
+        self.choose();
+        for counter in self.counters.iter().filter(|counter| counter.is_kept) {
+            live.insert(counter.id);
+        }
+    }
+
+    fn heaviest(&self) -> Vec<Heavy> {
+        let kept = self.counters.iter().filter(|counter| counter.is_kept);
+        let heavy = |it: &Counter| Heavy { id: it.id, weight: it.weight, excess: it.excess };
+        let mut kept: Vec<Heavy> = kept.map(heavy).collect();
+        kept.sort_by_key(|heavy| (Reverse(heavy.weight), heavy.id));
+        kept
+    }
+}
