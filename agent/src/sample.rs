@@ -276,7 +276,7 @@ fn now(control: &ControlBlock) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
     use traceprof_abi::layout;
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     /// A data segment of zeros that stays for the test's process.
-    fn segment() -> DataSegment {
+    pub(crate) fn segment() -> DataSegment {
         const PAGE: usize = 4096;
         // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
         // zeroed by the system as it is touched.
@@ -311,6 +311,9 @@ mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        // As in a forked child, which has its parent's slots before it.
+        assert!(find_thread(data).is_none());
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
         let thread = find_thread(data).unwrap();
         let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);
