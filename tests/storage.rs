@@ -30,7 +30,7 @@ impl Inside {
         ptrace::seize(inside.tid, ptrace::Options::empty()).expect("a thread to trace");
         let deadline = Instant::now() + Duration::from_secs(120);
         while Instant::now() < deadline {
-            match waitpid(inside.tid, Some(WaitPidFlag::__WALL)).expect("the thread") {
+            match inside.state() {
                 WaitStatus::Stopped(_, signal) => {
                     ptrace::cont(inside.tid, signal).expect("delivery");
                     if signal == Signal::SIGTRAP {
@@ -39,15 +39,21 @@ impl Inside {
                 }
                 WaitStatus::PtraceEvent(..) if holds_hazard(&memory, data, tid) => return inside,
                 WaitStatus::PtraceEvent(..) => ptrace::cont(inside.tid, None).expect("to go on"),
+                WaitStatus::StillAlive => std::thread::sleep(Duration::from_micros(20)),
                 other => panic!("{other:?}"),
             }
         }
         panic!("thread {tid} was never inside when it was stopped");
     }
 
+    fn state(&self) -> WaitStatus {
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+        waitpid(self.tid, Some(flags)).expect("a thread to wait for")
+    }
+
     /// Lets it go on.
     fn release(self) {
-        ptrace::detach(self.tid, None).expect("to let the thread go");
+        drop(self);
     }
 
     /// Makes it end where it is, by the system call `exit`; the other threads go on.
@@ -57,7 +63,19 @@ impl Inside {
         registers.rip = system_call(self.pid);
         (registers.rax, registers.orig_rax, registers.rdi) = (EXIT, u64::MAX, 0);
         ptrace::setregs(self.tid, registers).expect("registers");
-        ptrace::detach(self.tid, None).expect("to let the thread go");
+        drop(self);
+    }
+}
+
+impl Drop for Inside {
+    /// A traced thread that has died stays until its tracer has waited for it, and the process with
+    /// it.
+    fn drop(&mut self) {
+        // Fails for a thread that runs, or that is dead.
+        if ptrace::detach(self.tid, None).is_err() {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+            let _ = waitpid(self.tid, Some(WaitPidFlag::__WALL));
+        }
     }
 }
 
@@ -193,9 +211,10 @@ fn a_program_that_is_killed_inside_leaves_its_samples() {
     needs_recording!();
     let _machine = together();
     let (_target, mut recorder, pid) = start();
-    let _inside = Inside::catch(pid, other_thread(pid));
+    let inside = Inside::catch(pid, other_thread(pid));
     recorder.wait_for_cpu(pid, Duration::from_millis(500));
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a target to kill");
+    drop(inside);
     let trace = recorder.finish().expect_code(0).trace;
     assert_eq!(lost(&trace), 0);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
