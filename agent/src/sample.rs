@@ -93,12 +93,12 @@ pub fn take(
     // two instructions and sees all that were before.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
     compiler_fence(Ordering::SeqCst);
     thread.slot.inside.store(0, Ordering::Relaxed);
-    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The sample itself; no other one is running on this thread.
+/// The rest, of which nothing is running on this thread.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -217,16 +217,12 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let end = unwound.end;
     let stack = frames.get(..depth).unwrap_or(&[]);
+    let end = unwound.end;
     let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
-    if stored {
-        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
-        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
-    }
     if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
@@ -272,7 +268,7 @@ fn now(control: &ControlBlock) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
     use traceprof_abi::layout;
@@ -280,7 +276,7 @@ mod tests {
     use super::*;
 
     /// A data segment of zeros that stays for the test's process.
-    fn segment() -> DataSegment {
+    pub(crate) fn segment() -> DataSegment {
         const PAGE: usize = 4096;
         // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
         // zeroed by the system as it is touched.
@@ -307,12 +303,13 @@ mod tests {
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
         let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         slot.inside.store(1, Ordering::Relaxed);
-        take(data, tables, &frame);
+        on_event(data, tables, &frame);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
         slot.inside.store(0, Ordering::Relaxed);
-        take(data, tables, &frame);
+        on_event(data, tables, &frame);
         // There are no tables to unwind with; what matters is that it tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
