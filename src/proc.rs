@@ -10,6 +10,7 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod folder;
 mod signalfd;
 mod times;
 
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
 
+pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use signalfd::signalfd_masks;
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 

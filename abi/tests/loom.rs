@@ -19,8 +19,7 @@ use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Put, Trace, TraceTable};
 use traceprof_abi::sync::planted::{Mistake, plant};
-use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
-use traceprof_abi::thread::{ThreadSlot, Threads};
+use traceprof_abi::sync::{AtomicU64, Ordering};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -269,57 +268,4 @@ fn a_record_is_read_whole_or_not_at_all() {
 #[test]
 fn commit_and_read() {
     check(Mistake::AllRelaxed, a_record_is_read_whole_or_not_at_all);
-}
-
-struct Registry {
-    index: Vec<AtomicU64>,
-    slots: Vec<ThreadSlot>,
-    next: AtomicU32,
-    limit: AtomicU32,
-    free: AtomicU64,
-}
-
-impl Registry {
-    fn threads(&self) -> Threads<'_> {
-        Threads {
-            index: &self.index,
-            slots: &self.slots,
-            next: &self.next,
-            limit: &self.limit,
-            free: &self.free,
-        }
-    }
-}
-
-fn a_retired_slot_goes_to_one_thread_and_comes_clean() {
-    let registry = Arc::new(Registry {
-        index: words(4),
-        slots: (0..2).map(|_| ThreadSlot::default()).collect(),
-        next: AtomicU32::new(0),
-        limit: AtomicU32::new(2),
-        free: AtomicU64::new(0),
-    });
-    let threads = registry.threads();
-    let old = threads.claim(9).index().unwrap();
-    threads.slots[old].event.store(77, Ordering::Relaxed);
-    let claim = |registry: Arc<Registry>, tid: u32| {
-        move || {
-            let threads = registry.threads();
-            let index = threads.claim(tid).index()?;
-            assert_eq!(threads.find(tid), Some(index));
-            assert_eq!(threads.slots[index].event.load(Ordering::Relaxed), 0, "slot is clean");
-            Some(index)
-        }
-    };
-    let one = thread::spawn(claim(Arc::clone(&registry), 1));
-    let other = thread::spawn(claim(Arc::clone(&registry), 2));
-    threads.retire(9, old, 0);
-    let (one, other) = (one.join().unwrap(), other.join().unwrap());
-    assert!(one.is_some() || other.is_some(), "there was a slot for one at least");
-    assert_ne!(one, other, "no slot is given twice");
-}
-
-#[test]
-fn claim_and_retire() {
-    check(Mistake::AllRelaxed, a_retired_slot_goes_to_one_thread_and_comes_clean);
 }

@@ -117,6 +117,10 @@ fn take_once(
         control.count(Counter::HazardCollision);
     }
     match (data.table(hazard.table()), tables.snapshot()) {
+        // A dead thread's slot, found in the moment before it was retired.
+        _ if !data.threads().is_held(thread.tid, thread.index) => {
+            control.count(Counter::LostThreadSlot);
+        }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
             store(data, thread, (&table, &snapshot), frame, sample);
@@ -302,14 +306,14 @@ pub(crate) mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
-        let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
-        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        let thread = find_thread(data).unwrap();
+        let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);
-        on_event(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
         slot.inside.store(0, Ordering::Relaxed);
-        on_event(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         // There are no tables to unwind with; what matters is that it tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);

@@ -12,6 +12,7 @@ use super::engine::{Choice, Engine};
 use super::liveness::Heavy;
 use super::scribe::Totals;
 use super::tally;
+use super::threads::ThreadMetrics;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -95,8 +96,8 @@ pub(super) struct Reckoning<'a> {
     pub(super) entries_ns: (u64, u64),
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
-    /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    /// The target's threads, and their slots.
+    pub(super) threads: ThreadMetrics,
     /// What the rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -132,7 +133,12 @@ impl Reckoning<'_> {
         set("weight_sum", self.totals.weight);
         set("cpu_time_ns", self.cpu_ns);
         set("rooted", self.rooted());
-        set("threads", self.threads_seen as u64);
+        set("threads", self.threads.seen as u64);
+        set("thread_slots_held_max", self.threads.slots_held_max as u64);
+        set("thread_slots_ready", u64::from(self.threads.slots_ready));
+        set("thread_ids_reused", self.threads.ids_reused);
+        set("thread_reports_lost", self.threads.reports_lost);
+        set("lost.thread ambiguous", self.threads.ambiguous);
         set("kernel_included", u64::from(self.kernel));
         set("elapsed_ns", self.elapsed_ns);
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
@@ -247,7 +253,7 @@ impl Reckoning<'_> {
     }
 
     fn thread_line(&self) -> String {
-        format!("{} seen, {} with samples", self.threads_seen, self.totals.threads)
+        format!("{} seen, {} with samples", self.threads.seen, self.totals.threads)
     }
 
     fn losses(&self) -> String {
@@ -398,7 +404,7 @@ mod tests {
             entries_ns: (0, 0),
             elapsed_ns: 200 * MS,
             storage: Stats::default(),
-            threads_seen: 1,
+            threads: ThreadMetrics { seen: 1, ..ThreadMetrics::default() },
             kernel_lost: 0,
             heaviest: Vec::new(),
             attach_stops_ns: Vec::new(),

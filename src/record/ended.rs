@@ -6,6 +6,7 @@ use super::collect::Stats;
 use super::liveness::Heavy;
 use super::scribe::Finished;
 use super::session::End;
+use super::threads::ThreadMetrics;
 
 /// A recording whose target is cured and whose samples are written.
 pub(super) struct Ended {
@@ -34,7 +35,7 @@ pub(super) struct Ended {
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    pub(super) threads: ThreadMetrics,
     /// What rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -62,7 +63,7 @@ impl Ended {
             choice: &self.attached.choice,
             entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,
-            threads_seen: self.threads_seen,
+            threads: self.threads,
             storage: self.storage,
             kernel_lost: self.kernel_lost,
             heaviest: self.heaviest.clone(),

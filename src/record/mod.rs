@@ -9,6 +9,7 @@ mod collections;
 mod crash_reporter;
 mod ended;
 mod engine;
+mod exit_times;
 mod file;
 mod heaviest;
 mod kernel;
@@ -29,8 +30,10 @@ mod spawn;
 mod stop;
 mod symbolizers;
 mod tally;
+mod task_events;
 mod threads;
 mod timer;
+mod watch;
 
 use std::ffi::OsString;
 use std::io;

@@ -52,12 +52,16 @@ const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_LEN as usize);
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
+const PERF_COUNT_SW_DUMMY: u64 = 9;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 const DISABLED: u64 = 1 << 0;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const COMM: u64 = 1 << 9;
+const TASK: u64 = 1 << 13;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCK: u64 = 1 << 25;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
@@ -262,6 +266,22 @@ pub(super) fn open_kernel(
         ..TASK_CLOCK
     };
     perf_event_open(&attributes, tid, cpu)
+}
+
+/// An event that counts nothing and tells of threads that start, end or change their name on one
+/// core, into a buffer that is to be mapped: those of `tid` and the threads it starts, or all on the
+/// machine without a `tid`. Each record ends with its time. It is on at once.
+pub(super) fn open_task(tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
+    const SAMPLE_TIME: u64 = 1 << 2;
+    let family = if tid.is_some() { INHERIT | INHERIT_THREAD | REMOVE_ON_EXEC } else { 0 };
+    let attributes = Attributes {
+        config: PERF_COUNT_SW_DUMMY,
+        sample_type: SAMPLE_TIME,
+        flags: family | EXCLUDE_KERNEL | EXCLUDE_HV | COMM | TASK | SAMPLE_ID_ALL | USE_CLOCK,
+        clock: libc::CLOCK_MONOTONIC,
+        ..TASK_CLOCK
+    };
+    perf_event_open(&attributes, tid.unwrap_or(-1), cpu)
 }
 
 /// Disabled, inherited by threads, gone at exec.

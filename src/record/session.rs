@@ -226,6 +226,10 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
+            if !self.registry.turn(Instant::now()).new.is_empty() {
+                self.cover();
+            }
+            self.grow();
             self.turn_timers();
             if !self.scribe.is_busy()
                 && let Some(kernel) = &mut self.kernel
@@ -353,7 +357,7 @@ impl<'a> Session<'a> {
             cpu_ns: self.cpu.used_ns(),
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
-            threads_seen: self.registry.count_ever(),
+            threads: self.registry.metrics(),
             blocked: self.registry.blocked(),
             failed,
             failed_ns,
