@@ -227,10 +227,6 @@ fn store(
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
-    if stored {
-        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
-        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
-    }
     if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }

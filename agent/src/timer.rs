@@ -9,12 +9,14 @@
 //!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
 //! - The signal's value names slot and generation. A hit for another than the thread's own deletes
 //!   its timer.
-//! - A timer whose recorder gives no sign of life is deleted by its next hit.
+//! - Timers whose recorder gives no sign of life are deleted by the next hit of any of them.
 //!
 //! # Does not
 //! - arm in a forked child: it has no timers, and what it inherited is its parent's.
 
-use traceprof_abi::layout::{AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value};
+use traceprof_abi::layout::{
+    ARM_MAX, AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value,
+};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::{SlotState, ThreadSlot};
@@ -43,9 +45,8 @@ pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
         end(thread.slot, timer);
         return control.count(Counter::Off);
     }
-    if !is_leased(control) && end(thread.slot, timer) {
-        control.count(Counter::LeaseEnded);
-        data.want_timer(thread.index);
+    if !is_leased(control) {
+        expire(data, &thread);
     }
     if state != AgentState::Sampling as u32 {
         return control.count(Counter::Off);
@@ -73,6 +74,31 @@ fn end(slot: &ThreadSlot, timer: i32) -> bool {
         sys::timer_delete(timer);
     }
     taken
+}
+
+/// Deletes timers whose recorder is gone: first those of other threads, which may sleep for ever and
+/// keep theirs, some at each hit; the thread's own, which brings the next hit, last. A recorder that
+/// comes back finds the bits.
+fn expire(data: DataSegment, own: &Thread<'_>) {
+    let control = data.control();
+    let slots = data.threads().slots;
+    let expire_one = |index: usize, slot: &ThreadSlot| {
+        // Relaxed: `end` decides.
+        let timer = slot.timer.load(Ordering::Relaxed);
+        let is_ended = timer != 0 && timer != TIMER_BUSY && end(slot, timer.wrapping_sub(1) as i32);
+        if is_ended {
+            control.count(Counter::LeaseEnded);
+            data.want_timer(index);
+        }
+        is_ended
+    };
+    // Relaxed: a slot that is seen late has a handler of its own.
+    let used = control.slots_next.load(Ordering::Relaxed) as usize;
+    let others = slots.iter().enumerate().take(used).filter(|(index, _)| *index != own.index);
+    let ended = others.filter(|(index, slot)| expire_one(*index, slot)).take(ARM_MAX).count();
+    if ended < ARM_MAX {
+        expire_one(own.index, own.slot);
+    }
 }
 
 /// The recorder has given a sign of life lately.
