@@ -10,6 +10,8 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod folder;
+mod signalfd;
 mod times;
 
 use std::ffi::{OsStr, OsString};
@@ -23,7 +25,9 @@ use std::path::{Path, PathBuf};
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
 
-pub use times::{system_time_ns, task_cpu_or_ticks_ns};
+pub use folder::{TaskFolder, start_ns, tick_ns};
+pub use signalfd::signalfd_masks;
+pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,9 +257,10 @@ pub fn is_runnable(tid: i32) -> bool {
     task_stat(tid, tid).is_ok_and(|stat| stat.state == 'R')
 }
 
-/// Ticks of system time that a process has used.
-fn process_system_ticks(pid: i32) -> io::Result<u64> {
-    Ok(open(pid)?.stat().map_err(to_io)?.stime)
+/// Ticks of user and of system time that a process has used.
+fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
+    let stat = open(pid)?.stat().map_err(to_io)?;
+    Ok((stat.utime, stat.stime))
 }
 
 /// What a thread is doing. Needs the permission to trace it.

@@ -76,6 +76,7 @@ impl DataSegment {
             next: &control.slots_next,
             limit: &control.slots_limit,
             free: &control.slots_free,
+            leaked: &control.counters[layout::Counter::SlotLeaked as usize],
         }
     }
 

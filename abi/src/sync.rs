@@ -7,9 +7,16 @@
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub use self::planted::{AtomicU32, AtomicU64, fence};
+pub use self::planted::{AtomicU32, AtomicU64, fence, next_tag};
 #[cfg(loom)]
 pub use loom::sync::atomic::Ordering;
+
+/// The next tag of a word that may come to hold an old value again: a swap against the old one must
+/// fail all the same.
+#[cfg(not(loom))]
+pub fn next_tag(tag: u64) -> u64 {
+    tag.wrapping_add(1)
+}
 
 /// Loom's atomics with mistakes that a model can ask for.
 #[cfg(loom)]
@@ -27,10 +34,16 @@ pub mod planted {
         NoFence,
         /// Every Release (and Acquire) is Relaxed.
         AllRelaxed,
+        /// Tags stand still.
+        NoTag,
+        /// Swaps do not compare.
+        BlindSwap,
         /// A hazard is confirmed by its table alone.
         IgnoreGeneration,
         /// A hazard slot is claimed by a load and a store.
         ClaimWithoutSwap,
+        /// A claim that rotations overtook stays where it is.
+        KeepOvertaken,
         /// A dead owner's hazard slot is cleared whatever it holds by now.
         ReclaimUnseen,
         /// A preserved trace is taken for present when its frames are, under whatever id.
@@ -51,6 +64,11 @@ pub mod planted {
 
     fn order(ordering: Ordering) -> Ordering {
         if has(Mistake::AllRelaxed) { Ordering::Relaxed } else { ordering }
+    }
+
+    /// The next tag.
+    pub fn next_tag(tag: u64) -> u64 {
+        if has(Mistake::NoTag) { tag } else { tag.wrapping_add(1) }
     }
 
     /// As `core`'s.
@@ -110,6 +128,9 @@ pub mod planted {
                     success: Ordering,
                     failure: Ordering,
                 ) -> Result<$value, $value> {
+                    if has(Mistake::BlindSwap) {
+                        return Ok(self.0.swap(new, order(success)));
+                    }
                     self.0.compare_exchange(current, new, order(success), order(failure))
                 }
             }

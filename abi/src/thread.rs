@@ -1,18 +1,25 @@
 //! Thread slots: what the handler keeps of each thread, and how it finds it by thread id.
 //!
 //! # Invariants
-//! - A live thread has one slot. Only the thread itself claims one from its handler; the recorder
-//!   claims (primes) for threads only before sampling starts.
-//! - Only the recorder retires a slot, after the thread is gone and its samples are collected;
-//!   retiring raises the generation, so samples name (slot, generation), never a reused slot.
+//! - A live thread has one slot, whoever claims it: the thread itself from its handler, the
+//!   recorder from outside, or both at the same time ([`Threads::claim`]).
+//! - A slot changes hands through its states alone, each step a compare-and-swap: Unclaimed,
+//!   Claimed, Primed, Retired, Unclaimed. Claiming and priming is anybody's, the last two steps
+//!   are the recorder's.
+//! - A retired slot cannot be found, but stays its thread's until the thread's last sample has been
+//!   read. Recycling raises the generation, so samples name (slot, generation), never a slot that
+//!   has been given to another thread since.
+
+mod claim;
+mod free;
 
 use crate::storage::hazard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Index words probed for a thread id, from its hash on.
 pub const PROBES_MAX: usize = 64;
-/// Attempts at the free stack before the slot counter is used.
-const POPS_MAX: usize = 16;
+/// Bit of an index word whose claim is not decided yet.
+const TENTATIVE: u64 = 1 << 31;
 
 /// The life of a slot, in [`ThreadSlot::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +103,7 @@ const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SL
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads<'a> {
-    /// thread id << 32 | slot + 1, or 0; the length is a power of two.
+    /// thread id << 32 | [`TENTATIVE`] | slot + 1, or 0; the length is a power of two.
     pub index: &'a [AtomicU64],
     /// The slots.
     pub slots: &'a [ThreadSlot],
@@ -104,8 +111,16 @@ pub struct Threads<'a> {
     pub next: &'a AtomicU32,
     /// Number of slots that are populated.
     pub limit: &'a AtomicU32,
-    /// tag << 32 | slot + 1 of the topmost retired slot.
+    /// tag << 32 | slot + 1 of the topmost free slot.
     pub free: &'a AtomicU64,
+    /// Counts slots that are in no one's hands any more: [`crate::layout::Counter::SlotLeaked`].
+    pub leaked: &'a AtomicU64,
+}
+
+/// The slot that an index word names, if it is the word of this thread.
+fn slot_of(word: u64, tid: u32) -> Option<usize> {
+    ((word >> 32) as u32 == tid).then_some(())?;
+    ((word & (TENTATIVE - 1)) as usize).checked_sub(1)
 }
 
 impl<'a> Threads<'a> {
@@ -119,12 +134,23 @@ impl<'a> Threads<'a> {
     /// The slot of a thread, if it has one.
     pub fn find(self, tid: u32) -> Option<usize> {
         self.probes(tid).find_map(|word| {
-            // Acquire: pairs with the Release in `claim`; the slot's first values are visible.
+            // Acquire: pairs with the Release in `commit`; the slot's first values are visible.
             let word = word.load(Ordering::Acquire);
-            ((word >> 32) as u32 == tid)
-                .then(|| (word as u32 as usize).wrapping_sub(1))
-                .filter(|&slot| slot < self.slots.len())
+            let slot = slot_of(word, tid).filter(|&slot| slot < self.slots.len());
+            slot.filter(|_| word & TENTATIVE == 0)
         })
+    }
+
+    /// Whether the slot is the thread's, still. A handler that found its slot asks again once its
+    /// hazard is published: from then on the slot is not recycled before the hazard is gone. (A
+    /// thread can find the slot of a dead one that had its id, just before the recorder retires it.)
+    pub fn is_held(self, tid: u32, index: usize) -> bool {
+        let Some(slot) = self.slots.get(index) else { return false };
+        // Acquire: pairs with the Release in `mark_retired`, and keeps the two reads in order.
+        let state = slot.state.load(Ordering::Acquire);
+        let is_live = state == SlotState::Claimed as u32 || state == SlotState::Primed as u32;
+        // Relaxed: a slot that is recycled and claimed by another was retired before.
+        is_live && slot.tid.load(Ordering::Relaxed) == tid
     }
 
     /// Under which owner the thread that has this slot claims hazards: see [`hazard::owner`].
@@ -135,97 +161,88 @@ impl<'a> Threads<'a> {
         hazard::owner(index as u32, generation)
     }
 
-    /// Claims a slot for a thread that has none. Called by the thread itself, or by the recorder
-    /// while the thread takes no samples.
-    pub fn claim(self, tid: u32) -> Claim {
-        let Some(index) = self.pop().or_else(|| self.fresh()) else { return Claim::Exhausted };
-        let Some(slot) = self.slots.get(index) else { return Claim::Exhausted };
-        // Relaxed: published by the swap below.
-        slot.tid.store(tid, Ordering::Relaxed);
-        slot.state.store(SlotState::Claimed as u32, Ordering::Relaxed);
-        let word = u64::from(tid) << 32 | (index as u64 + 1);
-        for place in self.probes(tid) {
-            // Release: pairs with the Acquire in `find`. Relaxed on failure: the value is not used.
-            if place.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed).is_ok() {
-                return Claim::New(index);
-            }
-        }
-        self.push(index);
-        Claim::Exhausted
+    /// Notes that the thread is ready. True if it was not before, and is still there; told of the
+    /// same thread twice, only one of the callers hears it.
+    pub fn prime(self, index: usize, generation: u32) -> bool {
+        let Some(slot) = self.slots.get(index) else { return false };
+        // Acquire: pairs with the Release in `push`, so that a recycled slot is seen as such.
+        slot.generation.load(Ordering::Acquire) == generation
+            && swap_state(slot, SlotState::Claimed, SlotState::Primed)
     }
 
-    fn fresh(self) -> Option<usize> {
-        // Relaxed: reservation only. The load first keeps a full table from counting on for ever.
-        let limit = self.limit.load(Ordering::Relaxed).min(self.slots.len() as u32);
-        if self.next.load(Ordering::Relaxed) >= limit {
-            return None;
-        }
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        (index < limit).then_some(index as usize)
-    }
-
-    fn pop(self) -> Option<usize> {
-        // Acquire: pairs with the Release in `push`; `next_free` and the cleared slot are visible.
-        let mut top = self.free.load(Ordering::Acquire);
-        for _ in 0..POPS_MAX {
-            let index = (top as u32 as usize).checked_sub(1)?;
-            let slot = self.slots.get(index)?;
-            // Relaxed: a stale value is refused by the swap, whose tag has moved on.
-            let next = slot.next_free.load(Ordering::Relaxed);
-            let lowered = (top >> 32).wrapping_add(1) << 32 | u64::from(next);
-            // Acquire on both: as above.
-            match self.free.compare_exchange(top, lowered, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(index),
-                Err(seen) => top = seen,
-            }
-        }
-        None
-    }
-
-    fn push(self, index: usize) {
-        let Some(slot) = self.slots.get(index) else { return };
-        // Relaxed: the swap confirms it.
-        let mut top = self.free.load(Ordering::Relaxed);
-        for _ in 0..POPS_MAX {
-            slot.next_free.store(top as u32, Ordering::Relaxed);
-            let raised = (top >> 32).wrapping_add(1) << 32 | (index as u64 + 1);
-            // Release: pairs with the Acquire in `pop`. Relaxed on failure: tried again.
-            match self.free.compare_exchange(top, raised, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(seen) => top = seen,
-            }
-        }
-        // The slot stays unused until the segment goes: sixteen lost races in a row.
-    }
-
-    /// Retires the slot that a thread which is gone had in this generation. Only the recorder calls
-    /// it. A slot that has been retired since, and may have another owner, is left alone: given
-    /// back twice, it would be handed to two threads.
-    pub fn retire(self, tid: u32, index: usize, generation: u32) {
-        let Some(slot) = self.slots.get(index) else { return };
+    /// The thread that had the slot in this generation is gone: its id finds it no more, so the next
+    /// thread with that id claims a slot of its own. The slot keeps its values until
+    /// [`Self::recycle`]. Only the recorder calls it; false if the slot is another's, or was told
+    /// before.
+    pub fn mark_retired(self, tid: u32, index: usize, generation: u32) -> bool {
+        let Some(slot) = self.slots.get(index) else { return false };
         // Relaxed on both: the generation is raised by this side only, and the thread id was stored
         // before the slot's samples, or its index word, were seen.
         let owner = (slot.tid.load(Ordering::Relaxed), slot.generation.load(Ordering::Relaxed));
         if owner != (tid, generation) {
-            return;
+            return false;
+        }
+        // Claimed may become Primed in between, so it is tried first.
+        let live = [SlotState::Claimed, SlotState::Primed];
+        if !live.into_iter().any(|state| swap_state(slot, state, SlotState::Retired)) {
+            return false;
         }
         for place in self.probes(tid) {
-            // Relaxed: only the recorder removes, and the thread that would look is gone.
+            // Relaxed: the word is compared as a whole below.
             let word = place.load(Ordering::Relaxed);
-            if word == (u64::from(tid) << 32 | (index as u64 + 1)) {
-                place.store(0, Ordering::Relaxed);
+            if slot_of(word, tid) == Some(index) {
+                // Relaxed on both: the thread that wrote the word is gone; nothing is read by it.
+                let _ = place.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
+        true
+    }
+
+    /// Gives back a retired slot whose last sample has been read. Only the recorder calls it. A slot
+    /// that is not retired, or was recycled before, is left alone: given back twice, it would be
+    /// handed to two threads.
+    pub fn recycle(self, index: usize, generation: u32) -> bool {
+        let Some(slot) = self.slots.get(index) else { return false };
+        // Relaxed on both: this side alone raises the generation and leaves that state.
+        let is_retired = slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32
+            && slot.generation.load(Ordering::Relaxed) == generation;
+        if !is_retired {
+            return false;
+        }
+        // All but the timer: the kernel keeps the timer of a thread that is gone, and its id is needed
+        // to delete it, by whoever has the slot next at the latest.
         // Relaxed: published by the Release in `push`.
         slot.generation.fetch_add(1, Ordering::Relaxed);
-        for word in [&slot.tid, &slot.event, &slot.other_event, &slot.timer_error, &slot.inside] {
+        for word in [
+            &slot.tid,
+            &slot.event,
+            &slot.other_event,
+            &slot.timer_error,
+            &slot.inside,
+            &slot.state,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in
-            [&slot.window_lo, &slot.window_hi, &slot.window_epoch, &slot.samples, &slot.weight]
-        {
+        let words = [
+            &slot.window_lo,
+            &slot.window_hi,
+            &slot.window_epoch,
+            &slot.samples,
+            &slot.weight,
+            &slot.last_trace,
+        ];
+        for word in words.into_iter().chain(&slot.context) {
             word.store(0, Ordering::Relaxed);
         }
         self.push(index);
+        true
     }
+}
+
+fn swap_state(slot: &ThreadSlot, from: SlotState, to: SlotState) -> bool {
+    // Release: pairs with the Acquire in `is_held`; what was decided before the step is visible.
+    // Relaxed on failure: the value is not used.
+    slot.state
+        .compare_exchange(from as u32, to as u32, Ordering::Release, Ordering::Relaxed)
+        .is_ok()
 }

@@ -14,8 +14,7 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{self, Put, TraceTable};
 use traceprof_abi::storage::{DROPPED_TRACE_ID, Dropped};
-use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
-use traceprof_abi::thread::{ThreadSlot, Threads};
+use traceprof_abi::sync::{AtomicU64, Ordering};
 
 fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
     pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
@@ -271,43 +270,4 @@ fn nothing_is_lost_or_torn_under_rotation() {
     for sample in &samples {
         assert_eq!(traces[&sample.trace_id], stack(sample.time));
     }
-}
-
-#[test]
-fn a_thread_keeps_its_slot_and_a_retired_one_is_reused() {
-    let index = words(256);
-    let slots: Vec<ThreadSlot> = (0..8).map(|_| ThreadSlot::default()).collect();
-    let (next, limit, free) = (AtomicU32::new(0), AtomicU32::new(8), AtomicU64::new(0));
-    let threads = Threads { index: &index, slots: &slots, next: &next, limit: &limit, free: &free };
-    let claimed: Vec<_> = (100..108).map(|tid| threads.claim(tid).index().unwrap()).collect();
-    assert_eq!(threads.claim(999).index(), None, "all slots are taken");
-    for (tid, slot) in (100..108).zip(&claimed) {
-        assert_eq!(threads.find(tid), Some(*slot));
-    }
-    threads.retire(103, claimed[3], 0);
-    assert_eq!(threads.find(103), None);
-    assert_eq!(threads.claim(200).index(), Some(claimed[3]));
-    assert_eq!(slots[claimed[3]].generation.load(Ordering::Relaxed), 1);
-}
-
-#[test]
-fn a_slot_that_has_another_owner_is_not_given_away() {
-    let index = words(256);
-    let slots: Vec<ThreadSlot> = (0..2).map(|_| ThreadSlot::default()).collect();
-    let (next, limit, free) = (AtomicU32::new(0), AtomicU32::new(2), AtomicU64::new(0));
-    let threads = Threads { index: &index, slots: &slots, next: &next, limit: &limit, free: &free };
-    let slot = threads.claim(100).index().unwrap();
-    threads.retire(100, slot, 0);
-    // A late sample of the dead thread makes the recorder retire it once more.
-    threads.retire(100, slot, 0);
-    assert_eq!(threads.claim(200).index(), Some(slot));
-    threads.retire(100, slot, 0);
-    threads.retire(200, slot, 0);
-    threads.retire(100, slot, 1);
-    assert_eq!(threads.find(200), Some(slot));
-    let other = threads.claim(300).index().unwrap();
-    assert_ne!(other, slot, "two threads share a slot");
-    threads.retire(200, slot, 1);
-    assert_eq!(threads.find(200), None);
-    threads.retire(7, usize::MAX, 0);
 }

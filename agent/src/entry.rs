@@ -41,7 +41,12 @@ pub unsafe fn run(op: u64, data: DataSegment, own: Addresses) -> i64 {
     } else if op == Operation::Install as u64 {
         control.entry_avma.store(own.entry, Ordering::Relaxed);
         // SAFETY: see this function's contract.
-        unsafe { install_all(control, own) }
+        let result = unsafe { install_all(control, own) };
+        if result == 0 {
+            // What was asked for before there was a handler.
+            timer::drain(data, ARM_MAX);
+        }
+        result
     } else if op == Operation::Arm as u64 {
         timer::drain(data, ARM_MAX);
         0

@@ -82,10 +82,11 @@ pub fn take(
     thread: &Thread<'_>,
     origin: Origin,
 ) {
+    let control = data.control();
     // Relaxed: only this thread writes it. A hit between the load and the store runs its course and
     // leaves 0 behind; one after the store would write into the frames of this sample.
     if thread.slot.inside.load(Ordering::Relaxed) != 0 {
-        return data.control().count(Counter::Nested);
+        return control.count(Counter::Nested);
     }
     thread.slot.inside.store(1, Ordering::Relaxed);
     // The compiler alone could move the frames out of the two stores: a signal interrupts between
@@ -97,7 +98,7 @@ pub fn take(
     timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The sample alone, of which nothing is running on this thread.
+/// The sample itself; no other one is running on this thread.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -116,6 +117,10 @@ fn take_once(
         control.count(Counter::HazardCollision);
     }
     match (data.table(hazard.table()), tables.snapshot()) {
+        // A dead thread's slot, found in the moment before it was retired.
+        _ if !data.threads().is_held(thread.tid, thread.index) => {
+            control.count(Counter::LostThreadSlot);
+        }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
             store(data, thread, (&table, &snapshot), frame, sample);
@@ -222,10 +227,6 @@ fn store(
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
-    if stored {
-        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
-        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
-    }
     if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
@@ -271,7 +272,7 @@ fn now(control: &ControlBlock) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
     use traceprof_abi::layout;
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     /// A data segment of zeros that stays for the test's process.
-    fn segment() -> DataSegment {
+    pub(crate) fn segment() -> DataSegment {
         const PAGE: usize = 4096;
         // Aligned by hand: memory that is asked for aligned is cleared at once, all of it; this is
         // zeroed by the system as it is touched.
@@ -299,19 +300,24 @@ mod tests {
         let data = segment();
         let control = data.control();
         control.slots_limit.store(1, Ordering::Relaxed);
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
-        let slot = &data.threads().slots[data.threads().claim(sys::gettid()).index().unwrap()];
+        // As in a forked child, which has its parent's slots before it.
+        assert!(find_thread(data).is_none());
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
+        let thread = find_thread(data).unwrap();
+        let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);
-        take(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 0));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 1, "the outer hit is still at it");
         slot.inside.store(0, Ordering::Relaxed);
-        take(data, tables, &frame);
+        take(data, tables, &frame, &thread, Origin::Event);
         // There are no tables to unwind with; what matters is that it tried, and left.
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::exit::ExitCode;
-use super::values::{BlockSize, Compress, Durable, Percent, Rate, RecordingTime};
+use super::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
 use crate::view::{Moment, Selection};
 
@@ -116,6 +116,20 @@ pub struct RecordArguments {
     /// Samples per second of CPU time of each thread: 1 to 50000, or max
     #[arg(short = 'F', long = "freq", value_name = "HZ", default_value = "199")]
     pub rate: Rate,
+
+    /// What samples: auto, perf, or timer
+    ///
+    /// perf uses perf events, which signal each thread from its first instruction, exactly on time.
+    /// Their signal is SIGTRAP: a program that resets its action while it is recorded ends at the
+    /// next sample. The recorder watches for that and goes on with timers, but a reset that is
+    /// followed by a sample within some milliseconds cannot be prevented. timer gives every thread a
+    /// CPU timer with a signal that is ignored by default: a program may do with its signals
+    /// whatever it likes. The kernel delivers at most one such signal a tick (100 to 1000 a second);
+    /// a sample then stands for several periods, and a thread is armed some milliseconds after its
+    /// start. auto takes perf where it is permitted and safe; for a program that is started, one
+    /// that handles SIGTRAP, or one with a known crash reporter, it takes timer.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub engine: EngineName,
 
     /// Replace an existing trace file
     #[arg(long)]

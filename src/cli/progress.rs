@@ -113,7 +113,7 @@ impl<W: Write> Observer for Plain<W> {
 
 fn describe(event: &Event) -> String {
     match event {
-        Event::Attached { engine, threads, stops_ns, command_pid } => {
+        Event::Attached { engine, why, threads, stops_ns, command_pid } => {
             let started = command_pid.map(|pid| format!("started process {pid}; "));
             let stops: Vec<String> =
                 stops_ns.iter().map(|ns| format!("{:.3} ms", *ns as f64 / 1e6)).collect();
@@ -123,7 +123,8 @@ fn describe(event: &Event) -> String {
             };
             let threads = plural(*threads as u64, "thread");
             let started = started.unwrap_or_default();
-            format!("{started}sampling {threads} with the {} engine{stopped}", escaped(engine))
+            let (engine, why) = (escaped(engine), escaped(why));
+            format!("{started}sampling {threads} with the {engine} engine ({why}){stopped}")
         }
         Event::Notice(text) => format!("note: {}", escaped(text)),
         Event::Detaching => "detaching".to_owned(),
@@ -191,6 +192,7 @@ mod tests {
         let text = lines(|observer| {
             observer.event(Event::Attached {
                 engine: "perf".to_owned(),
+                why: "asked for".to_owned(),
                 threads: 2,
                 stops_ns: vec![41_000, 38_500],
                 command_pid: Some(12),
@@ -198,8 +200,8 @@ mod tests {
             observer.event(Event::Notice("a\nb".to_owned()));
             observer.event(Event::Detaching);
         });
-        let expected = "started process 12; sampling 2 threads with the perf engine, \
-                        target stopped for 0.041 ms + 0.038 ms\nnote: a\\nb\ndetaching\n";
+        let expected = "started process 12; sampling 2 threads with the perf engine \
+                        (asked for), target stopped for 0.041 ms + 0.038 ms\nnote: a\\nb\ndetaching\n";
         assert_eq!(text, expected);
     }
 

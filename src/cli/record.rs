@@ -58,6 +58,7 @@ fn options(arguments: RecordArguments) -> Options {
         writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: arguments.rate.0,
+        engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
         preserve: arguments.preserve.map_or(0, usize::from),

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::record::EngineChoice;
 use crate::trace::{Compression, Durability};
 
 /// How long to record.
@@ -52,6 +53,23 @@ impl FromStr for Rate {
         match hz {
             Some(hz @ 1..=Self::MAX) => Ok(Self(hz)),
             _ => Err(format!("expected a whole number from 1 to {}, or `max`", Self::MAX)),
+        }
+    }
+}
+
+/// What samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineName(pub EngineChoice);
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self(EngineChoice::Auto)),
+            "perf" => Ok(Self(EngineChoice::Perf)),
+            "timer" => Ok(Self(EngineChoice::Timer)),
+            _ => Err("expected auto, perf or timer".to_owned()),
         }
     }
 }
@@ -176,6 +194,18 @@ mod tests {
         for text in ["0", "50001", "-1", "", "fast", "1.5", "99999999999"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn engines_have_names() {
+        for (text, expected) in [
+            ("auto", EngineChoice::Auto),
+            ("perf", EngineChoice::Perf),
+            ("timer", EngineChoice::Timer),
+        ] {
+            assert_eq!(text.parse(), Ok(EngineName(expected)));
+        }
+        assert!("".parse::<EngineName>().is_err() && "Perf".parse::<EngineName>().is_err());
     }
 
     #[test]

@@ -69,7 +69,9 @@ pub(super) fn cure(
     // AcqRel: Release pairs with the handler's Acquire of the state, handlers return at once from
     // now on; Acquire pairs with the entry's Release, the saved action is visible.
     data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
-    if data.timers().next().is_some() {
+    // An agent that was left behind has told where its entry is before it had a timer.
+    let has_entry = plan.entry_avma != plan.code.avma;
+    if has_entry && data.timers().next().is_some() {
         // A thread that runs deletes them faster than one that is led, while others go on. What
         // it leaves, whyever it does, is deleted below.
         let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);
@@ -348,10 +350,16 @@ impl Cure<'_> {
     }
 }
 
-/// A thread whose stack takes the frames, so that no bare call is needed; else any.
+/// A thread whose stack takes the frames, so that no bare call is needed; of these one that runs,
+/// rather than one in a call: a signal that comes while it is led has its handler run before the
+/// call is issued again, which a program with a `pause` outside of the mask does not expect.
 fn choose(stopped: &[Stopped], mappings: &[Mapping]) -> Option<usize> {
-    let good = stopped.iter().position(|thread| threads::stack_top(thread, mappings).is_some());
-    good.or_else(|| (!stopped.is_empty()).then_some(0))
+    let is_good = |thread: &Stopped| threads::stack_top(thread, mappings).is_some();
+    let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
+    // A look at the stack costs a system call, and most threads are asleep.
+    let best = stopped.iter().position(|thread| is_running(thread) && is_good(thread));
+    let good = || stopped.iter().position(is_good);
+    best.or_else(good).or_else(|| (!stopped.is_empty()).then_some(0))
 }
 
 fn release(stopped: Vec<Stopped>) -> Result<(), InjectError> {

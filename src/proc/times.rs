@@ -11,19 +11,25 @@ fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
     first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no number"))
 }
 
-/// CPU time that a process has spent inside the kernel, in nanoseconds, at the resolution of the
-/// kernel's clock tick.
+/// CPU time that a process has spent in user mode and inside the kernel, in nanoseconds, at the
+/// resolution of the kernel's clock tick.
+pub fn mode_times_ns(pid: i32) -> io::Result<(u64, u64)> {
+    let (user, system) = super::process_ticks(pid)?;
+    Ok((ticks_ns(user), ticks_ns(system)))
+}
+
+/// CPU time that a process has spent inside the kernel, as in [`mode_times_ns`].
 pub fn system_time_ns(pid: i32) -> io::Result<u64> {
-    let ticks = super::process_system_ticks(pid)?;
-    Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
+    mode_times_ns(pid).map(|(_, system)| system)
+}
+
+fn ticks_ns(ticks: u64) -> u64 {
+    ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1)
 }
 
 /// CPU time of a thread in nanoseconds, from the clock tick count where the scheduler's is off.
 pub fn task_cpu_or_ticks_ns(pid: i32, tid: i32) -> io::Result<u64> {
-    task_cpu_ns(pid, tid).or_else(|_| {
-        let ticks = task_stat(pid, tid)?.cpu_ticks;
-        Ok(ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1))
-    })
+    task_cpu_ns(pid, tid).or_else(|_| Ok(ticks_ns(task_stat(pid, tid)?.cpu_ticks)))
 }
 
 #[cfg(test)]

@@ -8,9 +8,11 @@ use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
 use super::collect::Stats;
+use super::engine::{Choice, Engine};
 use super::liveness::Heavy;
 use super::scribe::Totals;
 use super::tally;
+use super::threads::ThreadMetrics;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -82,10 +84,20 @@ pub(super) struct Reckoning<'a> {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, with the errno that says why.
+    pub(super) failed: Vec<(i32, i32)>,
+    /// CPU time of theirs.
+    pub(super) failed_ns: u64,
+    /// Priming signals sent.
+    pub(super) primed: u64,
+    /// What sampled, and why.
+    pub(super) choice: &'a Choice,
+    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    pub(super) entries_ns: (u64, u64),
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
-    /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    /// The target's threads, and their slots.
+    pub(super) threads: ThreadMetrics,
     /// What the rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -121,7 +133,12 @@ impl Reckoning<'_> {
         set("weight_sum", self.totals.weight);
         set("cpu_time_ns", self.cpu_ns);
         set("rooted", self.rooted());
-        set("threads", self.threads_seen as u64);
+        set("threads", self.threads.seen as u64);
+        set("thread_slots_held_max", self.threads.slots_held_max as u64);
+        set("thread_slots_ready", u64::from(self.threads.slots_ready));
+        set("thread_ids_reused", self.threads.ids_reused);
+        set("thread_reports_lost", self.threads.reports_lost);
+        set("lost.thread ambiguous", self.threads.ambiguous);
         set("kernel_included", u64::from(self.kernel));
         set("elapsed_ns", self.elapsed_ns);
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
@@ -134,14 +151,19 @@ impl Reckoning<'_> {
         set("lost.log records unreadable", self.storage.unreadable);
         set("lost.kernel ring full", self.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
-        for (name, number) in tally::numbers(self) {
-            set(name, number);
+        for (key, number) in tally::numbers(self) {
+            set(key, number);
         }
+        set("priming_signals", self.primed);
+        set("entries", self.entries_ns.0);
+        set("threads_without_timer", self.failed.len() as u64);
         if let Some(ns) = self.detach_stopped_ns {
             set("detach_stopped_ns", ns);
         }
         let stops = self.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
         metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        metadata.insert("engine".to_owned(), Value::Text(self.choice.engine.name().to_owned()));
+        metadata.insert("engine_why".to_owned(), Value::Text(self.choice.why.clone()));
         if !self.heaviest.is_empty() {
             let numbers = |it: &Heavy| {
                 Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
@@ -157,7 +179,8 @@ impl Reckoning<'_> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
         let scope = if self.kernel { "user and kernel mode" } else { "user mode only" };
-        line("engine", format!("{}, {scope}", super::ENGINE));
+        let Choice { engine, why, .. } = self.choice;
+        line("engine", format!("{}, {scope} ({why})", engine.name()));
         line("rate", self.rate());
         line("samples", self.samples());
         line("threads", self.thread_line());
@@ -167,6 +190,9 @@ impl Reckoning<'_> {
             let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
             let names = names.collect::<Vec<_>>().join(", ");
             line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        if !self.failed.is_empty() {
+            line("not sampled", self.without_timer());
         }
         if !self.heaviest.is_empty() {
             line("heaviest", self.heaviest());
@@ -183,7 +209,33 @@ impl Reckoning<'_> {
                 "{asked:.0} Hz of CPU time asked; the target used less than one period"
             );
         }
-        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had")
+        let timer_hits = count(self.control, Counter::TimerHits);
+        let delivered = match timer_hits {
+            0 => String::new(),
+            hits => {
+                let hz = hits as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
+                format!(", in {hz:.0} signals a second, {timer_hits} in all")
+            }
+        };
+        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}")
+    }
+
+    /// Threads whose timer could not be created.
+    fn without_timer(&self) -> String {
+        const SHOWN: usize = 8;
+        let error = self.failed.first().map_or(0, |(_, errno)| *errno);
+        let error = std::io::Error::from_raw_os_error(error);
+        let names: Vec<String> =
+            self.failed.iter().take(SHOWN).map(|(tid, _)| tid.to_string()).collect();
+        let more = match self.failed.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!(
+            "threads that could have no timer ({error}; see the limit of pending signals): \
+             {}{more}",
+            names.join(", ")
+        )
     }
 
     fn samples(&self) -> String {
@@ -201,7 +253,7 @@ impl Reckoning<'_> {
     }
 
     fn thread_line(&self) -> String {
-        format!("{} seen, {} with samples", self.threads_seen, self.totals.threads)
+        format!("{} seen, {} with samples", self.threads.seen, self.totals.threads)
     }
 
     fn losses(&self) -> String {
@@ -255,6 +307,7 @@ impl Reckoning<'_> {
             }
         };
         explain(self.blocked_ns, "in threads that block the signal");
+        explain(self.failed_ns, "in threads that could have no timer");
         if let Some(system) = self.system_ns {
             explain(system, "in the kernel, which was not sampled");
         }
@@ -267,12 +320,19 @@ impl Reckoning<'_> {
         if missing > self.period_ns {
             // An inherited event starts with a whole period, so a thread that ends within its first
             // one is never hit; what is left of each thread's last period is not hit either.
-            known.push(format!(
-                "{} in threads or remainders shorter than the period of {:.1} ms (a higher --freq \
-                 sees them)",
-                seconds(missing),
-                self.period_ns as f64 / 1e6,
-            ));
+            known.push(match self.choice.engine {
+                Engine::Perf => format!(
+                    "{} in threads or remainders shorter than the period of {:.1} ms (a higher \
+                     --freq sees them)",
+                    seconds(missing),
+                    self.period_ns as f64 / 1e6,
+                ),
+                // A hit waits for the kernel's next tick, a thread's last ones for ever.
+                Engine::Timer => format!(
+                    "{} before threads had their timers and after the last tick of each",
+                    seconds(missing),
+                ),
+            });
         }
         if !known.is_empty() {
             text.push_str(&format!("; the rest: {}", known.join(", ")));
@@ -292,10 +352,19 @@ impl Reckoning<'_> {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
         let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
         let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
+        let meanwhile = match self.entries_ns {
+            (0, _) => String::new(),
+            (times, longest) => {
+                let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+                format!(", {times} while recording ({} at most)", us(&longest))
+            }
+        };
         match &self.detach_stopped_ns {
-            Some(ns) => format!("{attach} at attach, {} at detach", us(ns)),
-            None if self.is_gone => format!("{attach} at attach; the target was gone at detach"),
-            None => format!("{attach} at attach; the detach failed"),
+            Some(ns) => format!("{attach} at attach{meanwhile}, {} at detach", us(ns)),
+            None if self.is_gone => {
+                format!("{attach} at attach{meanwhile}; the target was gone at detach")
+            }
+            None => format!("{attach} at attach{meanwhile}; the detach failed"),
         }
     }
 }
@@ -317,6 +386,7 @@ mod tests {
     fn check(change: impl FnOnce(&mut Reckoning<'_>), expected: &str) {
         let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let choice = Choice { engine: Engine::Perf, why: String::new(), is_free: true };
         let totals = Totals { samples: 90, weight: 90, ..Totals::default() };
         let mut reckoning = Reckoning {
             control: data.control(),
@@ -327,9 +397,14 @@ mod tests {
             system_ns: None,
             blocked_ns: 0,
             blocked: Vec::new(),
+            failed: Vec::new(),
+            failed_ns: 0,
+            primed: 0,
+            choice: &choice,
+            entries_ns: (0, 0),
             elapsed_ns: 200 * MS,
             storage: Stats::default(),
-            threads_seen: 1,
+            threads: ThreadMetrics { seen: 1, ..ThreadMetrics::default() },
             kernel_lost: 0,
             heaviest: Vec::new(),
             attach_stops_ns: Vec::new(),

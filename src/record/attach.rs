@@ -11,23 +11,28 @@ use std::sync::Arc;
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use traceprof_abi::layout::{self, ClockMode, MAGIC};
+use traceprof_abi::layout::{self, ClockMode, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::Rotation;
 use traceprof_abi::storage::table;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
 
+use super::clock::monotonic_now_ns;
+use super::engine::{Choice, Engine};
 use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
-use super::{RecordError, inject_error};
+use super::{RecordError, inject_error, signals};
 use crate::inject::{self, Access, AttachPlan, Guardian, Segment, image};
 use crate::proc::{self, Mapping};
 use crate::unwind::TableWriter;
 
 /// The signal of the `perf` engine.
 pub(super) const SIGTRAP: i32 = 5;
+/// How long timers may go on from the attach until the recorder's first turn: longer than an attach
+/// takes on a busy machine.
+const FIRST_LEASE_NS: u64 = 20_000_000_000;
 /// Thread slots that are kept ready beyond those in use.
 const SPARE_SLOTS: u32 = 128;
 
@@ -40,6 +45,10 @@ pub(super) struct Before {
     pub(super) hold_fd: Option<i32>,
     /// How it will be sampled.
     pub(super) setup: Setup,
+    /// By what, and why.
+    pub(super) choice: Choice,
+    /// The agent's signals: of perf events, of timers; 0 for one that is not used.
+    pub(super) signals: [i32; layout::SIGNALS],
     /// How the handler reads the time.
     pub(super) clock_mode: ClockMode,
     /// Samples a second and thread.
@@ -64,9 +73,14 @@ pub(super) struct Attached {
     pub(super) stops_ns: Vec<u64>,
     /// How it is sampled.
     pub(super) setup: Setup,
+    /// By what, and why.
+    pub(super) choice: Choice,
+    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    pub(super) entries_ns: (u64, u64),
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
     pid: i32,
+    signals: [i32; layout::SIGNALS],
     /// Samples that a table has room for.
     records: u64,
     base: u64,
@@ -78,9 +92,12 @@ pub(super) struct Attached {
 
 impl Attached {
     /// Prepares everything, then injects the agent.
-    pub(super) fn attach(mut guardian: Guardian, before: &Before) -> Result<Self, RecordError> {
-        let mut attached = Self::prepare(before)?;
-        let plan = attached.plan(before)?;
+    pub(super) fn attach(mut guardian: Guardian, before: Before) -> Result<Self, RecordError> {
+        let mut attached = Self::prepare(&before)?;
+        let plan = attached.plan(&before)?;
+        if attached.choice.engine == Engine::Timer {
+            attached.want_timers();
+        }
         let report = guardian.attach(&plan).map_err(inject_error)?;
         attached.stops_ns = report.stops_ns;
         attached.guardian = Some(guardian);
@@ -113,8 +130,11 @@ impl Attached {
             modules,
             stops_ns: Vec::new(),
             setup: before.setup,
+            choice: before.choice.clone(),
+            entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
             pid: before.pid,
+            signals: before.signals,
             records: 0,
             base,
             entries,
@@ -144,7 +164,7 @@ impl Attached {
             data: segment(&self.data, layout::DATA_DISTANCE, Access::ReadWrite),
             entry_avma: entries.entry,
             restorer_avma: entries.restorer,
-            signals: [SIGTRAP, 0],
+            signals: self.signals,
             hold_fd: before.hold_fd,
         })
     }
@@ -211,7 +231,16 @@ impl Attached {
         set(&control.version, traceprof_abi::ABI_VERSION);
         set(&control.cookie, u32::from(before.setup.cookie));
         set(&control.pid, inner_pid as u32);
-        set(&control.signals[layout::SAMPLING].signal, SIGTRAP as u32);
+        for (action, signal) in control.signals.iter().zip(self.signals) {
+            set(&action.signal, signal as u32);
+        }
+        let mode = match self.choice.engine {
+            Engine::Perf => EngineMode::Perf,
+            Engine::Timer => EngineMode::Timer,
+        };
+        set(&control.engine, mode as u32);
+        let lease = monotonic_now_ns().saturating_add(FIRST_LEASE_NS);
+        control.lease_until_ns.store(lease, Ordering::Relaxed);
         set(&control.clock_mode, before.clock_mode as u32);
         control.period_ns.store(before.setup.period_ns, Ordering::Relaxed);
         control.window_epoch.store(1, Ordering::Relaxed);
@@ -235,7 +264,65 @@ impl Attached {
 
     /// The sampling signal.
     pub(super) fn signal(&self) -> i32 {
-        SIGTRAP
+        match self.choice.engine {
+            Engine::Perf => self.signals[layout::SAMPLING],
+            Engine::Timer => self.signals[layout::PRIMING],
+        }
+    }
+
+    /// The signal of timers, if the agent has a handler for it.
+    pub(super) fn timer_signal(&self) -> Option<i32> {
+        Some(self.signals[layout::PRIMING]).filter(|signal| *signal != 0)
+    }
+
+    /// Asks for the timers of all threads, before there is a handler: the agent's first run arms
+    /// them. Those that cannot be read now are found when sampling starts.
+    fn want_timers(&self) {
+        for tid in proc::tasks(self.pid).unwrap_or_default() {
+            let Ok(status) = proc::task_status(self.pid, tid) else { continue };
+            if let Some(index) = self.data().threads().claim(status.inner_pid as u32).index() {
+                self.data().want_timer(index);
+            }
+        }
+    }
+
+    /// Goes on with timers: installs the handler for their signal and lets them be armed.
+    pub(super) fn switch_to_timers(&mut self, why: &str) -> Result<i32, RecordError> {
+        let signal = match self.timer_signal() {
+            Some(signal) => signal,
+            None => self.add_timer_signal()?,
+        };
+        // Relaxed: read by handlers that run later.
+        self.data().control().engine.store(EngineMode::Timer as u32, Ordering::Relaxed);
+        let before = self.choice.engine.name();
+        let why = format!("{before} until {why}");
+        self.choice = Choice { engine: Engine::Timer, why, ..self.choice };
+        Ok(signal)
+    }
+
+    fn add_timer_signal(&mut self) -> Result<i32, RecordError> {
+        let gone = |error: io::Error| super::target_error(self.pid, error);
+        let signal = signals::Use::of(self.pid).map_err(gone)?.choose();
+        let signal = signal
+            .context("every signal that timers could use is blocked")
+            .map_err(RecordError::Other)?;
+        let action = &self.data().control().signals[layout::PRIMING];
+        // Relaxed: published to the target by the system calls of the injection.
+        action.signal.store(signal as u32, Ordering::Relaxed);
+        self.enter(Operation::Install)?;
+        self.signals[layout::PRIMING] = signal;
+        Ok(signal)
+    }
+
+    /// Has the agent do something, in a thread that is stopped for it.
+    pub(super) fn enter(&mut self, operation: Operation) -> Result<(), RecordError> {
+        let Some(guardian) = &mut self.guardian else {
+            return Err(RecordError::Other(anyhow::anyhow!("the guardian is gone")));
+        };
+        let entered = guardian.enter(operation).map_err(inject_error)?;
+        let (count, longest) = self.entries_ns;
+        self.entries_ns = (count + 1, longest.max(entered.stopped_ns));
+        Ok(())
     }
 
     /// Keeps thread slots ready ahead of their use.

@@ -10,11 +10,25 @@ use super::modules::AddressMap;
 /// Samples that an empty batch keeps room for.
 const SAMPLES_LEAST: usize = 4096;
 
-/// A thread's life as the recorder saw it: (slot, generation) names it within the recording.
+/// Who a thread is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ThreadLife {
+    /// Its id as the recorder sees it.
+    pub(super) tid: i32,
+    /// Its process's id and its own in the innermost pid namespace.
+    pub(super) inner: (u32, u32),
+    /// Its name.
+    pub(super) name: String,
+    /// When it started, or was first heard of, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) start_ns: u64,
+}
+
+/// What happened to a thread. The key is that of its samples once they have been attributed: it
+/// names one thread for the whole recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ThreadNews {
-    /// A thread with its kernel id (as the recorder sees it) and name.
-    Seen { key: (u32, u32), tid: i32, name: String },
+    /// A thread that has samples, or a slot for them.
+    Seen { key: (u32, u32), life: ThreadLife },
     /// It has another name now.
     Renamed { key: (u32, u32), name: String },
     /// It is gone; no sample of it follows.

@@ -6,6 +6,7 @@ use super::collect::Stats;
 use super::liveness::Heavy;
 use super::scribe::Finished;
 use super::session::End;
+use super::threads::ThreadMetrics;
 
 /// A recording whose target is cured and whose samples are written.
 pub(super) struct Ended {
@@ -25,10 +26,16 @@ pub(super) struct Ended {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, with the errno that says why.
+    pub(super) failed: Vec<(i32, i32)>,
+    /// CPU time of theirs.
+    pub(super) failed_ns: u64,
+    /// Priming signals sent.
+    pub(super) primed: u64,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
-    pub(super) threads_seen: usize,
+    pub(super) threads: ThreadMetrics,
     /// What rotations met.
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
@@ -50,8 +57,13 @@ impl Ended {
             system_ns: self.system_ns.filter(|_| !setup.kernel),
             blocked_ns: self.blocked_ns,
             blocked: self.blocked.clone(),
+            failed: self.failed.clone(),
+            failed_ns: self.failed_ns,
+            primed: self.primed,
+            choice: &self.attached.choice,
+            entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,
-            threads_seen: self.threads_seen,
+            threads: self.threads,
             storage: self.storage,
             kernel_lost: self.kernel_lost,
             heaviest: self.heaviest.clone(),

@@ -220,14 +220,14 @@ impl KernelEvents {
 
     /// Hands over the hits up to `until_ns` that were drained; those after it wait, since the
     /// handlers' samples of that time come with the next batch, and a thread's times must not go
-    /// back. `instance` gives the upper half of the traces' ids, if there are any; `key` names a
-    /// thread's slot.
+    /// back. `instance` gives the upper half of the traces' ids, if there are any; `key` is the
+    /// key of the thread that had an id at a time.
     pub(super) fn take(
         &mut self,
         until_ns: u64,
         batch: &mut Batch,
         instance: impl FnOnce() -> Option<u32>,
-        mut key: impl FnMut(u32, &mut Vec<ThreadNews>) -> (u32, u32),
+        mut key: impl FnMut(u32, u64, &mut Vec<ThreadNews>) -> (u32, u32),
     ) {
         // Thread ids are reused; which of two events counts need not last.
         empty_map(&mut self.accepted, HITS_LEAST);
@@ -246,7 +246,7 @@ impl KernelEvents {
                 later.push(Hit { trace, ..*hit });
                 continue;
             }
-            let (slot, generation) = key(hit.tid, &mut batch.threads);
+            let (slot, generation) = key(hit.tid, hit.time_ns, &mut batch.threads);
             self.owed += self.share;
             let weight = (self.owed / SHARE) as u32;
             self.owed %= SHARE;
@@ -280,7 +280,7 @@ impl KernelEvents {
 }
 
 /// The cores that are online.
-fn cpus() -> Vec<i32> {
+pub(super) fn cpus() -> Vec<i32> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let parsed = parse_cpus(online.trim());
     let count = std::thread::available_parallelism().map_or(1, usize::from) as i32;

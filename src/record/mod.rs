@@ -6,7 +6,10 @@ mod batch;
 mod clock;
 mod collect;
 mod collections;
+mod crash_reporter;
 mod ended;
+mod engine;
+mod exit_times;
 mod file;
 mod heaviest;
 mod kernel;
@@ -22,11 +25,15 @@ mod ring;
 mod scribe;
 mod session;
 mod shm;
+mod signals;
 mod spawn;
 mod stop;
 mod symbolizers;
 mod tally;
+mod task_events;
 mod threads;
+mod timer;
+mod watch;
 
 use std::ffi::OsString;
 use std::io;
@@ -39,6 +46,7 @@ use anyhow::{Context, anyhow};
 use self::attach::{Attached, Before};
 use self::clock::Clock;
 use self::collect::Collector;
+use self::engine::{Choice, Engine, Facts};
 use self::heaviest::Heaviest;
 use self::liveness::LastOfThreads;
 use self::perf::Setup;
@@ -50,7 +58,7 @@ use crate::inject::{self, Guardian, Permits};
 use crate::proc;
 use crate::trace::{self, TraceError, TraceWriter, Value};
 
-pub use options::{Options, Target};
+pub use options::{EngineChoice, Options, Target};
 pub use report::{Event, Observer, Progress, RecordError, Summary};
 use report::{inject_error, refusal_error};
 
@@ -67,7 +75,7 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let mut opened = Opened::open(options, &mut guardian)?;
     let before = opened.before(options)?;
     let clock = Clock::start(before.clock_mode);
-    let attached = Attached::attach(guardian, &before)?;
+    let attached = Attached::attach(guardian, before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
@@ -130,9 +138,18 @@ impl Opened {
             // Any number that the session before is unlikely to have had.
             cookie: (clock::monotonic_now_ns() >> 10) as u16,
         };
-        perf::probe(self.pid, setup).map_err(|error| event_error(self.pid, error))?;
-        setup.kernel &= kernel::is_permitted(self.pid, setup);
+        let gone = |error| target_error(self.pid, error);
+        let facts = Facts::gather(self.pid, self.command.is_some(), setup).map_err(gone)?;
+        let choice = engine::choose(options.engine, facts);
+        let choice = choice.map_err(|error| event_error(self.pid, error))?;
+        setup.kernel = match choice.engine {
+            Engine::Perf => setup.kernel && kernel::is_permitted(self.pid, setup),
+            // A thread's CPU timer makes no difference.
+            Engine::Timer => true,
+        };
         Ok(Before {
+            signals: signals_of(self.pid, &choice)?,
+            choice,
             pid: self.pid,
             hold_fd: self.hold_fd,
             setup,
@@ -228,7 +245,10 @@ fn create(
 ) -> Result<TraceWriter, RecordError> {
     let created = TraceWriter::create(&options.output, options.writer.clone());
     let mut writer = created.map_err(output_error)?;
-    for (key, value) in report::opening(options, opened.pid, &opened.command_line, attached.setup) {
+    let command_line = &opened.command_line;
+    let opening =
+        report::opening(options, opened.pid, command_line, attached.setup, &attached.choice);
+    for (key, value) in opening {
         writer.set_metadata(&key, value).map_err(output_error)?;
     }
     let start = Value::Unsigned(opened.start_time);
@@ -243,8 +263,26 @@ fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     perf::pidfd(pid).map_err(|error| target_error(pid, error))
 }
 
-/// The engine's name in the trace and in the trailer.
-const ENGINE: &str = "perf task clock";
+/// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
+fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; 2], RecordError> {
+    let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
+    let timer_signal = || {
+        wanted.choose().ok_or_else(|| {
+            RecordError::Other(anyhow!(
+                "every signal that timers could use is blocked by some thread of process {pid}: \
+                 record it with --engine perf"
+            ))
+        })
+    };
+    Ok(match choice.engine {
+        Engine::Perf if wanted.is_open_elsewhere() => {
+            // A thread that blocks SIGTRAP alone gets a timer.
+            [attach::SIGTRAP, wanted.choose().unwrap_or(0)]
+        }
+        Engine::Perf => [attach::SIGTRAP, 0],
+        Engine::Timer => [0, timer_signal()?],
+    })
+}
 
 fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))
@@ -262,13 +300,16 @@ fn event_error(pid: i32, error: io::Error) -> RecordError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => RecordError::NotPermitted(anyhow!(
             "the kernel refuses perf events on process {pid} ({error}): lower \
-             /proc/sys/kernel/perf_event_paranoid to 2 or less, or run with CAP_PERFMON"
+             /proc/sys/kernel/perf_event_paranoid to 2 or less, run with CAP_PERFMON, or use \
+             --engine timer"
         )),
         Some(libc::EMFILE) => RecordError::Other(anyhow!(
-            "too few descriptors for one event a thread: raise the limit with `ulimit -n`"
+            "too few descriptors for one event a thread: raise the limit with `ulimit -n`, or use \
+             --engine timer"
         )),
         Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => RecordError::Other(anyhow!(
-            "this kernel has no events that signal threads ({error}): Linux 6.1 or later is needed"
+            "this kernel has no events that signal threads ({error}): Linux 6.1 or later is needed, \
+             or --engine timer"
         )),
         _ => target_error(pid, error),
     }

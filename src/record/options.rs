@@ -15,6 +15,18 @@ pub enum Target {
     Command(Vec<OsString>),
 }
 
+/// Which engine samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// The best one that works and is safe here.
+    #[default]
+    Auto,
+    /// Perf events, or an error.
+    Perf,
+    /// CPU timers of the target's threads.
+    Timer,
+}
+
 /// All that a recording is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -28,6 +40,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// Samples per second of CPU time and thread.
     pub freq_hz: u32,
+    /// What samples.
+    pub engine: EngineChoice,
     /// Record although a seccomp filter may kill the target.
     pub allow_seccomp: bool,
     /// Include time in the kernel where permitted.

@@ -8,6 +8,8 @@
 //! - Events are inherited by new threads (not by new processes) and removed at exec.
 //! - Each opened event has its own `sig_data`; a thread with two of them counts one.
 //! - No event outlives the recorder: the descriptors are its own and close-on-exec.
+//! - Events are closed by a thread of their own, which is not waited for without end: kernels 6.11
+//!   to 6.14 may hang in it.
 //!
 //! # Does not
 //! - use event limits or refresh (kernels 6.16 and 6.17 hang), or change a period of an inherited
@@ -17,6 +19,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
 use traceprof_abi::unwind::Registers;
@@ -48,12 +52,16 @@ const _: () = assert!(size_of::<Attributes>() == ATTRIBUTES_LEN as usize);
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
+const PERF_COUNT_SW_DUMMY: u64 = 9;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 const DISABLED: u64 = 1 << 0;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const COMM: u64 = 1 << 9;
+const TASK: u64 = 1 << 13;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCK: u64 = 1 << 25;
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
@@ -68,6 +76,8 @@ const KERNEL_SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 
 const USER_REGISTERS_MASK: u64 = 0xff_01ff;
 /// Their number.
 pub(super) const USER_REGISTERS: usize = USER_REGISTERS_MASK.count_ones() as usize;
+/// How long the closing of events is waited for.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
 /// Passes over the threads until none is new; each pass halves what is missed, whatever the rate.
 const PASSES_MAX: usize = 64;
 
@@ -117,7 +127,7 @@ pub(super) fn each_thread(
 impl Events {
     /// Opens a disabled event on every thread of the process.
     pub(super) fn open(pid: i32, setup: Setup) -> io::Result<Self> {
-        raise_descriptor_limit();
+        descriptor_limit();
         let mut events = Self { setup, open: BTreeMap::new(), next: 0 };
         each_thread(pid, |tid| events.add(tid))?;
         Ok(events)
@@ -161,7 +171,42 @@ impl Events {
 
     /// Closes one event and all that were inherited from it; false if it is not open.
     pub(super) fn close(&mut self, index: u32) -> bool {
-        self.open.remove(&index).is_some()
+        let event = self.open.remove(&index);
+        let is_open = event.is_some();
+        close_all(event.map(|(_, descriptor)| descriptor).into_iter().collect());
+        is_open
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let events = std::mem::take(&mut self.open);
+        close_all(events.into_values().map(|(_, descriptor)| descriptor).collect());
+    }
+}
+
+/// Stops events and closes them; false if the kernel does not come back from it in time. They are
+/// stopped all the same.
+fn close_all(events: Vec<OwnedFd>) -> bool {
+    if events.is_empty() {
+        return true;
+    }
+    events.iter().for_each(disable);
+    bounded(CLOSING_MAX, move || drop(events))
+}
+
+/// Runs something on a thread of its own and waits for its end, but no longer than this.
+fn bounded(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+    let (tell, told) = mpsc::channel();
+    let work = move || {
+        work();
+        // Nobody listens any more if it took too long.
+        let _ = tell.send(());
+    };
+    match std::thread::Builder::new().spawn(work) {
+        Ok(_) => told.recv_timeout(patience).is_ok(),
+        // What it would have dropped was dropped with it.
+        Err(_) => true,
     }
 }
 
@@ -223,6 +268,22 @@ pub(super) fn open_kernel(
     perf_event_open(&attributes, tid, cpu)
 }
 
+/// An event that counts nothing and tells of threads that start, end or change their name on one
+/// core, into a buffer that is to be mapped: those of `tid` and the threads it starts, or all on the
+/// machine without a `tid`. Each record ends with its time. It is on at once.
+pub(super) fn open_task(tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
+    const SAMPLE_TIME: u64 = 1 << 2;
+    let family = if tid.is_some() { INHERIT | INHERIT_THREAD | REMOVE_ON_EXEC } else { 0 };
+    let attributes = Attributes {
+        config: PERF_COUNT_SW_DUMMY,
+        sample_type: SAMPLE_TIME,
+        flags: family | EXCLUDE_KERNEL | EXCLUDE_HV | COMM | TASK | SAMPLE_ID_ALL | USE_CLOCK,
+        clock: libc::CLOCK_MONOTONIC,
+        ..TASK_CLOCK
+    };
+    perf_event_open(&attributes, tid.unwrap_or(-1), cpu)
+}
+
 /// Disabled, inherited by threads, gone at exec.
 const COMMON: u64 = DISABLED | INHERIT | EXCLUDE_HV | INHERIT_THREAD | REMOVE_ON_EXEC;
 const TASK_CLOCK: Attributes = Attributes {
@@ -272,12 +333,14 @@ fn perf_event_open(attributes: &Attributes, tid: i32, cpu: i32) -> io::Result<Ow
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }
 
-/// One descriptor for each thread there is at attach may be more than a shell allows.
-fn raise_descriptor_limit() {
+/// How many descriptors there may be: as many as the kernel allows, since one for each thread there
+/// is at attach may be more than a shell allows.
+pub(super) fn descriptor_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // What remains too low shows as EMFILE with its own message.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
     }
 }
 
@@ -290,4 +353,23 @@ pub(super) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just returned it to us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_not_waited_for() {
+        let start = Instant::now();
+        let (release, released) = mpsc::channel::<()>();
+        let is_done = bounded(Duration::from_millis(20), move || {
+            let _ = released.recv();
+        });
+        assert!(!is_done && start.elapsed() >= Duration::from_millis(20));
+        drop(release);
+        assert!(bounded(Duration::from_secs(60), || {}));
+    }
 }

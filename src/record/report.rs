@@ -8,6 +8,7 @@ use anyhow::anyhow;
 
 use super::account::Reckoning;
 use super::ended::Ended;
+use super::engine::Choice;
 use super::perf::Setup;
 use super::scribe::Closed;
 use super::session::End;
@@ -32,6 +33,8 @@ pub enum Event {
     Attached {
         /// Name of the sampling engine.
         engine: String,
+        /// Why it is this one.
+        why: String,
         /// Threads that are sampled.
         threads: usize,
         /// How long each stop of a thread took, in nanoseconds.
@@ -98,6 +101,19 @@ pub enum RecordError {
     Other(anyhow::Error),
 }
 
+impl RecordError {
+    /// What it says, with its causes.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::NotPermitted(error)
+            | Self::TargetGone(error)
+            | Self::Output(error)
+            | Self::Other(error) => format!("{error:#}"),
+            Self::Usage(text) => text.clone(),
+        }
+    }
+}
+
 /// The error of an injection, by the exit code that fits.
 pub(super) fn inject_error(error: InjectError) -> RecordError {
     match error {
@@ -127,6 +143,7 @@ pub(super) fn opening(
     pid: i32,
     command_line: &[std::ffi::OsString],
     setup: Setup,
+    choice: &Choice,
 ) -> Metadata {
     let number = Value::Unsigned;
     let text = |text: String| Value::Text(text);
@@ -139,7 +156,8 @@ pub(super) fn opening(
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     [
         ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
-        ("engine", text(super::ENGINE.to_string())),
+        ("engine", text(choice.engine.name().to_string())),
+        ("engine_why", text(choice.why.clone())),
         ("period_ns", number(setup.period_ns)),
         ("freq_hz", number(u64::from(options.freq_hz))),
         ("kernel_included", number(u64::from(setup.kernel))),
@@ -218,9 +236,7 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
         (End::OutOfIds, _) => {
             Some("all ids of call traces have been used; another recording starts with new ones")
         }
-        (End::SignalTaken, _) => Some(
-            "the application took SIGTRAP for itself; sampling was stopped before it could be hit",
-        ),
+        (End::SignalTaken, _) => Some("the application took the sampling signal for itself"),
     };
     let reason = reason.map(|reason| ("ended".to_string(), reason.to_string()));
     let residue =

@@ -16,8 +16,7 @@ use std::thread::JoinHandle;
 use traceprof_abi::storage::log::Sample as Logged;
 use traceprof_abi::unwind::EndReason;
 
-use super::batch::{Batch, ThreadNews};
-use super::clock::monotonic_now_ns;
+use super::batch::{Batch, ThreadLife, ThreadNews};
 use super::collections::Collection;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::modules::AddressMap;
@@ -25,7 +24,7 @@ use super::names::Names;
 use super::threads::Key;
 use crate::trace::{
     CallTrace, LocationId, MappedModule, Metadata, Sample, Thread, ThreadId, TraceError,
-    TraceWriter, Written,
+    TraceWriter, Value, Written,
 };
 
 /// Batches in the queue; at the usual rotation a few seconds' worth.
@@ -224,8 +223,8 @@ struct Work {
     addresses: Arc<AddressMap>,
     /// The traces of the last batch.
     stacks: HashMap<u64, Stack>,
-    /// The trace's id and the kernel's, by key.
-    threads: HashMap<Key, (ThreadId, i32)>,
+    /// The trace's ids, by key.
+    threads: HashMap<Key, ThreadId>,
     /// Of them, those that have samples.
     sampled: HashSet<ThreadId>,
     totals: Totals,
@@ -327,49 +326,38 @@ impl Work {
 
     fn write_thread(&mut self, news: &ThreadNews) -> Result<(), TraceError> {
         match news {
-            ThreadNews::Seen { key, tid, name } => self.write_new_thread(*key, *tid, name)?,
+            ThreadNews::Seen { key, life } => self.write_new_thread(*key, life)?,
             ThreadNews::Renamed { key, name } => {
-                if let Some((id, _)) = self.threads.get(key) {
+                if let Some(id) = self.threads.get(key) {
                     self.writer.rename_thread(*id, name)?;
                 }
             }
             ThreadNews::Gone { key, time_ns } => {
-                if let Some((id, _)) = self.threads.remove(key)
-                    && !self.threads.values().any(|(other, _)| *other == id)
-                {
-                    self.end_thread(id, *time_ns)?;
+                if let Some(id) = self.threads.remove(key) {
+                    self.sampled.remove(&id);
+                    self.writer.thread_exit(id, *time_ns)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn end_thread(&mut self, id: ThreadId, time_ns: u64) -> Result<(), TraceError> {
-        self.sampled.remove(&id);
-        self.writer.thread_exit(id, time_ns)
-    }
-
-    fn write_new_thread(&mut self, key: Key, tid: i32, name: &str) -> Result<(), TraceError> {
-        let reused = self.threads.remove(&key);
-        if let Some((old, _)) = reused {
-            // Its other keys are told of next.
-            self.threads.retain(|_, (other, _)| *other != old);
-            self.end_thread(old, self.last_ns)?;
-        } else if let Some(known) = self.threads.values().find(|(_, other)| *other == tid) {
-            // A thread that was met before it claimed its slot.
-            self.threads.insert(key, *known);
-            return Ok(());
-        }
-        let (pid, first_seen_ns) = (self.pid, monotonic_now_ns());
-        let (tid_there, name) = (tid as u32, name.to_string());
-        let thread = Thread { pid, tid: tid_there, name, first_seen_ns, ended_ns: None };
+    fn write_new_thread(&mut self, key: Key, life: &ThreadLife) -> Result<(), TraceError> {
+        let (inner_pid, inner_tid) = life.inner;
+        let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
+        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ended_ns: None };
         let id = self.writer.thread(&thread)?;
-        self.threads.insert(key, (id, tid));
+        self.threads.insert(key, id);
+        if (inner_pid, inner_tid) != (pid, tid) {
+            // In a pid namespace: what the target itself calls the thread.
+            let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));
+            self.writer.set_metadata(&format!("inner_ids.{}", id.0), Value::List(ids.into()))?;
+        }
         Ok(())
     }
 
     fn write_sample(&mut self, logged: &Logged) -> Result<(), TraceError> {
-        let Some((thread, _)) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             self.totals.unattributed += 1;
             return Ok(());
         };

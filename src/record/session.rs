@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
 
@@ -19,16 +20,21 @@ use super::attach::Attached;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::ended::Ended;
+use super::engine::{Choice, Engine};
 use super::kernel::KernelEvents;
 use super::modules::AddressMap;
 use super::perf::Events;
 use super::scribe::Scribe;
 use super::stop::Stop;
 use super::threads::Registry;
+use super::timer::Timers;
 use super::{Event, Observer, Progress, RecordError};
 use crate::proc;
 
 mod drain;
+mod sampling;
+
+use self::sampling::{Silence, Started};
 
 /// How long the loop sleeps at most.
 const NAP: Duration = Duration::from_millis(10);
@@ -42,7 +48,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// Between two rotations, unless a table fills up before.
 const ROTATION: Duration = Duration::from_millis(100);
 /// Between two looks at whether the application took our signal away.
-const SIGNAL_WATCH: Duration = Duration::from_millis(50);
+const SIGNAL_WATCH: Duration = Duration::from_millis(10);
 /// Between two readings of the mappings when nothing hints at a change.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Samples must be readable by others after a second: this, a rotation more, and the time that
@@ -99,6 +105,7 @@ pub(super) struct Session<'a> {
     // Before the agent: fields are dropped in this order, and no event may outlive its handler.
     events: Option<Events>,
     kernel: Option<KernelEvents>,
+    timers: Option<Timers>,
     attached: Attached,
     clock: Clock,
     collector: Collector,
@@ -115,6 +122,9 @@ pub(super) struct Session<'a> {
     flush: Every,
     system_start_ns: u64,
     flushed_unknown: u64,
+    silence: Silence,
+    /// The guardian could not enter the target; said once.
+    entry_failed: bool,
 }
 
 /// What the session is made of.
@@ -141,14 +151,16 @@ impl<'a> Session<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Self, RecordError> {
         let pid = parts.pid;
-        let (registry, events) = open_events(&parts)?;
+        let Started { registry, events, timers } = sampling::start(&mut parts)?;
         let kernel = open_kernel(&mut parts, observer);
         parts.clock.advance();
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
-        events.enable();
+        if let Some(events) = &events {
+            events.enable();
+        }
         if let Some(kernel) = &kernel {
             kernel.enable();
         }
@@ -159,8 +171,9 @@ impl<'a> Session<'a> {
             clock: parts.clock,
             collector: parts.collector,
             registry,
-            events: Some(events),
+            events,
             kernel,
+            timers,
             scribe: parts.scribe,
             cpu,
             exit: parts.exit,
@@ -173,15 +186,18 @@ impl<'a> Session<'a> {
             flush: Every::new(FLUSH),
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
+            silence: Silence::new(pid),
+            entry_failed: false,
         })
     }
 
     /// Tells the observer that sampling is on.
     pub(super) fn announce(&mut self, command_pid: Option<i32>) {
-        let engine = super::ENGINE.to_string();
-        let threads = self.events.as_ref().map_or(0, Events::len);
+        let Choice { engine, why, .. } = self.attached.choice.clone();
+        let engine = engine.name().to_string();
+        let threads = self.events.as_ref().map_or_else(|| self.registry.count(), Events::len);
         let stops_ns = self.attached.stops_ns.clone();
-        self.observer.event(Event::Attached { engine, threads, stops_ns, command_pid });
+        self.observer.event(Event::Attached { engine, why, threads, stops_ns, command_pid });
         for (tid, name) in self.registry.blocked() {
             let text = format!(
                 "thread {tid} ({name}) blocks the sampling signal: it is not sampled while it does"
@@ -210,6 +226,11 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             self.cpu.advance();
+            if !self.registry.turn(Instant::now()).new.is_empty() {
+                self.cover();
+            }
+            self.grow();
+            self.turn_timers();
             if !self.scribe.is_busy()
                 && let Some(kernel) = &mut self.kernel
             {
@@ -224,7 +245,7 @@ impl<'a> Session<'a> {
             if self.collector.is_ending() {
                 return End::OutOfIds;
             }
-            if watch.is_due() && self.signal_is_taken() {
+            if watch.is_due() && !self.watch_signal() {
                 return End::SignalTaken;
             }
             if !self.scribe.is_busy() && (rotation.is_due() || self.collector.is_wanted()) {
@@ -248,18 +269,6 @@ impl<'a> Session<'a> {
         let timeout = PollTimeout::try_from(length).unwrap_or(PollTimeout::ZERO);
         // An interruption is a signal that asks for the end; the loop sees it.
         poll(&mut wait, timeout).is_ok_and(|ready| ready > 0)
-    }
-
-    /// The disposition is gone: the next hit would kill the target, so the events go first.
-    fn signal_is_taken(&mut self) -> bool {
-        let signal = self.attached.signal();
-        let Ok(status) = proc::status(self.pid) else { return false };
-        let is_caught = status.caught >> (signal - 1) & 1 == 1;
-        if !is_caught && status.has_memory {
-            self.events = None;
-            return true;
-        }
-        false
     }
 
     fn tick(&mut self) {
@@ -316,6 +325,10 @@ impl<'a> Session<'a> {
         self.registry.scan(true);
         self.registry.note_blocked(signal);
         let blocked_ns = self.registry.blocked_ns();
+        let timers = self.timers.as_ref();
+        let failed = timers.map_or_else(Vec::new, |timers| timers.failed().collect());
+        let failed_ns = timers.map_or(0, Timers::failed_ns);
+        let primed = timers.map_or(0, |timers| timers.signals);
         let system_now_ns = proc::system_time_ns(self.pid).ok();
         if let Some(events) = &self.events {
             events.disable();
@@ -344,8 +357,11 @@ impl<'a> Session<'a> {
             cpu_ns: self.cpu.used_ns(),
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
-            threads_seen: self.registry.count_ever(),
+            threads: self.registry.metrics(),
             blocked: self.registry.blocked(),
+            failed,
+            failed_ns,
+            primed,
             elapsed_ns,
             storage: self.collector.stats,
             heaviest: self.collector.heaviest(),
@@ -356,7 +372,7 @@ impl<'a> Session<'a> {
 
 /// The kernel's time, if it was asked for and may be had; without it the rest goes on.
 fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelEvents> {
-    if !parts.attached.setup.kernel {
+    if !parts.attached.setup.kernel || parts.attached.choice.engine != Engine::Perf {
         return None;
     }
     match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
@@ -373,18 +389,8 @@ fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelE
     }
 }
 
-fn open_events(parts: &Parts) -> Result<(Registry, Events), RecordError> {
-    let data = parts.attached.data();
-    let signal = parts.attached.signal();
-    let open = || {
-        let mut registry = Registry::new(parts.pid, data)?;
-        let events = Events::open(parts.pid, parts.attached.setup)?;
-        registry.scan(true);
-        if !parts.attached.is_parked {
-            registry.note_blocked(signal);
-        }
-        registry.prime(events.threads());
-        Ok((registry, events))
-    };
-    open().map_err(|error| super::event_error(parts.pid, error))
+/// A signal's name, as in SIGTRAP.
+pub(super) fn signal_name(signal: i32) -> String {
+    let name = Signal::try_from(signal).map(Signal::as_str);
+    name.map_or_else(|_| format!("signal {signal}"), str::to_owned)
 }

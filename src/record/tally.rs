@@ -87,7 +87,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     let leaked = of(Counter::SlotLeaked);
     let slots = format!("{used} used, {ready} ready, {THREAD_SLOTS} at most, {leaked} out of use");
     lines.push(("thread slots", slots));
-    let (seen, sampled) = (reckoning.threads_seen, reckoning.totals.threads);
+    let (seen, sampled) = (reckoning.threads.seen, reckoning.totals.threads);
     lines.push(("threads", format!("{sampled} sampled of {seen} seen")));
     lines.push(("priming", priming(control)));
     lines.push(("timers", timers(control)));

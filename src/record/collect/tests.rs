@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use traceprof_abi::layout;
 use traceprof_abi::storage::hazard::Hazard;
 use traceprof_abi::storage::log::Sample;
+use traceprof_abi::storage::rotation::Origin;
 use traceprof_abi::sync::AtomicU64;
 
 use super::*;
@@ -90,6 +91,22 @@ fn a_dead_thread_blocks_no_rotation() {
     let (mut collector, mut batch) = (Collector::start(data), Batch::default());
     let _ = sample(data, 1);
     assert!(collector.rotate(&mut batch, &|tid| tid == 1).all);
+    assert_eq!(tids(&batch), [1]);
+}
+
+#[test]
+fn ids_that_run_out_lose_nothing() {
+    let (data, mut batch) = (segment(), Batch::default());
+    let mut collector = Collector::start(data);
+    assert!(!collector.is_ending());
+    // The last id but two: the first rotation of the end, and the second, take what is left.
+    let origin = Origin { instance: u32::MAX - 2, generation: 0 };
+    collector.rotation = Rotation::start_at(&collector.tables, &data.control().active, origin);
+    assert!(collector.is_ending());
+    release(data, sample(data, 1));
+    collector.finish(&mut batch);
+    assert_eq!((tids(&batch), collector.take_instance()), (vec![1], None));
+    assert!(!rotate(&mut collector, &mut batch), "nothing rotates any more");
     assert_eq!(tids(&batch), [1]);
 }
 

@@ -33,7 +33,7 @@ pub(in crate::record) fn hit(kernel: &mut KernelEvents, tid: u32, time_ns: u64, 
 fn taken(kernel: &mut KernelEvents, until_ns: u64, instance: u32) -> Batch {
     let mut batch = Batch::default();
     kernel.drain();
-    kernel.take(until_ns, &mut batch, || Some(instance), |tid, _| (tid, 5));
+    kernel.take(until_ns, &mut batch, || Some(instance), |tid, _, _| (tid, 5));
     batch.sort();
     batch
 }
@@ -65,7 +65,7 @@ fn hits_after_the_rotation_come_with_the_next_batch() {
         |batch: &Batch| batch.traces.entries().iter().map(|it| it.id >> 32).collect::<Vec<_>>();
     assert_eq!((ids(&first), ids(&second)), (vec![3, 3], vec![4, 4]));
     let nobody = || -> Option<u32> { panic!("there is no trace to name") };
-    kernel.take(200, &mut Batch::default(), nobody, |tid, _| (tid, 5));
+    kernel.take(200, &mut Batch::default(), nobody, |tid, _, _| (tid, 5));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn without_an_id_hits_wait() {
     hit(&mut kernel, 1, 10, 0xa);
     kernel.drain();
     let mut batch = Batch::default();
-    kernel.take(20, &mut batch, || None, |tid, _| (tid, 5));
+    kernel.take(20, &mut batch, || None, |tid, _, _| (tid, 5));
     assert!(batch.samples.is_empty());
     assert_eq!(taken(&mut kernel, 20, 3).samples.len(), 1);
 }

@@ -5,7 +5,9 @@ use crate::record::collections::TraceEntry;
 use crate::trace::{self, WriterOptions};
 
 fn seen(slot: u32, tid: i32) -> ThreadNews {
-    ThreadNews::Seen { key: (slot, 0), tid, name: "worker".to_string() }
+    let name = "worker".to_string();
+    let life = ThreadLife { tid, inner: (1, tid as u32), name, start_ns: 1 };
+    ThreadNews::Seen { key: (slot, 0), life }
 }
 
 fn sample(slot: u32, time: u64) -> Logged {
@@ -32,38 +34,36 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
 }
 
 #[test]
-fn a_thread_id_that_is_reused_is_another_thread_under_all_its_keys() {
-    let news = || vec![seen(1, 7), seen(20_000, 7)];
+fn a_thread_id_that_is_reused_is_another_thread() {
     let (totals, threads) = written(vec![
         Batch {
-            threads: news(),
-            samples: vec![sample(1, 5), sample(20_000, 6)],
+            threads: vec![seen(1, 7)],
+            samples: vec![sample(1, 5), sample(1, 6)],
             ..Batch::default()
         },
         Batch {
-            threads: news(),
-            samples: vec![sample(1, 8), sample(20_000, 9)],
+            threads: vec![seen(2, 7)],
+            samples: vec![sample(1, 7), sample(2, 8)],
             ..Batch::default()
         },
     ]);
-    assert_eq!(threads, [[5, 6], [8, 9]]);
+    assert_eq!(threads, [vec![5, 6, 7], vec![8]]);
     assert_eq!((totals.samples, totals.threads), (4, 2));
 }
 
 #[test]
-fn a_thread_ends_after_its_last_key_and_unknown_ones_are_counted() {
+fn a_thread_ends_after_its_samples_and_unknown_ones_are_counted() {
     let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
     let (totals, threads) = written(vec![
         Batch {
-            threads: vec![seen(1, 7), seen(2, 7), seen(3, 8), seen(4, 9), gone(1)],
+            threads: vec![gone(1), seen(1, 7), seen(3, 8), seen(4, 9)],
             samples: vec![sample(1, 5), sample(4, 5), sample(99, 5)],
             ..Batch::default()
         },
-        Batch { threads: vec![gone(2)], samples: vec![sample(2, 6)], ..Batch::default() },
-        Batch { samples: vec![sample(2, 7)], ..Batch::default() },
+        Batch { samples: vec![sample(1, 7)], ..Batch::default() },
     ]);
-    assert_eq!(threads, [vec![5, 6], vec![], vec![5]]);
-    assert_eq!((totals.samples, totals.threads, totals.unattributed), (3, 2, 2));
+    assert_eq!(threads, [vec![5], vec![], vec![5]]);
+    assert_eq!((totals.samples, totals.threads, totals.unattributed), (2, 2, 2));
 }
 
 /// A batch with a sample of each of these traces: ids, frames, new or preserved.

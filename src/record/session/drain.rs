@@ -1,6 +1,7 @@
 //! One turn of the storage: rotate, put times and threads right, hand over to the writer.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
@@ -13,7 +14,12 @@ impl Session<'_> {
     pub(super) fn rotate(&mut self) {
         let flush = self.flush.is_due();
         let before = self.registry.count_ever();
-        self.registry.scan(flush);
+        if flush {
+            self.registry.scan(true);
+        } else {
+            self.registry.turn(Instant::now());
+        }
+        self.cover();
         if self.registry.count_ever() != before {
             // New threads have new stacks.
             self.refresh.hasten();
@@ -29,13 +35,9 @@ impl Session<'_> {
         if drained.all {
             self.attached.modules.recycle();
         }
-        self.grow();
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
-        if drained.all {
-            // Else samples of theirs may be left; they are missed again by the next scan.
-            self.registry.retire(&mut batch.threads);
-        }
+        self.registry.retire(drained.all, &mut batch.threads);
         if batch.has_news() {
             self.scribe.send(shared);
         }
@@ -49,7 +51,7 @@ impl Session<'_> {
             // Code that no table covers yet: a library was loaded.
             self.refresh.hasten();
         }
-        self.registry.meet_samples(&batch.samples, &mut batch.threads);
+        self.registry.attribute(&mut batch.samples, &mut batch.threads);
         self.take_kernel(batch, until_ns);
         batch.sort();
         self.collector.preserve(batch);
@@ -65,12 +67,12 @@ impl Session<'_> {
             until_ns,
             batch,
             || collector.take_instance(),
-            |tid, news| registry.key_of(tid as i32, news),
+            |tid, time_ns, news| registry.key_of(tid as i32, time_ns, news),
         );
     }
 
     /// Keeps thread slots and tables populated ahead of their use.
-    fn grow(&mut self) {
+    pub(super) fn grow(&mut self) {
         if let Err(error) = self.attached.grow() {
             let text = format!("no memory for more thread slots: {error}");
             self.observer.event(Event::Notice(text));
@@ -107,6 +109,7 @@ fn put_times(clock: &Clock, batch: &mut Batch) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::record::batch::ThreadLife;
     use std::time::{Duration, Instant};
 
     use traceprof_abi::layout::{self, TRACE_TABLES};
@@ -214,7 +217,7 @@ mod tests {
                     now_ns + (number % 2) * 3_700_000_000_000,
                     batch,
                     instance,
-                    |tid, _| (tid, 0),
+                    |tid, _, _| (tid, 0),
                 );
                 batch.sort();
                 collector.preserve(batch);
@@ -222,8 +225,11 @@ mod tests {
                 scribe.send(shared);
             })
         };
-        let seen =
-            |slot| ThreadNews::Seen { key: (slot, 0), tid: slot as i32 + 1, name: String::new() };
+        let seen = |slot| {
+            let (tid, name) = (slot as i32 + 1, String::new());
+            let life = ThreadLife { tid, inner: (1, slot + 1), name, start_ns: 1 };
+            ThreadNews::Seen { key: (slot, 0), life }
+        };
         assert!(turn(0, (0..THREADS).map(seen).collect()) > 0, "the counter does not count");
         // Two in circulation, so that one is there whenever the other is not back yet.
         scribe.send(Arc::default());

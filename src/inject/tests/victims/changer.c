@@ -8,7 +8,9 @@ static volatile sig_atomic_t done, change, child;
 static void stop(int s) { (void)s; done = 1; }
 static void exec_(int s) { (void)s; change = 1; }
 static void fork_(int s) { (void)s; child = 1; }
+static int running;
 static void *spin(void *first) {
+    __atomic_add_fetch(&running, 1, __ATOMIC_SEQ_CST);
     while (!done)
         if (first && change) execl("/proc/self/exe", "changer", NULL);
     return NULL;
@@ -19,6 +21,7 @@ int main(void) {
     signal(SIGUSR1, exec_);
     signal(SIGUSR2, fork_);
     for (long i = 0; i < 3; i++) pthread_create(&t, NULL, spin, i ? NULL : (void *)1);
+    while (__atomic_load_n(&running, __ATOMIC_SEQ_CST) < 3) {}
     write(1, "ready\n", 6);
     while (!done)
         if (child) {

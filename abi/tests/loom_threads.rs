@@ -1,0 +1,221 @@
+//! Models of the thread slots' lock-free steps, run by loom over all interleavings:
+//! `scripts/loom.sh`. Each also runs against a planted mistake that it must catch.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test crate")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use loom::sync::Arc;
+use loom::thread;
+use traceprof_abi::sync::planted::{Mistake, plant};
+use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
+use traceprof_abi::thread::{Claim, SlotState, ThreadSlot, Threads};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The model holds, and does not hold with any of the mistakes.
+fn check(mistakes: &[Mistake], model: fn()) {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
+    let run = || {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    };
+    plant(Mistake::None);
+    run();
+    for mistake in mistakes {
+        plant(*mistake);
+        let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
+        plant(Mistake::None);
+        assert!(caught, "the model does not catch {mistake:?}");
+    }
+}
+
+struct Registry {
+    index: Vec<AtomicU64>,
+    slots: Vec<ThreadSlot>,
+    next: AtomicU32,
+    limit: AtomicU32,
+    free: AtomicU64,
+    leaked: AtomicU64,
+}
+
+impl Registry {
+    fn new(places: usize, slots: u32) -> Arc<Self> {
+        Arc::new(Self {
+            index: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..slots).map(|_| ThreadSlot::default()).collect(),
+            next: AtomicU32::new(0),
+            limit: AtomicU32::new(slots),
+            free: AtomicU64::new(0),
+            leaked: AtomicU64::new(0),
+        })
+    }
+
+    fn threads(&self) -> Threads<'_> {
+        Threads {
+            index: &self.index,
+            slots: &self.slots,
+            next: &self.next,
+            limit: &self.limit,
+            free: &self.free,
+            leaked: &self.leaked,
+        }
+    }
+
+    fn claim(&self, tid: u32) -> usize {
+        self.threads().claim(tid).index().unwrap()
+    }
+
+    fn give_back(&self, tid: u32, slot: usize) {
+        assert!(self.threads().mark_retired(tid, slot, 0));
+        assert!(self.threads().recycle(slot, 0));
+    }
+}
+
+fn a_recycled_slot_goes_to_one_thread_and_comes_clean() {
+    let registry = Registry::new(4, 2);
+    let old = registry.claim(9);
+    registry.slots[old].event.store(77, Ordering::Relaxed);
+    let claim = |registry: Arc<Registry>, tid: u32| {
+        move || {
+            let threads = registry.threads();
+            let index = threads.claim(tid).index()?;
+            assert_eq!(threads.find(tid), Some(index));
+            assert_eq!(threads.slots[index].event.load(Ordering::Relaxed), 0, "slot is clean");
+            Some(index)
+        }
+    };
+    let one = thread::spawn(claim(Arc::clone(&registry), 1));
+    let other = thread::spawn(claim(Arc::clone(&registry), 2));
+    registry.give_back(9, old);
+    let (one, other) = (one.join().unwrap(), other.join().unwrap());
+    assert!(one.is_some() || other.is_some(), "there was a slot for one at least");
+    assert_ne!(one, other, "no slot is given twice");
+}
+
+#[test]
+fn claim_and_recycle() {
+    check(&[Mistake::AllRelaxed], a_recycled_slot_goes_to_one_thread_and_comes_clean);
+}
+
+/// The thread and the recorder claim at once, while a place before theirs becomes free.
+fn a_thread_has_one_slot_whoever_claims_it() {
+    let registry = Registry::new(2, 3);
+    // Its word lies in the first place that the thread tries.
+    let old = registry.claim(5);
+    let own = {
+        let registry = Arc::clone(&registry);
+        thread::spawn(move || registry.threads().claim(7))
+    };
+    registry.give_back(5, old);
+    let recorders = registry.threads().claim(7);
+    let own = own.join().unwrap();
+    assert_eq!(own.index(), recorders.index(), "{own:?} {recorders:?}");
+    let threads = registry.threads();
+    let index = own.index().unwrap();
+    assert_eq!(threads.find(7), Some(index));
+    assert_eq!(threads.slots[index].state.load(Ordering::Relaxed), SlotState::Claimed as u32);
+    let news = [own, recorders].iter().filter(|claim| matches!(claim, Claim::New(_))).count();
+    assert_eq!(news, 1, "{own:?} {recorders:?}");
+    let words = registry.index.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count();
+    assert_eq!(words, 1);
+    // The slot that was not needed is free again.
+    assert_eq!(registry.leaked.load(Ordering::Relaxed), 0);
+    assert!(threads.claim(8).index().is_some_and(|other| other != index));
+}
+
+#[test]
+fn claim_and_claim() {
+    check(&[Mistake::NoFence], a_thread_has_one_slot_whoever_claims_it);
+}
+
+/// One thread is held between reading the stack's top and swapping it, while another takes two
+/// slots and gives the first one back: the top is the same again, what is below it is not.
+fn a_top_that_is_there_again_is_another_one() {
+    let registry = Registry::new(4, 2);
+    let slots = [registry.claim(1), registry.claim(2)];
+    registry.give_back(1, slots[0]);
+    registry.give_back(2, slots[1]);
+    let other = {
+        let registry = Arc::clone(&registry);
+        thread::spawn(move || (3, registry.threads().claim(3).index()))
+    };
+    let threads = registry.threads();
+    let mut all = Vec::new();
+    if let Some(first) = threads.claim(4).index() {
+        all.push((5, threads.claim(5).index()));
+        let generation = threads.slots[first].generation.load(Ordering::Relaxed);
+        assert!(threads.mark_retired(4, first, generation));
+        assert!(threads.recycle(first, generation));
+        all.push((6, threads.claim(6).index()));
+    }
+    all.push(other.join().unwrap());
+    for (tid, slot) in all.iter().filter_map(|(tid, slot)| Some((*tid, (*slot)?))) {
+        let owner = threads.slots[slot].tid.load(Ordering::Relaxed);
+        assert_eq!(owner, tid, "no slot is given twice: {all:?}");
+    }
+}
+
+#[test]
+fn free_stack() {
+    check(&[Mistake::NoTag], a_top_that_is_there_again_is_another_one);
+}
+
+/// A handler that finds a slot in the moment in which its thread is declared dead: either it sees
+/// that once its hazard is out, or the recorder sees the hazard and does not recycle.
+fn a_slot_in_use_is_not_recycled() {
+    let registry = Registry::new(2, 1);
+    let slot = registry.claim(7);
+    let hazard = Arc::new(AtomicU32::new(0));
+    let handler = {
+        let (registry, hazard) = (Arc::clone(&registry), Arc::clone(&hazard));
+        thread::spawn(move || {
+            let threads = registry.threads();
+            let Some(index) = threads.find(7) else { return };
+            hazard.store(1, Ordering::Relaxed);
+            // As in `HazardSlots::protect`.
+            traceprof_abi::sync::fence(Ordering::SeqCst);
+            if threads.is_held(7, index) {
+                assert_eq!(threads.slots[index].generation.load(Ordering::Relaxed), 0);
+            }
+            hazard.store(0, Ordering::Release);
+        })
+    };
+    let threads = registry.threads();
+    assert!(threads.mark_retired(7, slot, 0));
+    // As in `Rotation::publish`.
+    traceprof_abi::sync::fence(Ordering::SeqCst);
+    if hazard.load(Ordering::Acquire) == 0 {
+        threads.recycle(slot, 0);
+    }
+    handler.join().unwrap();
+}
+
+#[test]
+fn retire_and_use() {
+    check(&[Mistake::NoFence], a_slot_in_use_is_not_recycled);
+}
+
+/// The agent and the recorder find out at once that a thread is ready, while it is retired.
+fn a_thread_is_primed_once_and_not_after_its_end() {
+    let registry = Registry::new(2, 1);
+    let slot = registry.claim(7);
+    let agent = {
+        let registry = Arc::clone(&registry);
+        thread::spawn(move || registry.threads().prime(slot, 0))
+    };
+    let mine = registry.threads().prime(slot, 0);
+    assert!(registry.threads().mark_retired(7, slot, 0));
+    let theirs = agent.join().unwrap();
+    assert!(mine || theirs, "it was primed");
+    assert!(!(mine && theirs), "once");
+    let state = registry.slots[slot].state.load(Ordering::Relaxed);
+    assert_eq!(state, SlotState::Retired as u32);
+}
+
+#[test]
+fn prime_and_retire() {
+    check(&[Mistake::BlindSwap], a_thread_is_primed_once_and_not_after_its_end);
+}

@@ -1,0 +1,239 @@
+//! The way of sampling, and why it is this one.
+//!
+//! Both ways take the same samples in the same handler. `perf` has the kernel signal each thread
+//! from its first instruction, exactly on time; it is the better one where it works and where
+//! nothing can go wrong with its signal. That signal is SIGTRAP, the kernel gives no choice, and it
+//! ends a program that has reset its action; so where this is to be feared `timer` is taken, whose
+//! signal may be any.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::options::EngineChoice;
+use super::perf::{self, Setup};
+use super::{attach, crash_reporter, program};
+use crate::proc::{self, Mapping};
+
+/// A way of sampling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// Perf events of the recorder.
+    Perf,
+    /// CPU timers of the target's threads.
+    Timer,
+}
+
+impl Engine {
+    /// Its name in the trace and in the closing report.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Perf => "perf task clock",
+            Self::Timer => "thread CPU timer",
+        }
+    }
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// The way of sampling.
+    pub(super) engine: Engine,
+    /// Why this one, in words that follow a colon.
+    pub(super) why: String,
+    /// Nobody asked for it: if it fails, the other one is taken.
+    pub(super) is_free: bool,
+}
+
+/// What the choice depends on.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// Whether an event may be opened on the target.
+    perf: io::Result<()>,
+    /// Version of the running kernel.
+    kernel: Option<(u32, u32)>,
+    /// Threads that need a descriptor each, and how many descriptors there are.
+    descriptors: (u64, u64),
+    /// The program is started for the recording.
+    is_started: bool,
+    /// The application handles SIGTRAP, and may stop doing so.
+    handles_trap: bool,
+    /// A crash reporter that the application contains.
+    reporter: Option<&'static str>,
+}
+
+/// First kernel whose signalling events lose no signal.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+/// Descriptors that the recorder needs for other things than events.
+const DESCRIPTORS_KEPT: u64 = 64;
+
+impl Facts {
+    /// Of a process before anything is changed in it.
+    pub(super) fn gather(pid: i32, is_started: bool, setup: Setup) -> io::Result<Self> {
+        let status = proc::status(pid)?;
+        let mappings = proc::mappings(pid)?;
+        let catches = status.caught >> (attach::SIGTRAP - 1) & 1 == 1;
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        Ok(Self {
+            perf: perf::probe(pid, setup),
+            kernel: kernel_version(),
+            descriptors: (u64::from(status.threads), perf::descriptor_limit()),
+            is_started,
+            // Go's runtime handles every signal from its start to its end.
+            handles_trap: catches && !program::takes_all_signals(program.as_os_str()),
+            reporter: find_reporter(pid, &mappings),
+        })
+    }
+
+    /// Why `perf` cannot be had, if so.
+    fn obstacle(&self) -> Option<String> {
+        let (threads, descriptors) = self.descriptors;
+        match (&self.perf, self.kernel) {
+            (_, Some(version)) if version < KERNEL_MIN => Some(format!(
+                "Linux {}.{} has no reliable events that signal threads; 6.1 has",
+                version.0, version.1
+            )),
+            (Err(error), _) => Some(format!("perf events are refused here ({error})")),
+            _ if threads + DESCRIPTORS_KEPT > descriptors => Some(format!(
+                "perf events need a descriptor for each of {threads} threads; the limit is \
+                 {descriptors}"
+            )),
+            _ => None,
+        }
+    }
+
+    /// What may go wrong with the signal of `perf`, if anything.
+    fn danger(&self) -> Option<String> {
+        if self.is_started {
+            return Some("a program that starts may yet reset SIGTRAP".to_owned());
+        }
+        if let Some(reporter) = self.reporter {
+            return Some(format!("its crash reporter ({reporter}) may reset SIGTRAP"));
+        }
+        self.handles_trap.then(|| "the application handles SIGTRAP and may reset it".to_owned())
+    }
+}
+
+/// The best engine that works, or the one that was asked for.
+///
+/// # Errors
+/// The reason of the kernel's why the engine that was asked for does not work. A target that is
+/// gone is an error whatever was asked.
+pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
+    let is_free = asked == EngineChoice::Auto;
+    let choice = |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free });
+    let is_gone =
+        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT));
+    match asked {
+        _ if facts.perf.as_ref().is_err_and(is_gone) => {
+            facts.perf.and_then(|()| choice(Engine::Perf, ""))
+        }
+        EngineChoice::Timer => choice(Engine::Timer, "asked for"),
+        EngineChoice::Perf => facts.perf.and_then(|()| choice(Engine::Perf, "asked for")),
+        EngineChoice::Auto => match facts.obstacle().or_else(|| facts.danger()) {
+            Some(why) => choice(Engine::Timer, &why),
+            None => choice(Engine::Perf, "the best that works here"),
+        },
+    }
+}
+
+fn find_reporter(pid: i32, mappings: &[Mapping]) -> Option<&'static str> {
+    let mut looked_at = Vec::new();
+    mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0).find_map(|mapping| {
+        let file = (mapping.device, mapping.inode);
+        if looked_at.contains(&file) {
+            return None;
+        }
+        looked_at.push(file);
+        crash_reporter::in_module(pid, mapping)
+    })
+}
+
+fn kernel_version() -> Option<(u32, u32)> {
+    let name = nix::sys::utsname::uname().ok()?;
+    parse_version(name.release().to_str()?)
+}
+
+/// Major and minor number of a release like `6.1.0-13-amd64`.
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            perf: Ok(()),
+            kernel: Some((6, 18)),
+            descriptors: (10, 1024),
+            is_started: false,
+            handles_trap: false,
+            reporter: None,
+        }
+    }
+
+    fn errno(number: i32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(number))
+    }
+
+    fn check(change: impl FnOnce(&mut Facts), engine: Engine, why: &str) {
+        let mut facts = facts();
+        change(&mut facts);
+        let choice = choose(EngineChoice::Auto, facts).unwrap();
+        assert_eq!(choice.engine, engine, "{}", choice.why);
+        assert!(choice.why.contains(why), "{}", choice.why);
+    }
+
+    #[test]
+    fn perf_is_taken_where_it_works_and_nothing_is_to_be_feared() {
+        check(|_| {}, Engine::Perf, "best");
+        check(|facts| facts.kernel = None, Engine::Perf, "best");
+        check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best");
+    }
+
+    #[test]
+    fn every_obstacle_and_every_danger_leads_to_timers_and_is_named() {
+        for number in [libc::EACCES, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+            check(|facts| facts.perf = errno(number), Engine::Timer, "refused");
+        }
+        check(|facts| facts.kernel = Some((5, 19)), Engine::Timer, "Linux 5.19");
+        check(|facts| facts.descriptors = (2000, 1024), Engine::Timer, "2000 threads");
+        check(|facts| facts.is_started = true, Engine::Timer, "starts");
+        check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
+        check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_or_is_an_error() {
+        let asked = |asked, change: fn(&mut Facts)| {
+            let mut facts = facts();
+            change(&mut facts);
+            choose(asked, facts).map(|choice| choice.engine).map_err(|e| e.raw_os_error())
+        };
+        assert_eq!(asked(EngineChoice::Timer, |_| {}), Ok(Engine::Timer));
+        assert_eq!(asked(EngineChoice::Perf, |facts| facts.is_started = true), Ok(Engine::Perf));
+        let refused = |facts: &mut Facts| facts.perf = errno(libc::EACCES);
+        assert_eq!(asked(EngineChoice::Perf, refused), Err(Some(libc::EACCES)));
+        assert_eq!(asked(EngineChoice::Timer, refused), Ok(Engine::Timer));
+        for engine in [EngineChoice::Auto, EngineChoice::Perf, EngineChoice::Timer] {
+            let gone = asked(engine, |facts| facts.perf = errno(libc::ESRCH));
+            assert_eq!(gone, Err(Some(libc::ESRCH)));
+        }
+    }
+
+    #[test]
+    fn versions_are_read_from_releases() {
+        for (release, expected) in [
+            ("6.1.0-13-amd64", Some((6, 1))),
+            ("6.18.44-fc-v669", Some((6, 18))),
+            ("5.15", Some((5, 15))),
+            ("6", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(release), expected, "{release}");
+        }
+        assert!(kernel_version().is_some_and(|version| version >= (3, 0)));
+    }
+}

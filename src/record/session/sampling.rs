@@ -1,0 +1,251 @@
+//! What samples, while it does: its turn in the loop, its dangers, and going on with timers.
+
+use std::time::Duration;
+
+use traceprof_abi::layout::{ControlBlock, Counter, Operation};
+
+use super::super::account::count;
+use super::super::engine::Engine;
+use super::super::perf::Events;
+use super::super::threads::Registry;
+use super::super::timer::Timers;
+use super::super::{RecordError, event_error};
+use super::{Event, Parts, Session};
+use crate::proc;
+
+/// What a handler counts once each time that it runs for one of our hits.
+const HITS: [Counter; 8] = [
+    Counter::Samples,
+    Counter::LostThreadSlot,
+    Counter::LostHazard,
+    Counter::LostRotation,
+    Counter::LostLog,
+    Counter::DuplicateEvent,
+    Counter::Broken,
+    Counter::Nested,
+];
+/// User time without a hit after which the handler is taken for replaced: so many periods,
+const SILENT_PERIODS: u64 = 20;
+/// and so much time, since the clock is read in ticks.
+const SILENT_MIN: Duration = Duration::from_millis(200);
+
+/// Watches whether hits keep up with the CPU time of the threads that can be hit.
+#[derive(Debug)]
+pub(super) struct Silence {
+    hits: u64,
+    /// User time of the process when the last hit was seen.
+    user_ns: u64,
+    /// CPU time, in the next look, of the threads that do not block the signal.
+    suspected: Option<u64>,
+}
+
+impl Silence {
+    pub(super) fn new(pid: i32) -> Self {
+        let user_ns = proc::mode_times_ns(pid).map_or(0, |(user, _)| user);
+        Self { hits: 0, user_ns, suspected: None }
+    }
+
+    /// True when the threads that could be hit have used time and none was.
+    fn is_broken(&mut self, pid: i32, signal: i32, control: &ControlBlock, period_ns: u64) -> bool {
+        let hits = HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(count(control, *hit)));
+        let Ok((user_ns, _)) = proc::mode_times_ns(pid) else { return false };
+        if hits != self.hits {
+            *self = Self { hits, user_ns, suspected: None };
+            return false;
+        }
+        let limit = period_ns.saturating_mul(SILENT_PERIODS).max(SILENT_MIN.as_nanos() as u64);
+        if user_ns.saturating_sub(self.user_ns) < limit {
+            return false;
+        }
+        // The time may be that of threads which block the signal.
+        let open_ns = open_threads_ns(pid, signal);
+        let before = *self.suspected.get_or_insert(open_ns);
+        open_ns.saturating_sub(before) >= limit
+    }
+}
+
+/// CPU time of the threads that do not block a signal.
+fn open_threads_ns(pid: i32, signal: i32) -> u64 {
+    let tids = proc::tasks(pid).unwrap_or_default();
+    let of = |tid: i32| {
+        let is_open = proc::task_status(pid, tid).ok()?.blocked >> (signal - 1) & 1 == 0;
+        is_open.then(|| proc::task_cpu_or_ticks_ns(pid, tid).ok()).flatten()
+    };
+    tids.into_iter().filter_map(of).sum()
+}
+
+/// What samples, once it is set up.
+pub(super) struct Started {
+    pub(super) registry: Registry,
+    pub(super) events: Option<Events>,
+    pub(super) timers: Option<Timers>,
+}
+
+/// Opens the events, or has the timers armed.
+pub(super) fn start(parts: &mut Parts) -> Result<Started, RecordError> {
+    let (pid, data) = (parts.pid, parts.attached.data());
+    let gone = |error| event_error(pid, error);
+    let mut registry = Registry::new(pid, data).map_err(gone)?;
+    let mut events = match parts.attached.choice.engine {
+        Engine::Perf => Some(Events::open(pid, parts.attached.setup)),
+        Engine::Timer => None,
+    };
+    if let Some(Err(error)) = &events
+        && parts.attached.choice.is_free
+        && !matches!(error.raw_os_error(), Some(libc::ESRCH))
+    {
+        let why = format!("opening the events failed ({error})");
+        parts.attached.switch_to_timers(&why)?;
+        parts.attached.setup.kernel = true;
+        events = None;
+    }
+    let events = events.transpose().map_err(gone)?;
+    registry.scan(true);
+    if !parts.attached.is_parked {
+        registry.note_blocked(parts.attached.signal());
+    }
+    if let Some(events) = &events {
+        registry.prime(events.threads());
+    }
+    let timers = parts.attached.timer_signal().map(|signal| Timers::start(pid, data, signal));
+    let mut started = Started { registry, events, timers };
+    started.cover();
+    Ok(started)
+}
+
+impl Started {
+    fn cover(&mut self) {
+        let Some(timers) = &mut self.timers else { return };
+        match self.events {
+            None => timers.cover(self.registry.alive()),
+            Some(_) => timers.cover(self.registry.blocked_threads()),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// After a scan of the threads.
+    pub(super) fn cover(&mut self) {
+        let Some(timers) = &mut self.timers else { return };
+        if self.events.is_none() {
+            timers.cover(self.registry.alive());
+        }
+        timers.sweep();
+    }
+
+    /// The timers' turn of the loop.
+    pub(super) fn turn_timers(&mut self) {
+        let is_due = self.timers.as_mut().is_some_and(Timers::turn);
+        if is_due {
+            self.enter_to_arm();
+        }
+    }
+
+    fn enter_to_arm(&mut self) {
+        let entered = self.attached.enter(Operation::Arm);
+        if let Some(timers) = &mut self.timers {
+            timers.note_entry();
+        }
+        if let Err(error) = entered
+            && !self.entry_failed
+        {
+            self.entry_failed = true;
+            let text = format!("threads are armed late: {}", error.text());
+            self.observer.event(Event::Notice(text));
+        }
+    }
+
+    /// The signal does not reach the handler any more: its next hit would end the target, or run
+    /// somebody else's handler. False if sampling cannot go on.
+    pub(super) fn watch_signal(&mut self) -> bool {
+        let signal = self.attached.signal();
+        let Ok(status) = proc::status(self.pid) else { return true };
+        let is_caught = status.caught >> (signal - 1) & 1 == 1;
+        if !status.has_memory {
+            return true;
+        }
+        let name = super::signal_name(signal);
+        match (is_caught, self.events.is_some()) {
+            (false, true) => self.fall_back(&format!("the application reset {name}")),
+            (false, false) => false,
+            (true, true) => {
+                let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
+                let control = self.attached.data().control();
+                if !self.silence.is_broken(pid, signal, control, period_ns) {
+                    return true;
+                }
+                self.fall_back(&format!("the application installed its own handler for {name}"))
+            }
+            (true, false) => true,
+        }
+    }
+
+    /// Goes on with timers. The events go first, whatever comes then.
+    fn fall_back(&mut self, why: &str) -> bool {
+        self.events = None;
+        if let Some(kernel) = &mut self.kernel {
+            // Timers count this time.
+            kernel.disable();
+            kernel.drain();
+        }
+        let after = self.started.elapsed();
+        let why = format!("{:.1} s, when {why}", after.as_secs_f64());
+        let signal = match self.attached.switch_to_timers(&why) {
+            Ok(signal) => signal,
+            Err(error) => {
+                let text = format!("sampling cannot go on with timers: {}", error.text());
+                self.observer.event(Event::Notice(text));
+                return false;
+            }
+        };
+        self.attached.setup.kernel = true;
+        let mut timers = Timers::start(self.pid, self.attached.data(), signal);
+        timers.cover(self.registry.alive());
+        self.timers = Some(timers);
+        self.enter_to_arm();
+        let text = format!("going on with the {} engine after {why}", Engine::Timer.name());
+        self.observer.event(Event::Notice(text));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use traceprof_abi::layout;
+
+    use super::*;
+    use crate::record::shm::Shared;
+
+    /// Uses user time.
+    fn burn(time: Duration) {
+        let start = Instant::now();
+        let before = proc::mode_times_ns(std::process::id() as i32).unwrap().0;
+        let used = || proc::mode_times_ns(std::process::id() as i32).unwrap().0 - before;
+        while used() < time.as_nanos() as u64 && start.elapsed() < Duration::from_secs(60) {
+            std::hint::black_box((0..100_000u64).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn silence_is_noticed_when_threads_that_could_be_hit_were_not() {
+        const MS: u64 = 1_000_000;
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let control = data.control();
+        let pid = std::process::id() as i32;
+        let mut silence = Silence::new(pid);
+        let mut look = || silence.is_broken(pid, libc::SIGTRAP, control, MS);
+        assert!(!look(), "no time has passed");
+        burn(2 * SILENT_MIN);
+        control.count(Counter::Samples);
+        assert!(!look(), "there was a hit");
+        burn(2 * SILENT_MIN);
+        assert!(!look(), "suspected only");
+        burn(2 * SILENT_MIN);
+        assert!(look(), "twice without a hit");
+        control.count(Counter::DuplicateEvent);
+        assert!(!look(), "a hit, if not a sample");
+    }
+}

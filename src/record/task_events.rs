@@ -1,0 +1,295 @@
+//! Threads that start, end or change their name, told by the kernel as it happens.
+//!
+//! Side-band records of perf (`task`, `comm`) into one ring per core. With the privilege for it one
+//! event per core sees all threads of the machine, and those of others are left out here; without it
+//! each thread at attach has one per core, which the threads that it starts inherit.
+//!
+//! # Invariants
+//! - Times are CLOCK_MONOTONIC nanoseconds, ascending within one [`TaskEvents::drain`]; what one core
+//!   told late comes with the next one.
+//! - A thread's record lies in the ring of the core that it was on: no ring has two writers.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::clock::monotonic_now_ns;
+use super::exit_times::ExitTimes;
+use super::kernel::cpus;
+use super::perf;
+use super::ring::Ring;
+use crate::proc;
+
+/// Bytes of each ring: some five thousand records between two turns of the loop.
+const RING_LEN: usize = 256 << 10;
+/// Of the descriptors that are allowed, one in so many may be spent: the events that sample are more
+/// important.
+const DESCRIPTORS_SHARE: u64 = 4;
+const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_EXIT: u32 = 4;
+const RECORD_FORK: u32 = 7;
+
+/// What a thread did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TaskChange {
+    /// Its first instant, on behalf of another thread, whose name it begins with.
+    Started {
+        /// That thread.
+        parent: i32,
+    },
+    /// It has another name now.
+    Renamed(String),
+    /// Its last instant, and all CPU time it has used, where the kernel tells.
+    Ended {
+        /// In nanoseconds.
+        cpu_ns: Option<u64>,
+    },
+}
+
+/// A change of one thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TaskEvent {
+    /// CLOCK_MONOTONIC nanoseconds.
+    pub(super) time_ns: u64,
+    /// As the recorder sees it.
+    pub(super) tid: i32,
+    /// What it did.
+    pub(super) change: TaskChange,
+}
+
+/// The events of one process's threads.
+pub(super) struct TaskEvents {
+    pid: i32,
+    rings: Vec<Ring>,
+    // Held open for as long as records are wanted.
+    _events: Vec<OwnedFd>,
+    exit_times: Option<ExitTimes>,
+    /// Records that found a ring full: the next scan has to find out.
+    pub(super) lost: u64,
+}
+
+impl TaskEvents {
+    /// Of all threads of the process; records come from now on. What cannot be had is left out:
+    /// without anything nothing is ever told.
+    pub(super) fn open(pid: i32) -> Self {
+        let mut events = Self {
+            pid,
+            rings: Vec::new(),
+            _events: Vec::new(),
+            exit_times: ExitTimes::open(pid).ok(),
+            lost: 0,
+        };
+        // Not permitted, or no descriptors left: they go to the events that sample.
+        if events.open_machine().is_err() && events.open_family().is_err() {
+            events.close();
+        }
+        events
+    }
+
+    /// Starts and ends are told.
+    pub(super) fn has_lives(&self) -> bool {
+        !self.rings.is_empty()
+    }
+
+    /// The CPU time of threads that end is told.
+    pub(super) fn has_cpu_times(&self) -> bool {
+        self.exit_times.is_some()
+    }
+
+    pub(super) fn close(&mut self) {
+        self.rings.clear();
+        self._events.clear();
+    }
+
+    /// One event per core.
+    fn open_machine(&mut self) -> io::Result<()> {
+        self.close();
+        for cpu in cpus() {
+            let event = perf::open_task(None, cpu)?;
+            self.rings.push(Ring::map(&event, RING_LEN)?);
+            self._events.push(event);
+        }
+        Ok(())
+    }
+
+    /// One event per core and thread; those of one core share its ring.
+    fn open_family(&mut self) -> io::Result<()> {
+        self.close();
+        let cpus = cpus();
+        let wanted = proc::tasks(self.pid)?.len() * cpus.len();
+        if wanted as u64 > perf::descriptor_limit() / DESCRIPTORS_SHARE {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        for cpu in cpus {
+            let mut first = None;
+            perf::each_thread(self.pid, |tid| {
+                let event = match perf::open_task(Some(tid), cpu) {
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
+                    opened => opened?,
+                };
+                match first {
+                    None => {
+                        self.rings.push(Ring::map(&event, RING_LEN)?);
+                        first = Some(self._events.len());
+                    }
+                    Some(owner) => perf::share_output(&event, &self._events[owner])?,
+                }
+                self._events.push(event);
+                Ok(true)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All that has happened since the last call, in order.
+    pub(super) fn drain(&mut self, out: &mut Vec<TaskEvent>) {
+        out.clear();
+        let (pid, lost) = (self.pid, self.lost);
+        for ring in &mut self.rings {
+            ring.drain(|record| match parse(record, pid) {
+                Some(Parsed::Event(event)) => out.push(event),
+                Some(Parsed::Lost(count)) => self.lost += count,
+                None => {}
+            });
+        }
+        out.sort_by_key(|event| event.time_ns);
+        let Some(times) = &mut self.exit_times else { return };
+        // After the rings: the CPU time of each end that they told is on its way by now.
+        if times.drain().is_err() {
+            self.exit_times = None;
+            return;
+        }
+        for event in out.iter_mut() {
+            if let TaskChange::Ended { cpu_ns } = &mut event.change {
+                *cpu_ns = times.take(event.tid);
+            }
+        }
+        if self.rings.is_empty() || self.lost > lost {
+            // Without an end to belong to they would be taken for those of a later thread with the
+            // same id.
+            let time_ns = monotonic_now_ns();
+            out.extend(times.take_all().into_iter().map(|(tid, cpu_ns)| {
+                let change = TaskChange::Ended { cpu_ns: Some(cpu_ns) };
+                TaskEvent { time_ns, tid, change }
+            }));
+        }
+    }
+}
+
+enum Parsed {
+    Event(TaskEvent),
+    Lost(u64),
+}
+
+fn parse(record: &[u8], process: i32) -> Option<Parsed> {
+    let word = |offset: usize| -> Option<u32> {
+        record.get(offset..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+    };
+    let long = |offset: usize| -> Option<u64> {
+        record.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+    };
+    let kind = word(0)?;
+    if kind == RECORD_LOST {
+        return long(16).map(Parsed::Lost);
+    }
+    let event = |tid: u32, time_ns: u64, change: TaskChange| {
+        Some(Parsed::Event(TaskEvent { time_ns, tid: tid as i32, change }))
+    };
+    let pid = word(8)?;
+    if pid != process as u32 {
+        return None;
+    }
+    match kind {
+        // A process that is started is another one's.
+        RECORD_FORK if word(12)? == pid => {
+            event(word(16)?, long(24)?, TaskChange::Started { parent: word(20)? as i32 })
+        }
+        RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Ended { cpu_ns: None }),
+        RECORD_COMM => {
+            let name = record.get(16..)?.split(|byte| *byte == 0).next()?;
+            let name = String::from_utf8_lossy(name).into_owned();
+            event(word(12)?, long(record.len().checked_sub(8)?)?, TaskChange::Renamed(name))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn own() -> i32 {
+        std::process::id() as i32
+    }
+
+    /// Drains until a thread has ended; what it did, in order.
+    fn life(events: &mut TaskEvents, tid: i32) -> Vec<(u64, TaskChange)> {
+        let (mut life, mut out) = (Vec::new(), Vec::new());
+        let until = Instant::now() + Duration::from_secs(5);
+        while !life.iter().any(|(_, change)| matches!(change, TaskChange::Ended { .. })) {
+            events.drain(&mut out);
+            let mine = out.drain(..).filter(|event| event.tid == tid);
+            life.extend(mine.map(|event| (event.time_ns, event.change)));
+            assert!(Instant::now() < until, "no end: {life:?}");
+        }
+        life.sort_by_key(|(time, _)| *time);
+        life
+    }
+
+    /// A thread's start, name and end, told by the given way.
+    fn check(open: impl FnOnce(&mut TaskEvents) -> io::Result<()>) {
+        let mut events = TaskEvents::open(own());
+        if let Err(error) = open(&mut events) {
+            // Others' threads are for the privileged only.
+            assert!(!nix::unistd::geteuid().is_root(), "{error}");
+            return;
+        }
+        let (before, (send, receive)) = (monotonic_now_ns(), channel());
+        let thread = std::thread::Builder::new().name("told".to_string());
+        let thread = thread.spawn(move || send.send(nix::unistd::gettid().as_raw())).unwrap();
+        let tid = receive.recv().unwrap();
+        thread.join().unwrap().unwrap();
+        let life = life(&mut events, tid);
+        let after = monotonic_now_ns();
+        assert!(life.iter().all(|(time, _)| (before..=after).contains(time)), "{life:?}");
+        let changes: Vec<&TaskChange> = life.iter().map(|(_, change)| change).collect();
+        let name = TaskChange::Renamed("told".to_string());
+        let [TaskChange::Started { .. }, renamed, TaskChange::Ended { cpu_ns }] = changes[..]
+        else {
+            panic!("{life:?}");
+        };
+        assert_eq!(*renamed, name);
+        assert_eq!(cpu_ns.is_some(), events.has_cpu_times(), "{cpu_ns:?}");
+        assert_eq!(events.lost, 0);
+    }
+
+    #[test]
+    fn a_life_is_told_by_events_of_the_whole_machine() {
+        check(TaskEvents::open_machine);
+    }
+
+    #[test]
+    fn a_life_is_told_by_inherited_events() {
+        check(TaskEvents::open_family);
+    }
+
+    #[test]
+    fn other_processes_and_garbage_are_left_out() {
+        let record = |kind: u32, pid: u32, parent: u32| -> Vec<u8> {
+            let words = [kind, 0, pid, parent, 7, 6, 5, 0, 9, 0];
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        assert!(parse(&record(RECORD_FORK, 1, 1), 1).is_some());
+        assert!(parse(&record(RECORD_FORK, 1, 1), 2).is_none());
+        assert!(parse(&record(RECORD_FORK, 2, 1), 2).is_none(), "a process that it starts");
+        for kind in 0..16 {
+            let whole = record(kind, 1, 1);
+            for len in 0..whole.len() {
+                let _ = parse(&whole[..len], 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Lives, slots and samples of this process's own threads, told by the kernel and found by scans.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use traceprof_abi::layout;
+use traceprof_abi::storage::log::Sample;
+use traceprof_abi::thread::Claim;
+
+use super::lives::Life;
+use super::*;
+use crate::record::shm::Shared;
+
+const MS: u64 = 1_000_000;
+/// No thread has this id.
+const NOT_THERE: u32 = 1 << 30;
+
+fn registry() -> Registry {
+    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+    data.control().slots_limit.store(8, Ordering::Relaxed);
+    let mut registry = Registry::new(std::process::id() as i32, data).unwrap();
+    registry.scan(true);
+    registry
+}
+
+/// A thread that stays until it is let go.
+struct Guest {
+    tid: i32,
+    hold: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Guest {
+    fn start(name: &str) -> Self {
+        let (send, tid) = channel();
+        let (hold, held): (_, Receiver<()>) = channel();
+        let thread = std::thread::Builder::new().name(name.to_string());
+        let thread = thread.spawn(move || {
+            send.send(nix::unistd::gettid().as_raw()).unwrap();
+            let _ = held.recv();
+        });
+        Self { tid: tid.recv().unwrap(), hold, thread: thread.unwrap() }
+    }
+
+    fn end(self) {
+        drop(self.hold);
+        self.thread.join().unwrap();
+    }
+}
+
+fn sample(slot: usize, tid: i32, time: u64) -> Sample {
+    Sample { slot: slot as u32, tid: tid as u32, time, ..Sample::default() }
+}
+
+fn seen(news: &[ThreadNews], tid: i32) -> Vec<(u32, ThreadLife)> {
+    let seen = news.iter().filter_map(|news| match news {
+        ThreadNews::Seen { key, life } if life.tid == tid => Some((key.0, life.clone())),
+        _ => None,
+    });
+    seen.collect()
+}
+
+fn gone(news: &[ThreadNews]) -> Vec<u32> {
+    let gone = news.iter().filter_map(|news| match news {
+        ThreadNews::Gone { key, .. } => Some(key.0),
+        _ => None,
+    });
+    gone.collect()
+}
+
+#[test]
+fn only_a_thread_that_is_not_there_is_gone() {
+    for same_namespace in [true, false] {
+        let mut registry = registry();
+        registry.same_namespace &= same_namespace;
+        // Not scanned: a thread that is younger than the last scan is not gone.
+        let own = proc::status(registry.pid).unwrap().inner_pid as u32;
+        assert!(!registry.is_gone(own));
+        assert!(registry.is_gone(u32::MAX >> 1));
+    }
+}
+
+#[test]
+fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
+    let registry = registry();
+    let threads = registry.data.threads();
+    let claim = |tid: u32| threads.claim(tid).index().unwrap();
+    let (own, dead) = (claim(nix::unistd::gettid().as_raw() as u32), claim(u32::MAX >> 1));
+    let slot = &threads.slots[own];
+    let owner = threads.owner(own);
+    assert!(!registry.is_owner_gone(owner));
+    assert!(registry.is_owner_gone(threads.owner(dead)), "no such thread");
+    assert!(registry.is_owner_gone(9) && registry.is_owner_gone(u32::MAX), "no such slot");
+    slot.generation.fetch_add(1, Ordering::Relaxed);
+    assert!(registry.is_owner_gone(owner), "the slot is in its next life");
+    assert!(!registry.is_owner_gone(threads.owner(own)));
+}
+
+#[test]
+fn a_slot_is_recycled_when_all_samples_taken_before_have_been_read() {
+    for is_told in [true, false] {
+        let mut registry = registry();
+        if !is_told {
+            registry.watch.deafen();
+        }
+        let threads = registry.data.threads();
+        let guest = Guest::start("guest");
+        let tid = guest.tid;
+        let slot = threads.claim(tid as u32).index().unwrap();
+        registry.scan(false);
+        let news = registry.news();
+        let [(life, told)] = &seen(&news, tid)[..] else { panic!("{news:?}") };
+        assert_eq!(told.name, "guest");
+        let mut news = Vec::new();
+        registry.retire(true, &mut news);
+        assert!(news.is_empty(), "it lives: {news:?}");
+        let mut samples = [sample(slot, tid, monotonic_now_ns())];
+        guest.end();
+        registry.scan(false);
+        assert_eq!(threads.find(tid as u32), Some(slot));
+        registry.news();
+        assert_eq!(threads.find(tid as u32), None, "the next with this id gets its own");
+        registry.retire(false, &mut news);
+        assert!(news.is_empty(), "a table is held back: {news:?}");
+        assert_eq!(threads.claim(NOT_THERE), Claim::New(slot + 1), "it is not free");
+        registry.attribute(&mut samples, &mut news);
+        assert_eq!((samples[0].slot, samples[0].generation), (*life, 0));
+        let exits = registry.exits(true);
+        let exit = exits.iter().find(|exit| exit.tid == tid).unwrap();
+        assert_eq!(exit.cpu_ns.is_some(), registry.watch.has_cpu_times());
+        assert!(registry.exits(false).is_empty());
+        registry.retire(true, &mut news);
+        assert!(gone(&news).contains(life), "{news:?}");
+        assert_eq!(threads.claim(NOT_THERE + 1), Claim::New(slot));
+        assert!(registry.lives.get(*life).is_none(), "forgotten");
+    }
+}
+
+#[test]
+fn a_thread_that_was_never_seen_has_its_samples_all_the_same() {
+    let mut registry = registry();
+    let mut news = Vec::new();
+    let threads = registry.data.threads();
+    let slot = threads.claim(NOT_THERE).index().unwrap();
+    let mut samples =
+        [500, 400, 600].map(|ms| sample(slot, NOT_THERE as i32, ms * MS + monotonic_now_ns()));
+    registry.attribute(&mut samples, &mut news);
+    let [(life, told)] = &seen(&news, NOT_THERE as i32)[..] else { panic!("{news:?}") };
+    assert_eq!(told.name, "");
+    assert!(samples.iter().all(|sample| sample.slot == *life), "{samples:?}");
+    registry.news();
+    registry.scan(false);
+    registry.news();
+    registry.retire(true, &mut news);
+    assert!(gone(&news).contains(life), "{news:?}");
+    assert_eq!(threads.claim(1), Claim::New(slot));
+}
+
+/// What the kernel tells of an id that goes from one thread to another within one rotation.
+#[test]
+fn samples_of_a_reused_id_go_to_the_thread_of_their_time() {
+    let mut registry = registry();
+    let tid = NOT_THERE as i32;
+    let threads = registry.data.threads();
+    let slot = threads.claim(NOT_THERE).index().unwrap();
+    let t = |ms: u64| monotonic_now_ns() / 1_000_000_000 * 1_000_000_000 + ms * MS;
+    let tell = |registry: &mut Registry, time_ns: u64, change: TaskChange| {
+        registry.hear(TaskEvent { time_ns, tid, change });
+    };
+    let start = |registry: &mut Registry, ms: u64| {
+        tell(registry, t(ms), TaskChange::Started { parent: 0 });
+    };
+    start(&mut registry, 100);
+    tell(&mut registry, t(101), TaskChange::Renamed("one".to_string()));
+    tell(&mut registry, t(200), TaskChange::Ended { cpu_ns: Some(7) });
+    // Another core's ring was read first.
+    tell(&mut registry, t(400), TaskChange::Ended { cpu_ns: Some(8) });
+    start(&mut registry, 300);
+    start(&mut registry, 500);
+    tell(&mut registry, t(501), TaskChange::Renamed("three".to_string()));
+    let mut samples = [150, 199, 350, 501].map(|ms| sample(slot, tid, t(ms)));
+    let mut news = Vec::new();
+    registry.attribute(&mut samples, &mut news);
+    let lives = samples.map(|sample| sample.slot);
+    assert!(lives[0] == lives[1] && lives[1] != lives[2] && lives[2] != lives[3], "{lives:?}");
+    let names: Vec<_> = seen(&news, tid).into_iter().map(|(_, life)| life.name).collect();
+    assert_eq!(names, ["one", "", "three"]);
+    assert_eq!(registry.key_of(tid, t(360), &mut news), (lives[2], 0), "hits in the kernel too");
+    assert_eq!(registry.metrics().ids_reused, 2);
+    registry.news();
+    let exits = registry.exits(true);
+    let cpu_ns = |life: u32| exits.iter().find(|exit| exit.key.0 == life).map(|exit| exit.cpu_ns);
+    assert_eq!((cpu_ns(lives[0]), cpu_ns(lives[2])), (Some(Some(7)), Some(Some(8))));
+    assert_eq!(cpu_ns(lives[3]), None, "it lives");
+}
+
+/// Nobody tells; the thread that is there started after the one that was seen.
+#[test]
+fn a_reused_id_is_found_out_by_its_start_time() {
+    let mut registry = registry();
+    registry.watch.deafen();
+    let guest = Guest::start("second");
+    let tid = guest.tid;
+    let started = proc::start_ns(proc::task_stat(registry.pid, tid).unwrap().start_time);
+    let first = registry.begin(Life {
+        tid,
+        inner: tid as u32,
+        name: "first".to_string(),
+        start_ns: started - 500 * MS,
+        start_ticks: Some(1),
+        start_slack_ns: proc::tick_ns(),
+        ..Life::default()
+    });
+    let tick = proc::tick_ns();
+    let times = [started - 400 * MS, started + tick / 2, started + tick];
+    let mut samples = times.map(|time| sample(0, tid, time));
+    let mut news = Vec::new();
+    registry.attribute(&mut samples, &mut news);
+    assert_eq!(samples[0].slot, first);
+    assert_eq!(samples[1].slot, NOBODY, "within one clock tick nobody knows");
+    assert!(![first, NOBODY].contains(&samples[2].slot));
+    let names: Vec<_> = seen(&news, tid).into_iter().map(|(_, life)| life.name).collect();
+    assert_eq!(names, ["first", "second"]);
+    assert_eq!((registry.metrics().ambiguous, registry.metrics().ids_reused), (1, 1));
+    guest.end();
+}
+
+#[test]
+fn threads_without_a_slot_are_told_of_when_they_have_hits() {
+    let mut registry = registry();
+    let guest = Guest::start("kernel");
+    registry.scan(false);
+    let mut news = Vec::new();
+    let key = registry.key_of(guest.tid, monotonic_now_ns(), &mut news);
+    assert_eq!(registry.key_of(guest.tid, monotonic_now_ns(), &mut news), key);
+    let [(life, told)] = &seen(&news, guest.tid)[..] else { panic!("{news:?}") };
+    assert_eq!((*life, told.name.as_str()), (key.0, "kernel"));
+    guest.end();
+}
+
+#[test]
+fn new_threads_and_names_are_noticed() {
+    for is_told in [true, false] {
+        let mut registry = registry();
+        if !is_told {
+            registry.watch.deafen();
+        }
+        registry.turn(Instant::now());
+        let guest = Guest::start("before");
+        let until = Instant::now() + std::time::Duration::from_secs(5);
+        while !registry.turn(Instant::now()).new.contains(&guest.tid) {
+            assert!(Instant::now() < until, "told: {is_told}");
+        }
+        let mut news = Vec::new();
+        let key = registry.key_of(guest.tid, monotonic_now_ns(), &mut news);
+        let name = format!("/proc/self/task/{}/comm", guest.tid);
+        std::fs::write(name, "after").unwrap();
+        registry.scan(true);
+        let renamed = ThreadNews::Renamed { key, name: "after".to_string() };
+        assert!(registry.news().contains(&renamed), "told: {is_told}");
+        guest.end();
+    }
+}
+
+#[test]
+fn without_free_slots_nothing_breaks() {
+    let mut registry = registry();
+    registry.data.control().slots_limit.store(1, Ordering::Relaxed);
+    let own = registry.pid;
+    let guest = Guest::start("guest");
+    registry.scan(false);
+    registry.prime([(guest.tid, 3), (own, 4)].into_iter());
+    let threads = registry.data.threads();
+    assert_eq!(threads.find(guest.tid as u32), Some(0));
+    assert_eq!(threads.claim(own as u32), Claim::Exhausted);
+    registry.news();
+    let metrics = registry.metrics();
+    assert_eq!((metrics.slots_held, metrics.slots_held_max, metrics.slots_ready), (1, 1, 1));
+    let tid = guest.tid;
+    guest.end();
+    registry.scan(false);
+    registry.news();
+    registry.retire(true, &mut Vec::new());
+    assert_eq!(threads.claim(own as u32), Claim::New(0), "room again");
+    assert_eq!(threads.find(tid as u32), None);
+    assert_eq!(registry.metrics().slots_held, 0);
+}
+
+#[test]
+fn the_younger_of_two_events_is_closed() {
+    let registry = registry();
+    let threads = registry.data.threads();
+    for (tid, event, other) in [(1, 8, 3), (2, 4, 9), (3, 6, 0)] {
+        let slot = &threads.slots[threads.claim(tid).index().unwrap()];
+        slot.event.store(event, Ordering::Relaxed);
+        slot.other_event.store(other, Ordering::Relaxed);
+    }
+    assert_eq!(registry.younger_events(), BTreeSet::from([7, 8]));
+}

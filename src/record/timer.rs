@@ -1,0 +1,345 @@
+//! The `timer` engine: a CPU timer for each of the target's threads, armed by code of ours that
+//! runs in the target anyway.
+//!
+//! The recorder marks the slots of threads that need a timer; the next handler that runs in the
+//! target arms them, whoever's they are, so a thread that sleeps is not woken for its own. Only when
+//! nothing of ours runs there and a thread without a timer does, help comes from outside: the priming
+//! signal to a thread that has done nothing but compute for a while, or one stop of one thread by
+//! the guardian. A signal handler ends `epoll_wait` and a few other calls with EINTR whatever its flags
+//! say, and a thread that runs when it is looked at may sleep when the signal arrives (measured: 1
+//! to 4 of 100 signals to threads that sleep every millisecond); the guardian repairs that.
+//!
+//! # Invariants
+//! - A slot is asked for at most once for each life of it, and signalled at most once.
+//! - No signal goes to a thread that did not compute since the look before.
+//! - Timers end by themselves when the lease is not renewed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::{self, TIMER_BUSY};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::{SlotState, ThreadSlot};
+
+use super::clock::monotonic_now_ns;
+use super::signals;
+use crate::proc;
+
+/// How long timers go on without a sign of life from the recorder.
+const LEASE: Duration = Duration::from_millis(1500);
+/// How long a handler is waited for to arm a timer before the thread is looked at.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// How long a signal's acknowledgement is waited for.
+const ACKNOWLEDGE: Duration = Duration::from_millis(100);
+/// A thread that was not signalled is helped by the guardian after this.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
+/// Between two stops by the guardian.
+const ENTRY_PAUSE: Duration = Duration::from_millis(50);
+/// Threads that are looked at in one turn.
+const LOOKS_MAX: usize = 64;
+/// Part of the time between two looks that a thread must have run, in hundredths: what is missing is
+/// the distance of the two readings. To have waited for a processor is not enough: it may wait there
+/// for the end of a call whose time is over, which a signal would still turn into EINTR (measured, on
+/// a busy machine, with `poll`).
+const COMPUTES_PERCENT: u128 = 90;
+
+/// A slot whose timer is not there yet.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    tid: i32,
+    since: Instant,
+    /// When it was last looked at, and the nanoseconds that it had run until then.
+    looked: Option<(Instant, u64)>,
+    signalled: Option<Instant>,
+}
+
+/// What is done for a thread without a timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Help {
+    /// Its turn will come, or it needs none.
+    None,
+    /// It computes: the signal may go to it.
+    Signal,
+    /// It runs, and nothing else helped.
+    Entry,
+}
+
+/// A thread that cannot have a timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// Why.
+    pub(super) errno: i32,
+    /// CPU time that it had used when that was seen.
+    cpu_ns: u64,
+}
+
+/// The timers of one recording.
+pub(super) struct Timers {
+    pid: i32,
+    data: DataSegment,
+    signal: i32,
+    waiting: BTreeMap<usize, Waiting>,
+    failed: BTreeMap<i32, Failed>,
+    entered: Instant,
+    /// Priming signals sent.
+    pub(super) signals: u64,
+}
+
+impl Timers {
+    /// For a process whose agent has a handler for `signal`. Timers may be armed from now on.
+    pub(super) fn start(pid: i32, data: DataSegment, signal: i32) -> Self {
+        let timers = Self {
+            pid,
+            data,
+            signal,
+            waiting: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            entered: Instant::now(),
+            signals: 0,
+        };
+        timers.renew();
+        timers
+    }
+
+    /// Puts off the end of all timers.
+    fn renew(&self) {
+        let until = monotonic_now_ns().saturating_add(LEASE.as_nanos() as u64);
+        // Relaxed: a handler that sees it late ends a timer that is armed again.
+        self.data.control().lease_until_ns.store(until, Ordering::Relaxed);
+    }
+
+    /// Asks for the timers of these threads (id here, id in the target) where they are missing.
+    pub(super) fn cover(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
+        for (tid, inner) in threads {
+            let threads = self.data.threads();
+            let index = threads.find(inner).or_else(|| threads.claim(inner).index());
+            let slot = index.and_then(|index| Some((index, threads.slots.get(index)?)));
+            let Some((index, slot)) = slot else { continue };
+            if has_timer(slot) || self.waiting.contains_key(&index) || self.has_failed(tid, slot) {
+                continue;
+            }
+            self.data.want_timer(index);
+            let since = Instant::now();
+            self.waiting.insert(index, Waiting { tid, since, looked: None, signalled: None });
+        }
+    }
+
+    /// Asks for the end of timers whose threads are gone: the kernel keeps them, and counts them
+    /// against the user's limit.
+    pub(super) fn sweep(&self) {
+        let threads = self.data.threads();
+        // Relaxed, all: notes that are looked at again and again; the taker of a bit looks closely.
+        let used = threads.next.load(Ordering::Relaxed) as usize;
+        for (index, slot) in threads.slots.iter().enumerate().take(used) {
+            let timer = slot.timer.load(Ordering::Relaxed);
+            let is_left = timer != 0 && timer != TIMER_BUSY;
+            let is_gone = slot.tid.load(Ordering::Relaxed) == 0
+                || slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32;
+            if is_left && is_gone {
+                self.data.want_timer(index);
+            }
+        }
+    }
+
+    fn has_failed(&mut self, tid: i32, slot: &ThreadSlot) -> bool {
+        // Relaxed: a note of a handler's, read at leisure.
+        let errno = slot.timer_error.load(Ordering::Relaxed) as i32;
+        if errno != 0 && !self.failed.contains_key(&tid) {
+            let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
+            self.failed.insert(tid, Failed { errno, cpu_ns });
+        }
+        errno != 0
+    }
+
+    /// One turn of the recorder's loop. True if the guardian should enter the target to arm what
+    /// nothing else arms.
+    pub(super) fn turn(&mut self) -> bool {
+        self.renew();
+        let now = Instant::now();
+        let slots = self.data.threads().slots;
+        let (mut is_entry_due, mut looks) = (false, 0);
+        for (index, mut waiting) in std::mem::take(&mut self.waiting) {
+            let Some(slot) = slots.get(index) else { continue };
+            if has_timer(slot) || self.has_failed(waiting.tid, slot) {
+                continue;
+            }
+            if now.duration_since(waiting.since) >= PATIENCE && looks < LOOKS_MAX {
+                looks += 1;
+                match self.look(&mut waiting, now) {
+                    Ok(Help::None) => {}
+                    Ok(Help::Signal) => self.signal(&mut waiting, now),
+                    Ok(Help::Entry) => is_entry_due = true,
+                    // Gone.
+                    Err(_) => continue,
+                }
+            }
+            self.waiting.insert(index, waiting);
+        }
+        is_entry_due && now.duration_since(self.entered) >= ENTRY_PAUSE
+    }
+
+    /// What a thread without a timer needs.
+    fn look(&self, waiting: &mut Waiting, now: Instant) -> std::io::Result<Help> {
+        let is_running = proc::task_stat(self.pid, waiting.tid)?.state == 'R';
+        let ran_ns = proc::task_cpu_or_ticks_ns(self.pid, waiting.tid)?;
+        let before = waiting.looked.replace((now, ran_ns));
+        Ok(help(waiting, is_running, before, now))
+    }
+
+    fn signal(&mut self, waiting: &mut Waiting, now: Instant) {
+        waiting.signalled = Some(now);
+        // Relaxed: written before the handler was installed.
+        let cookie = self.data.control().cookie.load(Ordering::Relaxed);
+        let value = layout::prime_value(cookie, monotonic_now_ns());
+        // A thread that may not be signalled, or is gone, is helped otherwise, or not at all.
+        if signals::is_queueable(self.signal)
+            && signals::send(self.pid, waiting.tid, self.signal, value).is_ok()
+        {
+            self.signals += 1;
+        }
+    }
+
+    /// The guardian has entered the target.
+    pub(super) fn note_entry(&mut self) {
+        self.entered = Instant::now();
+    }
+
+    /// Threads that cannot have a timer, by their id.
+    pub(super) fn failed(&self) -> impl Iterator<Item = (i32, i32)> {
+        self.failed.iter().map(|(tid, failed)| (*tid, failed.errno))
+    }
+
+    /// CPU time that those threads have used since, in nanoseconds, of those still there.
+    pub(super) fn failed_ns(&self) -> u64 {
+        let used = |(tid, failed): (&i32, &Failed)| {
+            let now = proc::task_cpu_or_ticks_ns(self.pid, *tid).ok()?;
+            Some(now.saturating_sub(failed.cpu_ns))
+        };
+        self.failed.iter().filter_map(used).sum()
+    }
+}
+
+fn has_timer(slot: &ThreadSlot) -> bool {
+    // Relaxed: a note of the handlers', read at leisure.
+    slot.timer.load(Ordering::Relaxed) != 0
+}
+
+/// A signal goes only to a thread that has done nothing but compute between two looks: one that
+/// sleeps now and then would have a call of its own interrupted.
+fn help(waiting: &Waiting, is_running: bool, before: Option<(Instant, u64)>, now: Instant) -> Help {
+    if !is_running {
+        return Help::None;
+    }
+    let ran_ns = waiting.looked.map_or(0, |(_, ran_ns)| ran_ns);
+    match (waiting.signalled, before) {
+        (Some(sent), _) if now.duration_since(sent) >= ACKNOWLEDGE => Help::Entry,
+        (Some(_), _) => Help::None,
+        (None, Some((looked, ran_before))) => {
+            let passed_ns = now.duration_since(looked).as_nanos();
+            let computes =
+                u128::from(ran_ns.saturating_sub(ran_before)) * 100 >= passed_ns * COMPUTES_PERCENT;
+            match computes && passed_ns > 0 {
+                true => Help::Signal,
+                false if now.duration_since(waiting.since) >= SIGNAL_PATIENCE => Help::Entry,
+                false => Help::None,
+            }
+        }
+        (None, None) => Help::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::shm::Shared;
+
+    fn segment() -> DataSegment {
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        data.control().slots_limit.store(8, Ordering::Relaxed);
+        data
+    }
+
+    fn timers(data: DataSegment) -> Timers {
+        Timers::start(std::process::id() as i32, data, libc::SIGURG)
+    }
+
+    fn pending(data: DataSegment) -> u64 {
+        data.arm_pending()[0].load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_thread_is_asked_for_once_until_it_has_its_timer() {
+        let data = segment();
+        let mut timers = timers(data);
+        timers.cover([(700, 7), (800, 8)].into_iter());
+        assert_eq!(pending(data), 0b11);
+        data.arm_pending()[0].store(0, Ordering::Relaxed);
+        timers.cover([(700, 7), (800, 8)].into_iter());
+        assert_eq!(pending(data), 0, "asked twice");
+        let slots = data.threads().slots;
+        slots[0].timer.store(5, Ordering::Relaxed);
+        slots[1].timer_error.store(libc::EAGAIN as u32, Ordering::Relaxed);
+        timers.turn();
+        timers.cover([(700, 7), (800, 8)].into_iter());
+        assert_eq!(pending(data), 0, "one has its timer, the other cannot have one");
+        assert_eq!(timers.failed().collect::<Vec<_>>(), [(800, libc::EAGAIN)]);
+        // The lease had ended: the handler took the timer away.
+        slots[0].timer.store(0, Ordering::Relaxed);
+        timers.cover([(700, 7)].into_iter());
+        assert_eq!(pending(data), 1);
+    }
+
+    #[test]
+    fn timers_of_threads_that_are_gone_are_to_be_deleted() {
+        let data = segment();
+        let timers = timers(data);
+        let slots = data.threads().slots;
+        for (tid, timer) in [(1, 3), (2, 3), (3, 0), (4, TIMER_BUSY)] {
+            let index = data.threads().claim(tid).index().unwrap();
+            slots[index].timer.store(timer, Ordering::Relaxed);
+            if tid != 1 {
+                slots[index].state.store(SlotState::Retired as u32, Ordering::Relaxed);
+            }
+        }
+        timers.sweep();
+        assert_eq!(pending(data), 0b10);
+    }
+
+    #[test]
+    fn only_a_thread_that_does_not_sleep_is_signalled() {
+        const MS: u64 = 1_000_000;
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let check = |is_running, ran_ms: u64, ms: u64, signalled: Option<u64>, expected| {
+            let looked = Some((at(ms), ran_ms * MS));
+            let signalled = signalled.map(at);
+            let waiting = Waiting { tid: 1, since: start, looked, signalled };
+            let before = Some((at(10), 0));
+            assert_eq!(help(&waiting, is_running, before, at(ms)), expected, "{waiting:?}");
+        };
+        check(true, 10, 20, None, Help::Signal);
+        check(true, 8, 18, None, Help::None);
+        check(true, 8, 60, None, Help::Entry);
+        check(false, 10, 20, None, Help::None);
+        check(false, 0, 600, None, Help::None);
+        check(true, 10, 20, Some(15), Help::None);
+        check(true, 10, 200, Some(15), Help::Entry);
+        check(false, 10, 200, Some(15), Help::None);
+        let first = Waiting { tid: 1, since: start, looked: None, signalled: None };
+        assert_eq!(help(&first, true, None, at(20)), Help::None);
+    }
+
+    #[test]
+    fn the_lease_is_renewed_by_every_turn() {
+        let data = segment();
+        let mut timers = timers(data);
+        let until = || data.control().lease_until_ns.load(Ordering::Relaxed);
+        let first = until();
+        assert!(first > monotonic_now_ns() + LEASE.as_nanos() as u64 / 2);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!timers.turn());
+        assert!(until() > first);
+    }
+}
