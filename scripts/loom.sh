@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the models of the lock-free steps over all interleavings. Takes about a minute.
+# Runs the models of the lock-free steps over all interleavings. Takes some seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom"

@@ -27,7 +27,7 @@ use procfs::process::{Process, Syscall};
 
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use signalfd::signalfd_masks;
-pub use times::{mode_times_ns, system_time_ns, task_awake_ns, task_cpu_or_ticks_ns};
+pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]

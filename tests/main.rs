@@ -7,9 +7,11 @@ mod budget; // the memory of a writer
 mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
+mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
 mod docs; // manual pages and completions against the command line
 mod durable; // what is forced to the disk, in which order
+mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice
@@ -20,6 +22,7 @@ mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
 mod stop; // signals, exits, second thoughts
+mod storage; // threads that stop or die inside our handler
 mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts

@@ -335,3 +335,30 @@ mod asserts {
         assert!(TRACE_TABLES_OFFSET + TRACE_TABLES as u64 * TRACE_TABLE_STRIDE <= DATA_LEN);
     const _: () = assert!(CODE_LEN <= TABLES_DISTANCE);
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_signals_tell_mark_cookie_slot_and_generation() {
+        let value = timer_value(0xabcd_1234, 0x2001, 3);
+        assert_eq!(value, 0x7450_1234_0000_e001);
+        let last = THREAD_SLOTS as u32 - 1;
+        assert_ne!(timer_value(1, last, 0), timer_value(1, 0, 1));
+        assert_ne!(timer_value(1, 5, 7), timer_value(1, 5, 8));
+        assert_eq!(timer_value(1, 5, 7), timer_value(1, 5, 7 + TIMER_GENERATIONS));
+    }
+
+    #[test]
+    fn latency_survives_the_wrap_of_the_clock() {
+        let wrap_ns = (u64::from(u32::MAX) + 1) * 1000;
+        for sent in [0, 999, 5_000_000, wrap_ns - 2000, 7 * wrap_ns - 1] {
+            let value = prime_value(7, sent);
+            let latency = prime_latency_ns(value, sent + 30_000).unwrap();
+            assert!((29_000..=31_000).contains(&latency), "{latency}");
+        }
+        // Sent after it came: another's value, or a clock that was read before.
+        assert_eq!(prime_latency_ns(prime_value(7, 3_000_000), 2_000_000), None);
+    }
+}

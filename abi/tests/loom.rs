@@ -9,14 +9,16 @@ mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use loom::sync::Arc;
 use loom::thread;
 use parts::{Parts, words};
-use traceprof_abi::storage::hazard::HazardSlots;
+use traceprof_abi::storage::Storage;
+use traceprof_abi::storage::hazard::{HazardSlots, RETRIES_MAX, Unprotected, owner};
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::TraceTable;
+use traceprof_abi::storage::table::{Put, Trace, TraceTable};
 use traceprof_abi::sync::planted::{Mistake, plant};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
@@ -25,11 +27,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// The model holds, and does not hold with the mistake.
 fn check(mistake: Mistake, model: fn()) {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
-    let run = || {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(model);
-    };
+    // No bound on preemptions: all interleavings, and all values that a load may see.
+    let run = || loom::model(model);
     plant(Mistake::None);
     run();
     plant(mistake);
@@ -38,58 +37,232 @@ fn check(mistake: Mistake, model: fn()) {
     assert!(caught, "the model does not catch {mistake:?}");
 }
 
-struct Storage {
+fn frame(pc: u64) -> [AtomicU64; 1] {
+    [AtomicU64::new(pc)]
+}
+
+/// Tables, an ACTIVE word and hazard slots, as a segment has them.
+struct Segment {
     active: AtomicU64,
     hazards: Vec<AtomicU64>,
     parts: Vec<Parts>,
 }
 
-impl Storage {
+impl Segment {
+    /// With so many hazard slots.
+    fn new(hazards: usize) -> Arc<Self> {
+        let parts = (0..Rotation::ROLES).map(|_| Parts::new(1, 6, 1)).collect();
+        Arc::new(Self { active: AtomicU64::new(0), hazards: words(hazards), parts })
+    }
+
     fn tables(&self) -> Vec<TraceTable<'_>> {
         self.parts.iter().map(Parts::table).collect()
     }
-}
 
-fn frame(pc: u64) -> [AtomicU64; 1] {
-    [AtomicU64::new(pc)]
-}
-
-fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
-    let storage = Arc::new(Storage {
-        active: AtomicU64::new(0),
-        hazards: words(2),
-        parts: (0..3).map(|_| Parts::new(2, 12, 1)).collect(),
-    });
-    let mut rotation = Rotation::start(&storage.tables(), &storage.active);
-    let handler = {
-        let storage = Arc::clone(&storage);
-        thread::spawn(move || {
-            let hazards = HazardSlots(&storage.hazards);
-            let Ok(hazard) = hazards.protect(7, &storage.active) else { return 0 };
-            let id = storage.parts[hazard.table()].table().put(&frame(42), 0, 1).id();
-            assert!(hazards.release(hazard));
-            id
-        })
-    };
-    let tables = storage.tables();
-    let hazards = HazardSlots(&storage.hazards);
-    let mut found = Vec::new();
-    // Given up at once: under loom, waiting in a loop has no end.
-    let first = rotation.rotate(&tables, &storage.active, hazards, || false);
-    if let Collected::Ready(table) = first {
-        found.extend(tables[table].traces().map(|trace| trace.id));
+    fn slots(&self) -> HazardSlots<'_> {
+        HazardSlots(&self.hazards)
     }
-    let id = handler.join().unwrap();
+
+    /// What a handler does. The frames name the thread.
+    fn put(&self, owner: u32) -> Put {
+        let tables = self.tables();
+        let storage = Storage { active: &self.active, hazards: self.slots(), tables: &tables };
+        storage.put(owner, &[AtomicU64::new(u64::from(owner)), AtomicU64::new(42)], 3, 1)
+    }
+
+    /// What the recorder reads of a table: ids, flags, frames.
+    fn read(&self, table: usize) -> Vec<Read> {
+        let frames = |trace: Trace<'_>| {
+            let words = trace.frames.iter().map(|word| word.load(Ordering::Relaxed));
+            (trace.id, trace.flags, words.collect())
+        };
+        self.parts[table].table().traces().map(frames).collect()
+    }
+}
+
+/// Id, flags and frames of a trace.
+type Read = (u64, u32, Vec<u64>);
+
+fn whole(owner: u32, id: u64) -> Read {
+    (id, 3, vec![u64::from(owner), 42])
+}
+
+/// One handler, and so many rotations. Whatever is read is whole, and what was put is read once.
+fn put_while_rotating(rotations: usize) {
+    let segment = Segment::new(1);
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
+    let thread = {
+        let segment = Arc::clone(&segment);
+        thread::spawn(move || segment.put(owner(7, 0)))
+    };
+    let (tables, hazards) = (segment.tables(), segment.slots());
+    let mut found = Vec::new();
+    for _ in 0..rotations {
+        // Given up at once: under loom, waiting in a loop has no end.
+        match rotation.rotate(&tables, &segment.active, hazards, || false) {
+            Collected::Ready(table) => found.extend(segment.read(table)),
+            Collected::Quarantined(_) | Collected::Blocked => break,
+            Collected::Exhausted => unreachable!("three ids were taken"),
+        }
+    }
+    let put = thread.join().unwrap();
     // The handler is out: what it put is in the table that was read, or in one not read yet.
     let quarantined = rotation.released(hazards);
     let rest = quarantined.into_iter().chain([rotation.active()]);
-    found.extend(rest.flat_map(|table| tables[table].traces().map(|trace| trace.id)));
-    assert_eq!(found, [id], "the trace is there once, whole");
+    found.extend(rest.flat_map(|table| segment.read(table)));
+    match put {
+        Put::New(id) => assert_eq!(found, [whole(owner(7, 0), id)], "there once, and whole"),
+        Put::Hit(_) => unreachable!("nobody else puts"),
+        Put::Dropped(_) => assert_eq!(found, []),
+    }
+}
+
+fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
+    put_while_rotating(1);
 }
 
 #[test]
 fn rotation_and_hazards() {
     check(Mistake::NoFence, rotation_never_reads_a_table_that_a_handler_is_inside_of);
+    check(Mistake::AllRelaxed, rotation_never_reads_a_table_that_a_handler_is_inside_of);
+}
+
+/// Three rotations make the first table ACTIVE again, the fourth reads it.
+fn a_table_that_is_active_again_is_not_the_one_that_was_claimed() {
+    put_while_rotating(4);
+}
+
+#[test]
+fn the_same_table_again() {
+    check(Mistake::IgnoreGeneration, a_table_that_is_active_again_is_not_the_one_that_was_claimed);
+}
+
+fn a_hazard_slot_has_one_owner_at_a_time() {
+    let segment = Segment::new(1);
+    let inside = Arc::new(AtomicU32::new(0));
+    let enter = |thread: u32| {
+        let (segment, inside) = (Arc::clone(&segment), Arc::clone(&inside));
+        move || {
+            let Ok(hazard) = segment.slots().protect(owner(thread, 0), &segment.active) else {
+                return false;
+            };
+            // Relaxed: more would order what the slot itself has to order.
+            assert_eq!(inside.swap(1, Ordering::Relaxed), 0, "two own the slot");
+            inside.store(0, Ordering::Relaxed);
+            assert!(segment.slots().release(hazard), "the slot holds what was claimed");
+            true
+        }
+    };
+    let other = thread::spawn(enter(1));
+    let mine = enter(2)();
+    let other = other.join().unwrap();
+    assert!(mine || other, "the slot was free for one at least");
+    assert_eq!(segment.slots().claims().next(), None);
+}
+
+#[test]
+fn claim_and_release() {
+    check(Mistake::ClaimWithoutSwap, a_hazard_slot_has_one_owner_at_a_time);
+}
+
+/// The tables rotate faster than a handler can follow: it gives up, and leaves nothing behind.
+fn an_overtaken_claim_is_given_up() {
+    let segment = Segment::new(1);
+    let recorder = {
+        let segment = Arc::clone(&segment);
+        // What rotations do to the ACTIVE word; no table is touched here.
+        thread::spawn(move || {
+            for word in 1..=RETRIES_MAX as u64 {
+                segment.active.store(word, Ordering::Release);
+            }
+        })
+    };
+    let outcome = segment.slots().protect(owner(1, 0), &segment.active);
+    recorder.join().unwrap();
+    match outcome {
+        Ok(hazard) => {
+            let held: Vec<_> = segment.slots().claims().map(|claim| claim.active).collect();
+            assert_eq!(held, [hazard.active], "the slot names what was confirmed");
+            assert!(segment.slots().release(hazard));
+        }
+        Err(unprotected) => {
+            assert_eq!(unprotected, Unprotected::Overtaken);
+            OVERTAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    assert_eq!(segment.slots().claims().next(), None);
+}
+
+/// Some interleaving came to that.
+static OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn overtaken() {
+    check(Mistake::KeepOvertaken, an_overtaken_claim_is_given_up);
+    assert!(OVERTAKEN.load(std::sync::atomic::Ordering::Relaxed), "nobody was overtaken");
+}
+
+/// The recorder takes a thread for dead that leaves at this moment; another one enters by the same
+/// hazard slot.
+fn reclaiming_never_takes_the_claim_of_another_thread() {
+    let segment = Segment::new(1);
+    let dead = segment.slots().protect(owner(1, 4), &segment.active).unwrap();
+    let seen = segment.slots().claims().next().unwrap();
+    let recorder = {
+        let segment = Arc::clone(&segment);
+        thread::spawn(move || segment.slots().reclaim(seen))
+    };
+    let alive = {
+        let segment = Arc::clone(&segment);
+        thread::spawn(move || {
+            // The same thread slot in its next life.
+            match segment.slots().protect(owner(1, 5), &segment.active) {
+                Ok(hazard) => assert!(segment.slots().release(hazard), "it was taken away"),
+                Err(unprotected) => assert_eq!(unprotected, Unprotected::Exhausted),
+            }
+        })
+    };
+    let released = segment.slots().release(dead);
+    alive.join().unwrap();
+    assert_ne!(recorder.join().unwrap(), released, "one of the two has cleared it");
+    assert_eq!(segment.slots().claims().next(), None);
+}
+
+#[test]
+fn reclaim_and_claim() {
+    check(Mistake::ReclaimUnseen, reclaiming_never_takes_the_claim_of_another_thread);
+}
+
+/// Two epochs' equal traces are put back while a handler puts the same stack.
+fn preserved_traces_keep_their_ids_and_put_finds_one_of_them_for_good() {
+    let parts = Arc::new(Parts::new(4, 18, 1));
+    let handler = {
+        let parts = Arc::clone(&parts);
+        thread::spawn(move || {
+            let first = parts.table().put(&frame(42), 3, 1).id();
+            (first, parts.table().put(&frame(42), 3, 1).id())
+        })
+    };
+    let preserved = [(7 << 32) | 1, (8 << 32) | 2];
+    let puts = preserved.map(|id| parts.table().put_preserved(&[42], 3, id, 1));
+    let (first, again) = handler.join().unwrap();
+    assert_eq!(puts, preserved.map(Put::New));
+    assert_eq!(first, again, "one stack, one id");
+    let mut ids: Vec<_> = parts.table().traces().map(|trace| trace.id).collect();
+    ids.sort_unstable();
+    let mut expected = Vec::from(preserved);
+    if !preserved.contains(&first) {
+        expected.insert(0, first);
+    }
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn preserve_and_put() {
+    check(
+        Mistake::PreserveByFrames,
+        preserved_traces_keep_their_ids_and_put_finds_one_of_them_for_good,
+    );
 }
 
 fn equal_traces_get_one_id_and_entries_are_whole() {

@@ -9,12 +9,14 @@
 //!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
 //! - The signal's value names slot and generation. A hit for another than the thread's own deletes
 //!   its timer.
-//! - A timer whose recorder gives no sign of life is deleted by its next hit.
+//! - Timers whose recorder gives no sign of life are deleted by the next hit of any of them.
 //!
 //! # Does not
 //! - arm in a forked child: it has no timers, and what it inherited is its parent's.
 
-use traceprof_abi::layout::{AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value};
+use traceprof_abi::layout::{
+    ARM_MAX, AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value,
+};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::{SlotState, ThreadSlot};
@@ -43,9 +45,8 @@ pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
         end(thread.slot, timer);
         return control.count(Counter::Off);
     }
-    if !is_leased(control) && end(thread.slot, timer) {
-        control.count(Counter::LeaseEnded);
-        data.want_timer(thread.index);
+    if !is_leased(control) {
+        expire(data, &thread);
     }
     if state != AgentState::Sampling as u32 {
         return control.count(Counter::Off);
@@ -73,6 +74,31 @@ fn end(slot: &ThreadSlot, timer: i32) -> bool {
         sys::timer_delete(timer);
     }
     taken
+}
+
+/// Deletes timers whose recorder is gone: first those of other threads, which may sleep for ever and
+/// keep theirs, some at each hit; the thread's own, which brings the next hit, last. A recorder that
+/// comes back finds the bits.
+fn expire(data: DataSegment, own: &Thread<'_>) {
+    let control = data.control();
+    let slots = data.threads().slots;
+    let expire_one = |index: usize, slot: &ThreadSlot| {
+        // Relaxed: `end` decides.
+        let timer = slot.timer.load(Ordering::Relaxed);
+        let is_ended = timer != 0 && timer != TIMER_BUSY && end(slot, timer.wrapping_sub(1) as i32);
+        if is_ended {
+            control.count(Counter::LeaseEnded);
+            data.want_timer(index);
+        }
+        is_ended
+    };
+    // Relaxed: a slot that is seen late has a handler of its own.
+    let used = control.slots_next.load(Ordering::Relaxed) as usize;
+    let others = slots.iter().enumerate().take(used).filter(|(index, _)| *index != own.index);
+    let ended = others.filter(|(index, slot)| expire_one(*index, slot)).take(ARM_MAX).count();
+    if ended < ARM_MAX {
+        expire_one(own.index, own.slot);
+    }
 }
 
 /// The recorder has given a sign of life lately.
@@ -178,12 +204,11 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
     let word = match request.arm(phase(tid, request.period_ns)) {
         Ok(timer) => {
             control.count(Counter::Armed);
-            // Relaxed, both: published below. A slot that was primed before stays so.
+            // Relaxed, both: published below.
             slot.timer_generation.store(generation, Ordering::Relaxed);
             slot.timer_error.store(0, Ordering::Relaxed);
-            let (claimed, primed) = (SlotState::Claimed as u32, SlotState::Primed as u32);
-            let order = Ordering::Relaxed;
-            let _ = slot.state.compare_exchange(claimed, primed, order, order);
+            // A thread that was primed before stays so.
+            data.threads().prime(index, generation);
             (timer as u32).wrapping_add(1)
         }
         Err(errno) => {
@@ -214,5 +239,97 @@ pub fn disarm(data: DataSegment) {
         if timer != 0 && timer != TIMER_BUSY {
             end(slot, timer.wrapping_sub(1) as i32);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::tests::segment;
+
+    /// A signal that does nothing by default: the timers here are real.
+    const SIGURG: u32 = 23;
+
+    fn ready() -> DataSegment {
+        let data = segment();
+        let control = data.control();
+        control.signals[PRIMING].signal.store(SIGURG, Ordering::Relaxed);
+        control.signals[PRIMING].installed.store(1, Ordering::Relaxed);
+        control.period_ns.store(1_000_000_000, Ordering::Relaxed);
+        control.lease_until_ns.store(u64::MAX, Ordering::Relaxed);
+        control.slots_next.store(70, Ordering::Relaxed);
+        data
+    }
+
+    fn count(data: DataSegment, counter: Counter) -> u64 {
+        data.control().counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    fn timer(data: DataSegment, index: usize) -> u32 {
+        data.threads().slots[index].timer.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn pending_slots_are_served_once_and_in_portions() {
+        let data = ready();
+        let slots = [0, 3, 63, 65, 69];
+        for index in slots {
+            data.threads().slots[index].tid.store(sys::gettid(), Ordering::Relaxed);
+            data.want_timer(index);
+        }
+        let wanted = || data.control().arm_wanted.load(Ordering::Relaxed);
+        drain(data, 2);
+        assert_eq!((count(data, Counter::Armed), wanted()), (2, 1));
+        drain(data, 8);
+        assert_eq!((count(data, Counter::Armed), wanted()), (5, 0));
+        let timers = slots.map(|index| timer(data, index));
+        assert!(timers.iter().all(|&timer| timer != 0 && timer != TIMER_BUSY), "{timers:?}");
+        // Who has one keeps it.
+        data.want_timer(3);
+        drain(data, 8);
+        assert_eq!((count(data, Counter::Armed), wanted(), timer(data, 3)), (5, 0, timers[1]));
+        disarm(data);
+        assert_eq!(slots.map(|index| timer(data, index)), [0; 5]);
+    }
+
+    #[test]
+    fn nothing_is_armed_without_a_recorder_a_handler_or_a_thread() {
+        let data = ready();
+        let control = data.control();
+        data.threads().slots[1].tid.store(sys::gettid(), Ordering::Relaxed);
+        data.want_timer(1);
+        control.lease_until_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        drain(data, 8);
+        control.lease_until_ns.store(u64::MAX, Ordering::Relaxed);
+        control.signals[PRIMING].installed.store(0, Ordering::Relaxed);
+        drain(data, 8);
+        control.signals[PRIMING].installed.store(1, Ordering::Relaxed);
+        control.state.store(AgentState::Stopped as u32, Ordering::Relaxed);
+        drain(data, 8);
+        assert_eq!((count(data, Counter::Armed), timer(data, 1)), (0, 0));
+        assert_eq!(data.arm_pending()[0].load(Ordering::Relaxed), 2, "the bit waits");
+        // A slot of nobody, and one of a thread that never was.
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        data.threads().slots[2].tid.store(1 << 30, Ordering::Relaxed);
+        data.want_timer(2);
+        data.want_timer(5);
+        drain(data, 8);
+        assert_eq!((count(data, Counter::Armed), count(data, Counter::TimerFailed)), (1, 1));
+        const EINVAL: u32 = 22;
+        let error = data.threads().slots[2].timer_error.load(Ordering::Relaxed);
+        assert_eq!((error, timer(data, 2), timer(data, 5)), (EINVAL, 0, 0));
+        disarm(data);
+    }
+
+    #[test]
+    fn first_expiry_lies_within_a_period() {
+        let periods = [1, 1000, 1_001_001, 1_000_000_000];
+        for (tid, period_ns) in (1..200).zip(periods.into_iter().cycle()) {
+            let first = phase(tid, period_ns);
+            assert!((1..=period_ns).contains(&first), "{first} of {period_ns}");
+        }
+        // And is not always the same.
+        assert!((1..50).any(|tid| phase(tid, 1_000_000) > 500_000));
+        assert!((1..50).any(|tid| phase(tid, 1_000_000) < 500_000));
     }
 }

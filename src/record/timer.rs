@@ -3,15 +3,15 @@
 //!
 //! The recorder marks the slots of threads that need a timer; the next handler that runs in the
 //! target arms them, whoever's they are, so a thread that sleeps is not woken for its own. Only when
-//! nothing of ours runs there and a thread without a timer computes, help comes from outside: the
-//! priming signal to a thread that has not slept for a while, or one stop of one thread by the
-//! guardian. A signal handler ends `epoll_wait` and a few other calls with EINTR whatever its flags
+//! nothing of ours runs there and a thread without a timer does, help comes from outside: the priming
+//! signal to a thread that has done nothing but compute for a while, or one stop of one thread by
+//! the guardian. A signal handler ends `epoll_wait` and a few other calls with EINTR whatever its flags
 //! say, and a thread that runs when it is looked at may sleep when the signal arrives (measured: 1
 //! to 4 of 100 signals to threads that sleep every millisecond); the guardian repairs that.
 //!
 //! # Invariants
 //! - A slot is asked for at most once for each life of it, and signalled at most once.
-//! - No signal goes to a thread that slept since the look before.
+//! - No signal goes to a thread that did not compute since the look before.
 //! - Timers end by themselves when the lease is not renewed.
 
 use std::collections::BTreeMap;
@@ -33,21 +33,23 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// How long a signal's acknowledgement is waited for.
 const ACKNOWLEDGE: Duration = Duration::from_millis(100);
 /// A thread that was not signalled is helped by the guardian after this.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(40);
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
 /// Between two stops by the guardian.
-const ENTRY_PAUSE: Duration = Duration::from_millis(100);
+const ENTRY_PAUSE: Duration = Duration::from_millis(50);
 /// Threads that are looked at in one turn.
 const LOOKS_MAX: usize = 64;
-/// Part of the time between two looks that a thread must have been awake, in hundredths: what is
-/// missing is the distance of the two readings.
-const AWAKE_PERCENT: u128 = 90;
+/// Part of the time between two looks that a thread must have run, in hundredths: what is missing is
+/// the distance of the two readings. To have waited for a processor is not enough: it may wait there
+/// for the end of a call whose time is over, which a signal would still turn into EINTR (measured, on
+/// a busy machine, with `poll`).
+const COMPUTES_PERCENT: u128 = 90;
 
 /// A slot whose timer is not there yet.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     tid: i32,
     since: Instant,
-    /// When it was last looked at, and the nanoseconds in which it had not slept until then.
+    /// When it was last looked at, and the nanoseconds that it had run until then.
     looked: Option<(Instant, u64)>,
     signalled: Option<Instant>,
 }
@@ -180,8 +182,8 @@ impl Timers {
     /// What a thread without a timer needs.
     fn look(&self, waiting: &mut Waiting, now: Instant) -> std::io::Result<Help> {
         let is_running = proc::task_stat(self.pid, waiting.tid)?.state == 'R';
-        let awake_ns = proc::task_awake_ns(self.pid, waiting.tid).unwrap_or(0);
-        let before = waiting.looked.replace((now, awake_ns));
+        let ran_ns = proc::task_cpu_or_ticks_ns(self.pid, waiting.tid)?;
+        let before = waiting.looked.replace((now, ran_ns));
         Ok(help(waiting, is_running, before, now))
     }
 
@@ -223,21 +225,21 @@ fn has_timer(slot: &ThreadSlot) -> bool {
     slot.timer.load(Ordering::Relaxed) != 0
 }
 
-/// A signal goes only to a thread that runs and did not sleep between two looks: one that sleeps now
-/// and then would have a call of its own interrupted.
+/// A signal goes only to a thread that has done nothing but compute between two looks: one that
+/// sleeps now and then would have a call of its own interrupted.
 fn help(waiting: &Waiting, is_running: bool, before: Option<(Instant, u64)>, now: Instant) -> Help {
     if !is_running {
         return Help::None;
     }
-    let awake_ns = waiting.looked.map_or(0, |(_, awake_ns)| awake_ns);
+    let ran_ns = waiting.looked.map_or(0, |(_, ran_ns)| ran_ns);
     match (waiting.signalled, before) {
         (Some(sent), _) if now.duration_since(sent) >= ACKNOWLEDGE => Help::Entry,
         (Some(_), _) => Help::None,
-        (None, Some((looked, awake_before))) => {
+        (None, Some((looked, ran_before))) => {
             let passed_ns = now.duration_since(looked).as_nanos();
-            let is_awake = u128::from(awake_ns.saturating_sub(awake_before)) * 100
-                >= passed_ns * AWAKE_PERCENT;
-            match is_awake && passed_ns > 0 {
+            let computes =
+                u128::from(ran_ns.saturating_sub(ran_before)) * 100 >= passed_ns * COMPUTES_PERCENT;
+            match computes && passed_ns > 0 {
                 true => Help::Signal,
                 false if now.duration_since(waiting.since) >= SIGNAL_PATIENCE => Help::Entry,
                 false => Help::None,
@@ -310,15 +312,15 @@ mod tests {
         const MS: u64 = 1_000_000;
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let check = |is_running, awake_ms: u64, ms: u64, signalled: Option<u64>, expected| {
-            let looked = Some((at(ms), awake_ms * MS));
+        let check = |is_running, ran_ms: u64, ms: u64, signalled: Option<u64>, expected| {
+            let looked = Some((at(ms), ran_ms * MS));
             let signalled = signalled.map(at);
             let waiting = Waiting { tid: 1, since: start, looked, signalled };
             let before = Some((at(10), 0));
             assert_eq!(help(&waiting, is_running, before, at(ms)), expected, "{waiting:?}");
         };
         check(true, 10, 20, None, Help::Signal);
-        check(true, 8, 20, None, Help::None);
+        check(true, 8, 18, None, Help::None);
         check(true, 8, 60, None, Help::Entry);
         check(false, 10, 20, None, Help::None);
         check(false, 0, 600, None, Help::None);

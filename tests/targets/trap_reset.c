@@ -1,6 +1,6 @@
 /* Busy, and from SIGUSR1 on it does with SIGTRAP what applications may do.
  *
- *     trap_reset default       reset it once
+ *     trap_reset default       reset it once, and use no CPU time for half a second
  *     trap_reset own           install a handler of its own, which counts
  *     trap_reset all           reset all signals again and again, but those it needs itself
  */
@@ -41,6 +41,8 @@ int main(int argc, char **argv) {
         sigaction(SIGTRAP, &own, NULL);
     else
         signal(SIGTRAP, SIG_DFL);
+    if (!strcmp(what, "default"))
+        usleep(500000);
     while (!stop) {
         if (!strcmp(what, "all"))
             reset_all();

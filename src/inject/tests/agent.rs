@@ -87,7 +87,11 @@ impl Agent {
 
     /// Attaches without any signal, names one, and has its handler installed while the agent runs.
     pub(super) fn attach(&self, signal: i32) -> Guardian {
-        let mut guardian = Guardian::start().unwrap();
+        self.attach_with(Guardian::start().unwrap(), signal)
+    }
+
+    /// As [`Self::attach`], with a guardian that was started before.
+    pub(super) fn attach_with(&self, mut guardian: Guardian, signal: i32) -> Guardian {
         guardian.attach(&self.plan).unwrap();
         let control = self.data().control();
         control.signals[PRIMING].signal.store(signal as u32, Ordering::Relaxed);

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use traceprof_abi::layout::Operation;
 
 use super::super::*;
+use super::agent::{Agent, SIGNAL, timers, until};
 use super::stand_in::StandIn;
+use super::timers::changer;
 use super::victim::{Look, Victim, build};
-use super::{SPINNER, THREADS, alone, sample, spinner};
+use super::{SPINNER, THREADS, alone, look_again, sample, spinner};
 use crate::proc;
 
 const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";
@@ -34,15 +37,39 @@ fn recorder_to_be_killed() {
     std::thread::sleep(Duration::from_secs(1));
 }
 
+/// Not a test by itself: a recorder with timers.
+#[test]
+#[ignore = "run by other tests, in a process of its own"]
+fn recorder_with_timers_to_be_killed() {
+    let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
+    let agent = Agent::new(pid.parse().unwrap());
+    agent.lease(Duration::from_millis(100));
+    let guardian = Guardian::start().unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "\nguardian {}", guardian.pid()).unwrap();
+    out.flush().unwrap();
+    let mut guardian = agent.attach_with(guardian, SIGNAL);
+    for _ in 0..4 {
+        agent.lease(Duration::from_millis(100));
+        agent.want_timers();
+        guardian.enter(Operation::Arm).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        guardian.enter(Operation::Disarm).unwrap();
+    }
+    agent.want_timers();
+    guardian.enter(Operation::Arm).unwrap();
+    guardian.detach().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+}
+
 /// Starts a recorder in a process of its own; gives it and its guardian's pid.
 fn start_recorder(pid: i32) -> (std::process::Child, i32) {
+    start("inject::tests::death::recorder_to_be_killed", pid)
+}
+
+fn start(test: &str, pid: i32) -> (std::process::Child, i32) {
     let mut recorder = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "inject::tests::death::recorder_to_be_killed",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--ignored", "--nocapture"])
         .env(VICTIM_VARIABLE, pid.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -98,4 +125,39 @@ fn target_survives_the_death_of_the_guardian() {
             victim.expect(7);
         }
     }
+}
+
+#[test]
+fn timers_end_whoever_is_killed_and_whenever() {
+    let _alone = alone();
+    let victim = changer();
+    let before = Look::at(victim.pid, true);
+    let mut left = 0;
+    for run in 0..40u64 {
+        let test = "inject::tests::death::recorder_with_timers_to_be_killed";
+        let (mut recorder, guardian) = start(test, victim.pid);
+        std::thread::sleep(Duration::from_micros(run * run * 7919 % 60_000));
+        let both = run % 2 == 0;
+        if both {
+            kill(Pid::from_raw(guardian), Signal::SIGKILL).unwrap();
+        }
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        await_end(guardian);
+        if both {
+            // All four threads run, so all timers are hit.
+            until("the end of the lease", || timers(victim.pid).is_empty());
+            left += usize::from(Look::at(victim.pid, true) != before);
+            let agent = Agent::new(victim.pid);
+            let mut guardian = agent.attach(SIGNAL);
+            assert_eq!(guardian.detach().unwrap().residue, None);
+        }
+        assert_eq!(timers(victim.pid).len(), 0, "run {run}");
+        assert_eq!(look_again(victim.pid, true, &before), before, "run {run}");
+    }
+    assert!(
+        left > 3,
+        "only {left} of 20 pairs left something behind: killed too early or too late"
+    );
+    victim.expect(7);
 }

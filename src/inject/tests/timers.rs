@@ -23,8 +23,11 @@ fn owner(signal: i32, blocked: bool) -> Victim {
     Victim::start(command)
 }
 
-fn changer() -> Victim {
-    Victim::start(Command::new(build("changer", CHANGER, &[])))
+pub(super) fn changer() -> Victim {
+    let victim = Victim::start(Command::new(build("changer", CHANGER, &[])));
+    // A thread that has just been created blocks all signals for a moment.
+    std::thread::sleep(Duration::from_millis(50));
+    victim
 }
 
 /// The periods that the timers tell of are the CPU time that the process uses.
@@ -73,15 +76,17 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
         let agent = Agent::new(victim.pid);
         let mut guardian = agent.attach(SIGNAL);
         let wanted = agent.want_timers().len();
-        for _ in 0..wanted.div_ceil(64) {
-            guardian.enter(Operation::Arm).unwrap();
-        }
+        let entered: Vec<_> = (0..wanted.div_ceil(64))
+            .map(|_| guardian.enter(Operation::Arm).unwrap().stopped_ns)
+            .collect();
         let failed = agent.count(Counter::TimerFailed) as usize;
         assert_eq!(agent.count(Counter::Armed) as usize + failed, wanted);
         // Threads that ended meanwhile have none.
         assert!(failed <= 2, "{failed} failed");
         std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(guardian.detach().unwrap().residue, None);
+        let report = guardian.detach().unwrap();
+        eprintln!("{name}: {wanted} timers, stops {entered:?}, cure {report:?}");
+        assert_eq!(report.residue, None);
         assert_eq!(timers(victim.pid).len(), 0);
         assert_eq!(look_again(victim.pid, steady, &before), before);
         victim.expect(code);

@@ -83,6 +83,22 @@ fn only_a_thread_that_is_not_there_is_gone() {
 }
 
 #[test]
+fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
+    let registry = registry();
+    let threads = registry.data.threads();
+    let claim = |tid: u32| threads.claim(tid).index().unwrap();
+    let (own, dead) = (claim(nix::unistd::gettid().as_raw() as u32), claim(u32::MAX >> 1));
+    let slot = &threads.slots[own];
+    let owner = threads.owner(own);
+    assert!(!registry.is_owner_gone(owner));
+    assert!(registry.is_owner_gone(threads.owner(dead)), "no such thread");
+    assert!(registry.is_owner_gone(9) && registry.is_owner_gone(u32::MAX), "no such slot");
+    slot.generation.fetch_add(1, Ordering::Relaxed);
+    assert!(registry.is_owner_gone(owner), "the slot is in its next life");
+    assert!(!registry.is_owner_gone(threads.owner(own)));
+}
+
+#[test]
 fn a_slot_is_recycled_when_all_samples_taken_before_have_been_read() {
     for is_told in [true, false] {
         let mut registry = registry();

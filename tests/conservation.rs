@@ -1,0 +1,184 @@
+//! Samples against the threads' own CPU clocks: what they stand for is what was used.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Outcome, Recorder, Target, Trace, alone, cpu_clock, is_long_run, needs_recording, traceprof,
+    wait_until,
+};
+
+/// How long a target may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// Prints a measurement where a passing test's output is not hidden.
+fn report(line: &str) {
+    // A closed stderr is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "measured: {line}");
+}
+
+/// Sampling periods of each thread, by its name.
+fn periods(trace: &Trace) -> HashMap<String, u64> {
+    let path = trace.dir().join("threads.folded");
+    let mut command = traceprof(&["export", "--threads", "--format", "folded", "--output"]);
+    let output = command.arg(&path).arg(trace.path()).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut periods = HashMap::new();
+    for line in std::fs::read_to_string(path).expect("the exported file").lines() {
+        let (stack, count) = line.rsplit_once(' ').expect("a count");
+        let thread = stack.split(';').next().expect("a thread").to_owned();
+        *periods.entry(thread).or_insert(0) += count.parse::<u64>().expect("a number");
+    }
+    periods
+}
+
+/// Records threads that use so much CPU time each, from their first to their last instruction of it.
+fn record_busy(threads: usize, each: Duration, options: &[&str]) -> (Target, Outcome) {
+    let (count, ms) = (threads.to_string(), each.as_millis().to_string());
+    let mut target = Target::start("busy_named", &[&count, &ms]);
+    let pid = target.pid().to_string();
+    let args = ["--pid", &pid, "--duration", "3600", "--freq", "999"];
+    let mut recorder = Recorder::start(&[&args[..], options].concat());
+    recorder.wait_until_attached(target.pid());
+    // The mapping that shows the attach comes before the first sample.
+    std::thread::sleep(Duration::from_millis(500));
+    target.send(Signal::SIGUSR1);
+    let whole = each * threads as u32;
+    let used = wait_until(PATIENCE, || cpu_clock(target.pid()) > whole);
+    assert!(used && !recorder.has_ended(), "{:?} of {whole:?}", cpu_clock(target.pid()));
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    (target, outcome)
+}
+
+fn check_threads(threads: usize, each: Duration, options: &[&str]) {
+    const PERCENT: f64 = 2.0;
+    let (target, outcome) = record_busy(threads, each, options);
+    let periods = periods(&outcome.trace);
+    let (mut worst, mut sum, mut used_ns) = (0.0f64, 0.0, 0);
+    for thread in 0..threads {
+        let name = format!("busy-{thread}");
+        let found = periods.iter().find(|(label, _)| {
+            label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).any(|it| it == name)
+        });
+        let (_, count) = found.unwrap_or_else(|| panic!("no {name} in {:?}", periods.keys()));
+        let own_ns = target.fact(&format!("used_{thread}"));
+        let sampled_ns = *count as f64 / 999.0 * 1e9;
+        let error = 100.0 * (sampled_ns / own_ns as f64 - 1.0);
+        worst = if error.abs() > worst.abs() { error } else { worst };
+        sum += sampled_ns;
+        used_ns += own_ns;
+        assert!(error.abs() < PERCENT, "{name}: {error:+.2} %\n{}", outcome.text());
+    }
+    let whole = 100.0 * (sum / used_ns as f64 - 1.0);
+    report(&format!("{threads} threads {options:?}: worst {worst:+.2} %, all {whole:+.2} %"));
+}
+
+/// Threads with five seconds of CPU time each, a part of it in the kernel.
+fn check_engine(options: &[&str]) {
+    needs_recording!();
+    let _machine = alone();
+    check_threads(8, Duration::from_secs(5), options);
+    if is_long_run() {
+        check_threads(200, Duration::from_secs(5), options);
+    }
+}
+
+#[test]
+fn every_thread_has_its_cpu_time_with_perf_events() {
+    check_engine(&["--engine", "perf"]);
+}
+
+#[test]
+fn every_thread_has_its_cpu_time_with_timers() {
+    check_engine(&["--engine", "timer"]);
+}
+
+/// Records the storm; the share of its CPU time that samples stand for, by the trace's account.
+fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
+    let mut target = Target::start("shortlived", &[]);
+    let pid = target.pid().to_string();
+    let args = ["--pid", &pid, "--duration", "3600", "--freq", "999"];
+    let mut recorder = Recorder::start(&[&args[..], options].concat());
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), cpu);
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("failed"), 0, "threads that could not be created");
+    let (periods, used_ns) =
+        (outcome.trace.number("weight_sum"), outcome.trace.number("cpu_time_ns"));
+    (periods as f64 / 999.0 * 1e9 / used_ns as f64, outcome)
+}
+
+#[test]
+fn a_storm_of_threads_has_its_cpu_time_with_perf_events() {
+    needs_recording!();
+    let _machine = alone();
+    let (share, outcome) = record_storm(&["--engine", "perf"], Duration::from_secs(3));
+    report(&format!("storm of 1 ms threads at 999 Hz: {:.1} % of its CPU time", 100.0 * share));
+    assert!((0.97..=1.03).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
+}
+
+#[test]
+fn a_storm_of_threads_has_a_shortfall_with_timers_and_it_is_told() {
+    needs_recording!();
+    let _machine = alone();
+    let (share, outcome) = record_storm(&["--engine", "timer"], Duration::from_secs(2));
+    let text = outcome.text();
+    report(&format!("the same with timers: {:.1} %", 100.0 * share));
+    assert!(share < 1.03, "{:.1} %", 100.0 * share);
+    let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
+    assert!(line.contains("before threads had their timers"), "{line}");
+}
+
+/// Every hit of ten thousand a second and core is written, or counted.
+#[test]
+fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
+    needs_recording!();
+    let _machine = alone();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let seconds = if is_long_run() { 10 } else { 3 };
+    let each = Duration::from_secs(seconds);
+    let (count, ms) = (cores.to_string(), each.as_millis().to_string());
+    let mut target = Target::start("busy_named", &[&count, &ms]);
+    let pid = target.pid().to_string();
+    let args = ["--pid", &pid, "--duration", "3600", "--engine", "perf", "--no-kernel"];
+    let mut recorder = Recorder::start(&[&args[..], &["--freq", "10000"]].concat());
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(Duration::from_millis(500));
+    target.send(Signal::SIGUSR1);
+    let whole = each * cores as u32;
+    assert!(wait_until(PATIENCE, || cpu_clock(target.pid()) > whole), "it does not run");
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    let trace = &outcome.trace;
+    let lost: u64 = [
+        "lost.no thread slot",
+        "lost.no hazard slot",
+        "lost.overtaken by rotations",
+        "lost.log full",
+        "lost.control block unusable",
+        "lost.log holes",
+        "lost.log records unreadable",
+        "lost.thread unknown",
+    ]
+    .into_iter()
+    .map(|key| trace.number(key))
+    .sum();
+    let (samples, puts) = (trace.number("samples"), trace.number("puts"));
+    report(&format!("{samples} samples at 10 kHz on {cores} cores, {lost} lost and counted"));
+    // Each sample was put before it was logged; those that got no hazard or slot were not put.
+    let unput = trace.number("lost.no thread slot")
+        + trace.number("lost.no hazard slot")
+        + trace.number("lost.overtaken by rotations")
+        + trace.number("lost.control block unusable");
+    assert_eq!(samples + lost - unput, puts, "{}", outcome.text());
+    assert!(samples > 5000 * seconds * cores as u64, "{}", outcome.text());
+}

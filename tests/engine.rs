@@ -1,0 +1,327 @@
+//! Both engines: which one is taken and why, what happens when it cannot go on, and what it leaves.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, child_named, cpu_clock,
+    needs_recording, program, program_for_everyone, record_cpu, skip, together, traceprof,
+    wait_until,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TIMER: &str = "thread CPU timer";
+const PERF: &str = "perf task clock";
+
+/// The POSIX timers of a process, one entry each.
+fn timers(pid: i32) -> usize {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/timers")).expect("list of timers");
+    list.lines().filter(|line| line.starts_with("ID:")).count()
+}
+
+fn start(target: &Target, options: &[&str]) -> Recorder {
+    let pid = target.pid().to_string();
+    let mut recorder =
+        Recorder::start(&[&["--pid", &pid, "--duration", "600"][..], options].concat());
+    recorder.wait_until_attached(target.pid());
+    recorder
+}
+
+fn end(mut recorder: Recorder) -> Outcome {
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(0)
+}
+
+/// A command that may not open perf events, as in most containers.
+fn without_perf(mut command: Command) -> Command {
+    /// One instruction of a classic BPF program.
+    #[repr(C)]
+    struct Step(u16, u8, u8, u32);
+    #[repr(C)]
+    struct Filter(u16, *const Step);
+    static STEPS: [Step; 4] = [
+        Step(0x20, 0, 0, 0),                                // the system call's number
+        Step(0x15, 0, 1, libc::SYS_perf_event_open as u32), // is it this one?
+        Step(0x06, 0, 0, 0x0005_0000 | libc::EPERM as u32), // refuse it
+        Step(0x06, 0, 0, 0x7fff_0000),                      // permit all others
+    ];
+    const NO_NEW_PRIVILEGES: i32 = 38;
+    const SET_FILTER: libc::c_long = 1;
+    let install = || {
+        let filter = Filter(STEPS.len() as u16, STEPS.as_ptr());
+        // SAFETY: takes numbers.
+        let quiet = unsafe { libc::prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) };
+        // SAFETY: the call reads the steps, which live for ever.
+        let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_FILTER, 0, &raw const filter) };
+        if quiet == 0 && done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes system calls only.
+    unsafe { command.pre_exec(install) };
+    command
+}
+
+#[test]
+fn where_perf_events_are_refused_timers_sample() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let before = Snapshot::take(target.pid());
+    let record = |engine: &str| {
+        let mut command = without_perf(traceprof(&["record", "--engine", engine, "--freq", "499"]));
+        command.arg("--pid").arg(target.pid().to_string());
+        Recorder::spawn(command, Trace::new())
+    };
+    let outcome = record("auto").record_cpu(target.pid(), SECOND);
+    let text = outcome.text();
+    assert!(text.contains(TIMER) && text.contains("refused"), "{text}");
+    let folded = outcome.trace.folded();
+    assert!(folded.percent_of("main") > 90.0, "{} samples", folded.total());
+    assert!(outcome.trace.number("timer_hits") > 50, "{text}");
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+
+    let refused = record("perf").finish().expect_code(3);
+    assert!(refused.text().contains("--engine timer"), "what to do: {}", refused.text());
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn the_engine_and_its_reason_are_told_and_kept() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let told = |outcome: &Outcome, engine: &str, why: &str| {
+        let text = outcome.text();
+        let lines = text.lines().filter(|line| line.contains(engine) && line.contains(why));
+        assert_eq!(lines.count(), 2, "at the start and at the end: {text}");
+        let dump = outcome.trace.view(&["dump", "--json"]);
+        assert!(dump.contains(engine) && dump.contains(why), "in the trace");
+    };
+    let short = Duration::from_millis(200);
+    for (options, engine, why) in [
+        (&[][..], PERF, "best that works"),
+        (&["--engine", "timer"], TIMER, "asked for"),
+        (&["--engine", "perf"], PERF, "asked for"),
+    ] {
+        told(&record_cpu(target.pid(), short, options), engine, why);
+    }
+    target.goes_on_and_ends_by_itself();
+    let mut target = Target::start("sigtrap_user", &[]);
+    told(&record_cpu(target.pid(), short, &[]), TIMER, "handles SIGTRAP");
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
+}
+
+#[test]
+fn started_programs_have_timers_from_their_first_instruction() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--freq", "997", "--output"]);
+    command.arg(trace.path()).arg("--").arg(program("exitcode")).args(["42", "400", "0"]);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
+    let text = outcome.text();
+    assert!(text.contains(TIMER) && text.contains("starts"), "{text}");
+    let sampled_ms = outcome.trace.folded().count_of("first_phase") as f64 / 0.997;
+    assert!((360.0..430.0).contains(&sampled_ms), "{sampled_ms:.0} ms of 400 ms");
+}
+
+#[test]
+fn timers_leave_nothing() {
+    needs_recording!();
+    let _machine = together();
+    for name in ["split", "threads"] {
+        let mut target = Target::start(name, &[]);
+        let before = Snapshot::take(target.pid());
+        let mut recorder = start(&target, &["--engine", "timer", "--freq", "997"]);
+        recorder.wait_for_cpu(target.pid(), SECOND);
+        assert!(timers(target.pid()) > 0, "{name} has no timers");
+        let outcome = end(recorder);
+        assert_eq!(timers(target.pid()), 0, "{name}");
+        assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0], "{name}");
+        let share = outcome.trace.number("weight_sum") as f64 / 997.0 * 1e9
+            / outcome.trace.number("cpu_time_ns") as f64;
+        assert!((0.9..1.05).contains(&share), "{name}: {share:.3} of its CPU time");
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+#[test]
+fn timers_end_when_recorder_and_guardian_are_killed() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let before = Snapshot::take(target.pid());
+    let mut recorder = start(&target, &["--engine", "timer", "--freq", "997"]);
+    recorder.wait_for_cpu(target.pid(), SECOND / 2);
+    assert!(timers(target.pid()) > 0, "no timers");
+    let guardian = child_named(recorder.pid(), "traceprof-guard").expect("a guardian");
+    // Stopped, so that it does not notice the guardian's end before its own.
+    recorder.send(Signal::SIGSTOP);
+    let kill = |pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+    kill(guardian).expect("a signal");
+    recorder.send(Signal::SIGKILL);
+    drop(recorder);
+    // The lease is a time on the wall, the last hit is the thread's own.
+    std::thread::sleep(2 * SECOND);
+    let killed = cpu_clock(target.pid());
+    let ended = wait_until(Duration::from_secs(120), || timers(target.pid()) == 0);
+    let used = cpu_clock(target.pid()) - killed;
+    assert!(ended && used < 2 * SECOND, "{} timers after {used:?}", timers(target.pid()));
+    // What is left is removed by the next one.
+    record_cpu(target.pid(), SECOND / 2, &["--engine", "timer"]);
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn a_recorder_that_was_stopped_goes_on_sampling() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("threads", &[]);
+    let mut recorder = start(&target, &["--engine", "timer", "--freq", "997"]);
+    recorder.wait_for_cpu(target.pid(), SECOND / 2);
+    recorder.send(Signal::SIGSTOP);
+    let ended = wait_until(Duration::from_secs(120), || timers(target.pid()) == 0);
+    assert!(ended, "timers of a recorder that does not move");
+    recorder.send(Signal::SIGCONT);
+    let armed = wait_until(Duration::from_secs(60), || timers(target.pid()) >= 4);
+    assert!(armed, "{} timers after it goes on", timers(target.pid()));
+    let before = cpu_clock(target.pid());
+    recorder.wait_for_cpu(target.pid(), SECOND);
+    let used = cpu_clock(target.pid()) - before;
+    let trace = end(recorder).trace;
+    assert!(trace.number("timers_expired") >= 4);
+    let sampled = Duration::from_secs_f64(trace.number("weight_sum") as f64 / 997.0);
+    assert!(sampled > used.mul_f64(0.9), "{sampled:?} sampled, {used:?} since it goes on");
+    target.goes_on_and_ends_by_itself();
+}
+
+/// On timers it may do what it likes at any time, and as often.
+#[test]
+fn a_program_that_resets_its_signals_lives_on_timers() {
+    needs_recording!();
+    let _machine = together();
+    for what in ["default", "own", "all"] {
+        let mut target = Target::start("trap_reset", &[what]);
+        let mut recorder = start(&target, &["--engine", "timer", "--freq", "9999"]);
+        recorder.wait_for_cpu(target.pid(), SECOND / 2);
+        target.send(Signal::SIGUSR1);
+        let before = cpu_clock(target.pid());
+        // A recording of a program that takes all signals back ends by itself.
+        let used = || cpu_clock(target.pid()) - before > SECOND;
+        assert!(wait_until(Duration::from_secs(120), used), "{what}: it does not run");
+        let outcome = match recorder.has_ended() {
+            true => recorder.finish().expect_code(0),
+            false => end(recorder),
+        };
+        let folded = outcome.trace.folded();
+        assert!(folded.count_of("before_the_reset") > 1000, "{what}");
+        if what != "all" {
+            assert!(folded.count_of("after_the_reset") > 1000, "{what}: {}", outcome.text());
+        }
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("hits"), 0, "{what}: our signals in its handler");
+    }
+}
+
+#[test]
+fn a_reset_of_the_signal_is_followed_by_timers() {
+    needs_recording!();
+    let _machine = together();
+    for (what, why) in [("default", "reset SIGTRAP"), ("own", "its own handler for SIGTRAP")] {
+        let mut target = Target::start("trap_reset", &[what]);
+        let mut recorder = start(&target, &["--engine", "perf", "--freq", "499"]);
+        recorder.wait_for_cpu(target.pid(), SECOND / 2);
+        target.send(Signal::SIGUSR1);
+        // Twice the time that it takes to be sure that no hit arrives.
+        recorder.wait_for_cpu(target.pid(), 3 * SECOND);
+        let outcome = end(recorder);
+        let text = outcome.text();
+        let told = text.lines().any(|line| line.starts_with("note:") && line.contains(why));
+        assert!(told, "{what}: {text}");
+        let engine = text.lines().find(|line| line.starts_with("engine")).expect("a line");
+        assert!(engine.contains(TIMER) && engine.contains(why), "{engine}");
+        let folded = outcome.trace.folded();
+        assert!(folded.count_of("before_the_reset") > 100, "{what}");
+        assert!(folded.count_of("after_the_reset") > 100, "{what}: {text}");
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("hits") > 0, what == "own", "{what}");
+    }
+}
+
+#[test]
+fn sleepers_get_no_eintr_from_timers() {
+    needs_recording!();
+    let _machine = together();
+    for call in ["nanosleep", "poll", "read", "futex", "sigwait"] {
+        let mut target = Target::start("sleeper", &[call, "burn"]);
+        let options = ["--engine", "timer", "--freq", "997"];
+        let outcome = record_cpu(target.pid(), SECOND / 2, &options);
+        assert!(outcome.trace.folded().count_of("burn") > 200, "{call}");
+        target.goes_on_and_ends_by_itself();
+        assert_eq!((target.fact("eintr"), target.fact("other")), (0, 0), "{call}");
+    }
+}
+
+/// Threads come all the time, each sleeps every other millisecond, and some have to be helped.
+#[test]
+fn threads_that_nap_get_timers_and_no_eintr() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("naps", &[]);
+    let outcome = record_cpu(target.pid(), 2 * SECOND, &["--engine", "timer", "--freq", "997"]);
+    target.goes_on_and_ends_by_itself();
+    let text = outcome.text();
+    assert!(outcome.trace.folded().count_of("between_naps") > 200, "{text}");
+    for kind in 0..3 {
+        let eintr = target.fact(&format!("eintr_{kind}"));
+        let naps = target.fact(&format!("naps_{kind}"));
+        assert_eq!(eintr, 0, "kind {kind}, {naps} naps: {text}");
+        assert!(naps > 100, "kind {kind}");
+    }
+}
+
+#[test]
+fn a_user_without_privileges_records_with_timers() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let split = program_for_everyone(&program("split"), trace.dir());
+    let ours = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), trace.dir());
+    let (Some(target), Some(mut command)) = (as_nobody(&split), as_nobody(&ours)) else {
+        skip!("root: needed to act as another user");
+    };
+    let mut target = Target::spawn(target);
+    let before = Snapshot::take(target.pid());
+    command.args(["record", "--engine", "timer", "--freq", "997", "--pid"]);
+    command.arg(target.pid().to_string());
+    let outcome = Recorder::spawn(command, trace).record_cpu(target.pid(), SECOND);
+    assert_eq!(before.differences(&Snapshot::take(target.pid())), [""; 0]);
+    target.goes_on_and_ends_by_itself();
+    let folded = outcome.trace.folded();
+    assert!(folded.total() > 800 && folded.percent_of("timed") > 90.0, "{}", folded.total());
+}
+
+/// The limit of pending signals is the user's, and timers count.
+#[test]
+fn threads_that_can_have_no_timer_are_named() {
+    needs_recording!();
+    // Others of the same user would use up what is left, or give it back.
+    let _machine = alone();
+    let mut target = Target::start("busy_named", &["6", "400", "3"]);
+    let mut recorder = start(&target, &["--engine", "timer", "--freq", "997"]);
+    std::thread::sleep(SECOND / 2);
+    target.send(Signal::SIGUSR1);
+    recorder.wait_for_cpu(target.pid(), 2 * SECOND);
+    let outcome = end(recorder);
+    let (text, trace) = (outcome.text(), &outcome.trace);
+    let (without, armed) = (trace.number("threads_without_timer"), trace.number("timers_armed"));
+    assert!(without > 0 && without + armed == 7, "{without} of 7, {armed} armed: {text}");
+    assert!(text.contains("could have no timer"), "{text}");
+    target.goes_on_and_ends_by_itself();
+}
