@@ -78,25 +78,33 @@ fn thread_enumeration() {
 }
 
 /// The document signals a thread and looks whether its handler ran. Here a thread starts to work
-/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged.
+/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged. A thread
+/// that does not get its processor is reached by a stop instead, so on a busy machine it takes more
+/// than one try.
 #[test]
 fn signal_delivery() {
+    const TRIES: usize = 10;
     needs_recording!();
     let _machine = alone();
-    let mut target = Target::start("rename", &[]);
-    let mut recorder = start(&target, &["--engine", "timer"]);
-    target.send(Signal::SIGUSR1);
-    recorder.wait_for_cpu(target.pid(), SECOND / 3);
-    std::thread::sleep(SECOND / 5);
-    recorder.send(Signal::SIGINT);
-    let outcome = recorder.finish().expect_code(0);
-    target.goes_on_and_ends_by_itself();
-    let (acks, armed) = (outcome.trace.number("prime_acks"), outcome.trace.number("timers_armed"));
-    assert!(acks >= 1 && armed >= 1, "{acks} acknowledged, {armed} armed\n{}", outcome.text());
-    let latency_ns = outcome.trace.number("prime_latency_ns") / acks;
-    assert!((1..1_000_000_000).contains(&latency_ns), "{latency_ns} ns");
-    let sampled = outcome.trace.folded().count_of("named_work");
-    assert!(sampled > 0, "{}", outcome.text());
+    for _ in 0..TRIES {
+        let mut target = Target::start("rename", &[]);
+        let mut recorder = start(&target, &["--engine", "timer"]);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(target.pid(), SECOND / 3);
+        std::thread::sleep(SECOND / 5);
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish().expect_code(0);
+        target.goes_on_and_ends_by_itself();
+        assert!(outcome.trace.number("timers_armed") >= 1, "{}", outcome.text());
+        assert!(outcome.trace.folded().count_of("named_work") > 0, "{}", outcome.text());
+        let acks = outcome.trace.number("prime_acks");
+        if acks > 0 {
+            let latency_ns = outcome.trace.number("prime_latency_ns") / acks;
+            assert!((1..1_000_000_000).contains(&latency_ns), "{latency_ns} ns");
+            return;
+        }
+    }
+    panic!("no signal in {TRIES} tries");
 }
 
 /// The document waits for inotify to tell of threads. It never does: the kernel makes no events for

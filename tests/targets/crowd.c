@@ -19,7 +19,7 @@ static void on_sigusr1(int signal) {
 APART uint64_t crowd_work(void) {
     uint64_t x = 1;
     do {
-        CHAIN(x, 2000);
+        CHAIN(x, 20000);
     } while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < budget_ns);
     return x;
 }
