@@ -14,6 +14,9 @@ gate cargo clippy --workspace --all-targets -- -D warnings
 # so the build has a directory of its own.
 RUSTFLAGS="--cfg agent_image" \
     gate cargo clippy -p traceprof-agent --lib --target-dir target/image -- -D warnings
+# So is what the fuzz targets call.
+RUSTFLAGS="--cfg fuzzing" \
+    gate cargo clippy -p traceprof --lib --target-dir target/fuzzing -- -D warnings
 # Private items are documented too, so links to them are right.
 RUSTDOCFLAGS="-D warnings" gate cargo doc --workspace --no-deps --document-private-items
 # Every interleaving of the lock-free storage, within loom's bounds.

@@ -21,6 +21,7 @@ mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
 mod stop; // signals, exits, second thoughts
+mod storage; // threads that stop or die inside our handler
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts
 mod views; // the views as whole texts, from profiles made by hand

@@ -42,6 +42,8 @@ pub mod planted {
         IgnoreGeneration,
         /// A hazard slot is claimed by a load and a store.
         ClaimWithoutSwap,
+        /// A claim that rotations overtook stays where it is.
+        KeepOvertaken,
         /// A dead owner's hazard slot is cleared whatever it holds by now.
         ReclaimUnseen,
         /// A preserved trace is taken for present when its frames are, under whatever id.

@@ -9,12 +9,13 @@ mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use loom::sync::Arc;
 use loom::thread;
 use parts::{Parts, words};
 use traceprof_abi::storage::Storage;
-use traceprof_abi::storage::hazard::{HazardSlots, Unprotected, owner};
+use traceprof_abi::storage::hazard::{HazardSlots, RETRIES_MAX, Unprotected, owner};
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Put, Trace, TraceTable};
@@ -162,6 +163,43 @@ fn a_hazard_slot_has_one_owner_at_a_time() {
 #[test]
 fn claim_and_release() {
     check(Mistake::ClaimWithoutSwap, a_hazard_slot_has_one_owner_at_a_time);
+}
+
+/// The tables rotate faster than a handler can follow: it gives up, and leaves nothing behind.
+fn an_overtaken_claim_is_given_up() {
+    let segment = Segment::new(1);
+    let recorder = {
+        let segment = Arc::clone(&segment);
+        // What rotations do to the ACTIVE word; no table is touched here.
+        thread::spawn(move || {
+            for word in 1..=RETRIES_MAX as u64 {
+                segment.active.store(word, Ordering::Release);
+            }
+        })
+    };
+    let outcome = segment.slots().protect(owner(1, 0), &segment.active);
+    recorder.join().unwrap();
+    match outcome {
+        Ok(hazard) => {
+            let held: Vec<_> = segment.slots().claims().map(|claim| claim.active).collect();
+            assert_eq!(held, [hazard.active], "the slot names what was confirmed");
+            assert!(segment.slots().release(hazard));
+        }
+        Err(unprotected) => {
+            assert_eq!(unprotected, Unprotected::Overtaken);
+            OVERTAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    assert_eq!(segment.slots().claims().next(), None);
+}
+
+/// Some interleaving came to that.
+static OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn overtaken() {
+    check(Mistake::KeepOvertaken, an_overtaken_claim_is_given_up);
+    assert!(OVERTAKEN.load(std::sync::atomic::Ordering::Relaxed), "nobody was overtaken");
 }
 
 /// The recorder takes a thread for dead that leaves at this moment; another one enters by the same

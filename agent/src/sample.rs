@@ -227,6 +227,10 @@ fn store(
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
+    if stored {
+        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
+        thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
+    }
     if sample.flags & flags::LATE != 0 {
         control.count(Counter::Late);
     }
@@ -300,12 +304,14 @@ pub(crate) mod tests {
         let data = segment();
         let control = data.control();
         control.slots_limit.store(1, Ordering::Relaxed);
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
         // SAFETY: zeroes are a valid value of a structure of integers.
         let (info, context) = unsafe { std::mem::zeroed() };
         let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
         let thread = find_thread(data).unwrap();
         let slot = thread.slot;
         slot.inside.store(1, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use crate::view::{Moment, Selection};
 /// is left behind in it.
 #[derive(Debug, Parser)]
 #[command(name = "traceprof", version, max_term_width = 100)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]

@@ -8,7 +8,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::arguments::{Arguments, CompletionsArguments, EXAMPLES, ManArguments, definition};
+use super::arguments::{CompletionsArguments, EXAMPLES, ManArguments, definition};
 use super::exit::{ExitCode, Failure};
 use super::output::Destination;
 
@@ -158,12 +158,14 @@ fn roff(text: &str) -> String {
 
 /// The long options of every visible subcommand, by the name of its page.
 pub fn long_options() -> Vec<(String, Vec<String>)> {
-    let mut root = <Arguments as clap::CommandFactory>::command();
+    // `help` has no page: it prints the others' texts.
+    let mut root = visible();
     root.build();
     let of = |command: &Command| {
         let options = command.get_arguments().filter(|option| !option.is_hide_set());
         options.filter_map(|option| option.get_long()).map(str::to_owned).collect()
     };
-    let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
-    shown.map(|command| (format!("traceprof-{}", command.get_name()), of(command))).collect()
+    root.get_subcommands()
+        .map(|command| (format!("traceprof-{}", command.get_name()), of(command)))
+        .collect()
 }

@@ -80,9 +80,9 @@ impl Heaviest {
         self.weights.clear();
         self.weights.extend(self.counters.iter().map(|counter| counter.weight));
         self.weights.sort_unstable_by(|a, b| b.cmp(a));
-        let least = match self.wanted.checked_sub(1).and_then(|last| self.weights.get(last)) {
-            Some(least) => *least,
-            None => 0,
+        let least = match self.wanted.checked_sub(1) {
+            Some(last) => self.weights.get(last).copied().unwrap_or(0),
+            None => u64::MAX,
         };
         let above = self.weights.iter().filter(|weight| **weight > least).count();
         // Of several that weigh as much as the last one, those that are kept already come first.
@@ -121,5 +121,87 @@ impl LivenessChecker for Heaviest {
         let mut kept: Vec<Heavy> = kept.map(heavy).collect();
         kept.sort_by_key(|heavy| (Reverse(heavy.weight), heavy.id));
         kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::collections::TraceEntry;
+
+    /// One collection: ids, frames and weights.
+    fn mark(heaviest: &mut Heaviest, traces: &[(u64, u64, u64)]) -> PreserveSet {
+        let mut batch = Batch::default();
+        for (id, frame, weight) in traces {
+            batch.traces.push(TraceEntry::new(*id, 0, *weight), [*frame].into_iter());
+        }
+        batch.sort();
+        let mut live = PreserveSet::with_room(100);
+        heaviest.mark(&batch, &mut live);
+        live
+    }
+
+    fn kept(live: &PreserveSet, ids: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        ids.into_iter().filter(|id| live.contains(*id)).collect()
+    }
+
+    #[test]
+    fn the_heaviest_keep_their_first_ids() {
+        let mut heaviest = Heaviest::new(2);
+        let live = mark(&mut heaviest, &[(11, 1, 5), (12, 2, 9), (13, 3, 7)]);
+        assert_eq!(kept(&live, 11..14), [12, 13]);
+        // The same stacks in the next table; those that are preserved are there as well.
+        let live =
+            mark(&mut heaviest, &[(12, 2, 0), (13, 3, 0), (21, 1, 1), (22, 2, 1), (23, 3, 1)]);
+        assert_eq!(kept(&live, 11..24), [12, 13]);
+        // The first stack catches up: its old id is gone, the one of this table is kept.
+        let live = mark(&mut heaviest, &[(12, 2, 0), (13, 3, 0), (31, 1, 4), (32, 2, 1)]);
+        assert_eq!(kept(&live, 11..34), [12, 31]);
+        let live = mark(&mut heaviest, &[(12, 2, 0), (31, 1, 0), (41, 1, 2)]);
+        assert_eq!(kept(&live, 11..44), [12, 31]);
+        let heavy = |id, weight| Heavy { id, weight, excess: 0 };
+        assert_eq!(heaviest.heaviest(), [heavy(31, 12), heavy(12, 11)]);
+    }
+
+    #[test]
+    fn never_more_than_were_asked_for() {
+        for wanted in 0..6 {
+            let mut heaviest = Heaviest::new(wanted);
+            for round in 0..3u64 {
+                let traces: Vec<_> =
+                    (0..10).map(|frame| (100 * round + frame + 2, frame, 1)).collect();
+                let live = mark(&mut heaviest, &traces);
+                let first = kept(&live, 2..12);
+                assert_eq!(first.len(), wanted, "equal ones stay as they were: {first:?}");
+            }
+            assert_eq!(heaviest.heaviest().len(), wanted);
+        }
+    }
+
+    #[test]
+    fn heavy_stacks_are_found_among_many_light_ones() {
+        let mut heaviest = Heaviest::new(3);
+        let mut light = 10_000;
+        for round in 0..100u64 {
+            let mut traces: Vec<_> =
+                (1..=3).map(|frame| (round * 1000 + frame + 2, frame, 20)).collect();
+            traces.extend((0..100).map(|number| {
+                light += 1;
+                (round * 1000 + number + 10, light, 1)
+            }));
+            mark(&mut heaviest, &traces);
+        }
+        let found = heaviest.heaviest();
+        let hashes: Vec<u64> = (1..=3u64).map(|frame| hash(&[frame], 0)).collect();
+        let is_one = |it: &Heavy| {
+            let counter = heaviest.counters.iter().find(|counter| counter.id == it.id).unwrap();
+            hashes.contains(&counter.hash)
+        };
+        assert!(found.len() == 3 && found.iter().all(is_one), "{found:?}");
+        for heavy in found {
+            let least = heavy.weight - heavy.excess;
+            assert!(least <= 2000 && heavy.weight >= 2000, "{heavy:?}");
+        }
+        assert_eq!(heaviest.places.len(), heaviest.counters.len());
     }
 }

@@ -99,10 +99,8 @@ pub(super) fn is_permitted(tid: i32, setup: Setup) -> bool {
 }
 
 impl KernelEvents {
-    /// Opens a disabled event for each thread and core. Threads that come later inherit theirs.
-    pub(super) fn open(pid: i32, setup: Setup, tables: Tables) -> io::Result<Self> {
-        let share = share(setup.period_ns);
-        let mut kernel = Self {
+    fn new(share: u64, tables: Tables) -> Self {
+        Self {
             events: Vec::new(),
             rings: Vec::new(),
             owed: 0,
@@ -116,7 +114,13 @@ impl KernelEvents {
             later: Default::default(),
             own: 0..0,
             lost: 0,
-        };
+        }
+    }
+
+    /// Opens a disabled event for each thread and core. Threads that come later inherit theirs.
+    pub(super) fn open(pid: i32, setup: Setup, tables: Tables) -> io::Result<Self> {
+        let mut kernel = Self::new(share(setup.period_ns), tables);
+        let share = kernel.share;
         let cpus = cpus();
         let threads = proc::tasks(pid)?.len().max(1);
         if threads.saturating_mul(cpus.len()) > DESCRIPTORS_MAX {
@@ -372,42 +376,4 @@ impl Memory for CopiedStack<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cores_are_read() {
-        assert_eq!(parse_cpus("0"), Some(vec![0]));
-        assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
-        for wrong in ["", "a", "3-1", "0-99999999", "-1"] {
-            assert_eq!(parse_cpus(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn hits_weigh_more_above_the_highest_rate() {
-        assert_eq!(share(1_000_000_000 / 199), 2_382);
-        assert_eq!(share(1_000_000), 2_382);
-        assert_eq!(share(100_000), 5_382);
-    }
-
-    #[test]
-    fn a_record_cut_short_is_none() {
-        const FIRST: usize = 5;
-        let words = FIRST + perf::USER_REGISTERS + 1 + 2 + 1;
-        let mut body: Vec<u8> = vec![0; words * 8];
-        let mut set = |index: usize, value: u64| {
-            body[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
-        };
-        set(0, 7 << 32);
-        set(1, 99);
-        set(FIRST - 1, 2);
-        set(FIRST + perf::USER_REGISTERS, 16);
-        set(FIRST + perf::USER_REGISTERS + 3, 16);
-        let whole = Interrupted::parse(&body).unwrap();
-        assert_eq!((whole.tid, whole.time_ns, whole.stack.len()), (7, 99, 16));
-        for len in 0..body.len() - 24 {
-            assert!(Interrupted::parse(&body[..len]).is_none(), "{len}");
-        }
-    }
-}
+pub(super) mod tests;

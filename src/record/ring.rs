@@ -103,6 +103,33 @@ impl Ring {
     }
 }
 
+#[cfg(test)]
+impl Ring {
+    /// A buffer of `len` bytes without a kernel behind it.
+    pub(super) fn in_memory(len: usize) -> Self {
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE + len, access, kind, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base = NonNull::new(base.cast()).expect("not at address 0");
+        Self { base, len, record: Vec::new() }
+    }
+
+    /// Does what the kernel does with a record.
+    pub(super) fn feed(&mut self, bytes: impl IntoIterator<Item = u8>) {
+        let mut head = self.word(DATA_HEAD).load(Ordering::Relaxed);
+        for byte in bytes {
+            // SAFETY: within the data pages.
+            let place = unsafe { self.base.as_ptr().add(PAGE + head as usize % self.len) };
+            // SAFETY: mapped, and nobody else has it.
+            unsafe { place.write(byte) };
+            head += 1;
+        }
+        self.word(DATA_HEAD).store(head, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: the mapping that `map` made; no reference into it outlives `self`.
@@ -114,22 +141,12 @@ impl Drop for Ring {
 mod tests {
     use super::*;
 
-    /// A buffer of one page without a kernel behind it.
+    /// A buffer of one page that holds these bytes.
     fn ring(head: u64, tail: u64, bytes: impl Fn(u64) -> u8) -> Ring {
-        let (access, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
-        assert_ne!(base, libc::MAP_FAILED);
-        let ring = Ring { base: NonNull::new(base.cast()).unwrap(), len: PAGE, record: Vec::new() };
-        for at in tail..head {
-            // SAFETY: within the second page.
-            let place = unsafe { ring.base.as_ptr().add(PAGE + at as usize % PAGE) };
-            // SAFETY: mapped, and nobody else has it.
-            unsafe { place.write(bytes(at - tail)) };
-        }
+        let mut ring = Ring::in_memory(PAGE);
         ring.word(DATA_TAIL).store(tail, Ordering::Relaxed);
-        ring.word(DATA_HEAD).store(head, Ordering::Relaxed);
+        ring.word(DATA_HEAD).store(tail, Ordering::Relaxed);
+        ring.feed((0..head - tail).map(bytes));
         ring
     }
 

@@ -133,6 +133,13 @@ impl Scribe {
         self.shared.waiting.load(Ordering::Relaxed) >= QUEUE
     }
 
+    /// All that was sent is written.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        // Relaxed: as above.
+        self.shared.waiting.load(Ordering::Relaxed) == 0
+    }
+
     /// Bytes written so far, both files.
     pub(super) fn bytes(&self) -> u64 {
         // Relaxed: for the eye.
@@ -380,69 +387,4 @@ impl Work {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::trace::{self, WriterOptions};
-
-    fn seen(slot: u32, tid: i32) -> ThreadNews {
-        let name = "worker".to_string();
-        let life = ThreadLife { tid, inner: (1, tid as u32), name, start_ns: 1 };
-        ThreadNews::Seen { key: (slot, 0), life }
-    }
-
-    fn sample(slot: u32, time: u64) -> Logged {
-        Logged { slot, time, weight: 1, ..Logged::default() }
-    }
-
-    /// Writes the batches; the totals, and the times of each thread's samples as they are read.
-    fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("trace");
-        let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-        let scribe = Scribe::start(writer, 1).unwrap();
-        batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
-        let finished = scribe.finish();
-        let totals = finished.totals().clone();
-        let closed = finished.close(Metadata::new(), &[]);
-        assert!(closed.error.is_none() && closed.written.samples == totals.samples);
-        let times = |thread: &trace::ThreadTrace| {
-            let mut times = Vec::new();
-            thread.for_each_sample(&mut |sample, _| times.push(sample.time_ns));
-            times
-        };
-        (totals, trace::load(&path).unwrap().threads.iter().map(times).collect())
-    }
-
-    #[test]
-    fn a_thread_id_that_is_reused_is_another_thread() {
-        let (totals, threads) = written(vec![
-            Batch {
-                threads: vec![seen(1, 7)],
-                samples: vec![sample(1, 5), sample(1, 6)],
-                ..Batch::default()
-            },
-            Batch {
-                threads: vec![seen(2, 7)],
-                samples: vec![sample(1, 7), sample(2, 8)],
-                ..Batch::default()
-            },
-        ]);
-        assert_eq!(threads, [vec![5, 6, 7], vec![8]]);
-        assert_eq!((totals.samples, totals.threads), (4, 2));
-    }
-
-    #[test]
-    fn a_thread_ends_after_its_samples_and_unknown_ones_are_counted() {
-        let gone = |slot| ThreadNews::Gone { key: (slot, 0), time_ns: 9 };
-        let (totals, threads) = written(vec![
-            Batch {
-                threads: vec![gone(1), seen(1, 7), seen(3, 8), seen(4, 9)],
-                samples: vec![sample(1, 5), sample(4, 5), sample(99, 5)],
-                ..Batch::default()
-            },
-            Batch { samples: vec![sample(1, 7)], ..Batch::default() },
-        ]);
-        assert_eq!(threads, [vec![5], vec![], vec![5]]);
-        assert_eq!((totals.samples, totals.threads, totals.unattributed), (2, 2, 2));
-    }
-}
+mod tests;

@@ -7,7 +7,8 @@ use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use super::account::{Reckoning, count, percent};
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 20] = [
+const NAMES: [(Counter, &str); 21] = [
+    (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
     (Counter::DroppedArena, "dropped.arena full"),

@@ -85,7 +85,7 @@ mod stream;
 mod survey;
 mod tables;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod verify;
 mod walk;

@@ -36,12 +36,15 @@ pub const PRIME_STEPS: [usize; 16] = [
 ];
 /// Slots tried before a sample is given up.
 pub const PROBES_MAX: usize = 32;
-/// Times that a handler follows a rotation that overtakes it.
-pub const RETRIES_MAX: usize = 8;
+/// Times that a handler follows a rotation that overtakes it. The models have all interleavings of
+/// fewer.
+pub const RETRIES_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 /// Bits of the ACTIVE word that hold the table index; the rest is the generation.
 pub const TABLE_BITS: u32 = 3;
 /// Bits of an owner that hold the generation of the thread slot.
 pub const LIFE_BITS: u32 = 15;
+const _: () = assert!(crate::layout::THREAD_SLOTS < 1 << (u32::BITS - LIFE_BITS));
+const _: () = assert!(crate::layout::TRACE_TABLES <= 1 << TABLE_BITS);
 
 /// The owner of the hazards of a thread slot in one of its generations. Never 0.
 pub fn owner(slot: u32, generation: u32) -> u32 {
@@ -136,6 +139,10 @@ impl<'a> HazardSlots<'a> {
             }
             self.swap(slot, hazard_word(owner, word), hazard_word(owner, again))?;
             word = again;
+        }
+        #[cfg(loom)]
+        if crate::sync::planted::has(crate::sync::planted::Mistake::KeepOvertaken) {
+            return Err(Unprotected::Overtaken);
         }
         self.swap(slot, hazard_word(owner, word), 0)?;
         Err(Unprotected::Overtaken)

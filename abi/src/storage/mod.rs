@@ -3,9 +3,9 @@
 //!
 //! Registration: a handler claims a hazard slot with one word that names itself, the table and
 //! the generation ([`hazard`]). Rotation: the recorder makes a cleared table ACTIVE, fences, and
-//! reads or clears the old one only when no hazard names it ([`rotation`]). Between the two stands
-//! one fence on each side: either the handler sees the new ACTIVE word, or the recorder sees the
-//! handler's hazard.
+//! reads or clears the old one only when no hazard names the word that was ACTIVE with it
+//! ([`rotation`]). Between the two stands one fence on each side: either the handler sees the new
+//! ACTIVE word, or the recorder sees the handler's hazard.
 //!
 //! # Invariants
 //! - A trace is written whole before one compare-and-swap publishes its slot ([`table`]).

@@ -24,7 +24,10 @@ fn owner(signal: i32, blocked: bool) -> Victim {
 }
 
 pub(super) fn changer() -> Victim {
-    Victim::start(Command::new(build("changer", CHANGER, &[])))
+    let victim = Victim::start(Command::new(build("changer", CHANGER, &[])));
+    // A thread that has just been created blocks all signals for a moment.
+    std::thread::sleep(Duration::from_millis(50));
+    victim
 }
 
 /// The periods that the timers tell of are the CPU time that the process uses.

@@ -28,7 +28,7 @@ pub(in crate::trace) mod tables;
 mod tests;
 
 pub(in crate::trace) use broken::Broken;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(in crate::trace) use cell::CELL_BYTES;
 pub(in crate::trace) use cell::{Cell, UNUSED, block, footer, frame, group, identity};
 pub use consolidate::Unsorted;

@@ -17,6 +17,8 @@ use crate::trace::frame::{Codec, FrameHeader, Section};
 thread_local! {
     /// Bytes that this thread holds, and the most that it held.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+    /// How often this thread asked for memory.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -30,6 +32,9 @@ fn count(change: isize) {
         let (now, most) = held.get();
         held.set((now + change, most.max(now + change)));
     });
+    if change > 0 {
+        let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+    }
 }
 
 // SAFETY: All calls go to the system's allocator as they came.
@@ -57,6 +62,13 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: `old` came from the system's allocator with this layout.
         unsafe { System.dealloc(old, layout) }
     }
+}
+
+/// How often this thread asks for memory during `f`.
+pub(crate) fn allocations(f: impl FnOnce()) -> u64 {
+    let before = CALLS.get();
+    f();
+    CALLS.get() - before
 }
 
 /// The most that was held during `f` beyond what was held before.

@@ -5,7 +5,7 @@ mod damage;
 mod faults;
 mod format;
 mod fuzz;
-mod heap;
+pub(crate) mod heap;
 mod indices;
 mod lazy;
 mod recover;

@@ -1,0 +1,116 @@
+//! Records as the kernel writes them, and which batch their hits come with.
+
+use traceprof_abi::layout;
+
+use super::*;
+use crate::record::shm::Shared;
+use crate::unwind::TableWriter;
+
+/// Events that the tests make up, each worth two and a half periods.
+pub(in crate::record) fn made_up() -> KernelEvents {
+    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let tables = Shared::create(layout::TABLES_LEN, user).unwrap();
+    TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
+    let mut kernel = KernelEvents::new(2_500, tables.as_tables());
+    kernel.rings.push(Ring::in_memory(1 << 20));
+    kernel
+}
+
+/// A hit of this thread at a place, as the kernel writes it.
+pub(in crate::record) fn hit(kernel: &mut KernelEvents, tid: u32, time_ns: u64, pc: u64) {
+    const ABI_64: u64 = 2;
+    const STACK: u64 = 16;
+    // The program counter is among them, wherever that is.
+    let registers = [pc; perf::USER_REGISTERS];
+    let body = [u64::from(tid) << 32, time_ns, 77, 0, ABI_64].into_iter().chain(registers);
+    let words: Vec<u64> = body.chain([STACK, 0, 0, STACK]).collect();
+    let size = (words.len() as u64 + 1) * 8;
+    let header = u64::from(PERF_RECORD_SAMPLE) | size << 48;
+    let words = [header].into_iter().chain(words);
+    kernel.rings[0].feed(words.flat_map(u64::to_ne_bytes));
+}
+
+fn taken(kernel: &mut KernelEvents, until_ns: u64, instance: u32) -> Batch {
+    let mut batch = Batch::default();
+    kernel.drain();
+    kernel.take(until_ns, &mut batch, || Some(instance), |tid, _, _| (tid, 5));
+    batch.sort();
+    batch
+}
+
+#[test]
+fn hits_after_the_rotation_come_with_the_next_batch() {
+    let mut kernel = made_up();
+    for (tid, time_ns, pc) in [(1, 10, 0xa), (2, 20, 0xb), (1, 30, 0xa), (1, 40, 0xc)] {
+        hit(&mut kernel, tid, time_ns, pc);
+    }
+    let first = taken(&mut kernel, 20, 3);
+    let told = |batch: &Batch| {
+        let sample = |it: &Sample| {
+            let trace = batch.traces.get(it.trace_id).unwrap();
+            (it.slot, it.generation, it.time, it.weight, batch.traces.frames_of(trace)[0])
+        };
+        batch.samples.iter().map(sample).collect::<Vec<_>>()
+    };
+    // Frames are marked as those of an interrupted instruction, whatever that looks like.
+    let frames: Vec<u64> = told(&first).iter().map(|it| it.4).collect();
+    let (a, b) = (frames[0], frames[1]);
+    assert_eq!(told(&first), [(1, 5, 10, 2, a), (2, 5, 20, 3, b)]);
+    assert_eq!(first.traces.entries().len(), 2);
+    let second = taken(&mut kernel, 100, 4);
+    let c = told(&second)[1].4;
+    assert_eq!(told(&second), [(1, 5, 30, 2, a), (1, 5, 40, 3, c)]);
+    assert!(a != b && b != c && a != c);
+    let ids =
+        |batch: &Batch| batch.traces.entries().iter().map(|it| it.id >> 32).collect::<Vec<_>>();
+    assert_eq!((ids(&first), ids(&second)), (vec![3, 3], vec![4, 4]));
+    let nobody = || -> Option<u32> { panic!("there is no trace to name") };
+    kernel.take(200, &mut Batch::default(), nobody, |tid, _, _| (tid, 5));
+}
+
+#[test]
+fn without_an_id_hits_wait() {
+    let mut kernel = made_up();
+    hit(&mut kernel, 1, 10, 0xa);
+    kernel.drain();
+    let mut batch = Batch::default();
+    kernel.take(20, &mut batch, || None, |tid, _, _| (tid, 5));
+    assert!(batch.samples.is_empty());
+    assert_eq!(taken(&mut kernel, 20, 3).samples.len(), 1);
+}
+
+#[test]
+fn lists_of_cores_are_read() {
+    assert_eq!(parse_cpus("0"), Some(vec![0]));
+    assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+    for wrong in ["", "a", "3-1", "0-99999999", "-1"] {
+        assert_eq!(parse_cpus(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn hits_weigh_more_above_the_highest_rate() {
+    assert_eq!(share(1_000_000_000 / 199), 2_382);
+    assert_eq!(share(1_000_000), 2_382);
+    assert_eq!(share(100_000), 5_382);
+}
+
+#[test]
+fn a_record_cut_short_is_none() {
+    const FIRST: usize = 5;
+    let words = FIRST + perf::USER_REGISTERS + 1 + 2 + 1;
+    let mut body: Vec<u8> = vec![0; words * 8];
+    let mut set = |index: usize, value: u64| {
+        body[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+    };
+    set(0, 7 << 32);
+    set(1, 99);
+    set(FIRST - 1, 2);
+    set(FIRST + perf::USER_REGISTERS, 16);
+    set(FIRST + perf::USER_REGISTERS + 3, 16);
+    let whole = Interrupted::parse(&body).unwrap();
+    assert_eq!((whole.tid, whole.time_ns, whole.stack.len()), (7, 99, 16));
+    for len in 0..body.len() - 24 {
+        assert!(Interrupted::parse(&body[..len]).is_none(), "{len}");
+    }
+}

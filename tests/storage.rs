@@ -1,0 +1,204 @@
+//! Threads of a target that stop or die in the middle of our handler, while they are inside a table.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use traceprof_abi::layout;
+use traceprof_abi::storage::hazard;
+
+use crate::common::{Recorder, Target, Trace, needs_recording, together};
+
+/// A thread of a target that is being recorded, stopped while it holds a hazard.
+struct Inside {
+    pid: i32,
+    tid: Pid,
+}
+
+impl Inside {
+    /// Stops the thread right after signals were delivered to it, until one of these stops finds it
+    /// inside. Single steps would not do: in a handler that blocks all signals, the trap of a step
+    /// takes the disposition of SIGTRAP away.
+    fn catch(pid: i32, tid: i32) -> Self {
+        let memory = File::open(format!("/proc/{pid}/mem")).expect("memory of the target");
+        let data = agent_base(pid) + layout::DATA_DISTANCE;
+        let inside = Self { pid, tid: Pid::from_raw(tid) };
+        ptrace::seize(inside.tid, ptrace::Options::empty()).expect("a thread to trace");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < deadline {
+            match waitpid(inside.tid, Some(WaitPidFlag::__WALL)).expect("the thread") {
+                WaitStatus::Stopped(_, signal) => {
+                    ptrace::cont(inside.tid, signal).expect("delivery");
+                    if signal == Signal::SIGTRAP {
+                        ptrace::interrupt(inside.tid).expect("a stop");
+                    }
+                }
+                WaitStatus::PtraceEvent(..) if holds_hazard(&memory, data, tid) => return inside,
+                WaitStatus::PtraceEvent(..) => ptrace::cont(inside.tid, None).expect("to go on"),
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("thread {tid} was never inside when it was stopped");
+    }
+
+    /// Lets it go on.
+    fn release(self) {
+        ptrace::detach(self.tid, None).expect("to let the thread go");
+    }
+
+    /// Makes it end where it is, by the system call `exit`; the other threads go on.
+    fn die(self) {
+        const EXIT: u64 = 60;
+        let mut registers = ptrace::getregs(self.tid).expect("registers");
+        registers.rip = system_call(self.pid);
+        (registers.rax, registers.orig_rax, registers.rdi) = (EXIT, u64::MAX, 0);
+        ptrace::setregs(self.tid, registers).expect("registers");
+        ptrace::detach(self.tid, None).expect("to let the thread go");
+    }
+}
+
+fn maps(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings of the target")
+}
+
+fn start_of(line: &str) -> u64 {
+    u64::from_str_radix(line.split('-').next().unwrap(), 16).expect("an address")
+}
+
+/// Start of the agent's code in the target.
+fn agent_base(pid: i32) -> u64 {
+    let maps = maps(pid);
+    let shared = |line: &&str| line.contains(" r-xs ");
+    start_of(maps.lines().find(shared).expect("the agent's code"))
+}
+
+/// The address of a system call instruction in the target.
+fn system_call(pid: i32) -> u64 {
+    let maps = maps(pid);
+    let start = start_of(maps.lines().find(|line| line.ends_with("[vdso]")).expect("the vdso"));
+    let mut code = [0; 0x1000];
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("memory of the target");
+    memory.read_exact_at(&mut code, start).expect("the vdso");
+    let found = code.windows(2).position(|bytes| bytes == [0x0f, 0x05]);
+    start + found.expect("a system call in the vdso") as u64
+}
+
+/// Whether a hazard slot names the life of the thread slot that this thread has.
+fn holds_hazard(memory: &File, data: u64, tid: i32) -> bool {
+    let mut hazards = vec![0; layout::HAZARD_SLOTS * 8];
+    memory.read_exact_at(&mut hazards, data + layout::HAZARD_OFFSET).expect("hazards");
+    let words = hazards.chunks_exact(8).map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()));
+    let mut owners = words.filter_map(|word| hazard::slot_of((word >> 32) as u32));
+    owners.any(|(slot, _)| {
+        let place =
+            data + layout::THREAD_SLOTS_OFFSET + u64::from(slot) * layout::THREAD_SLOT_BYTES;
+        let mut owner = [0; 4];
+        memory.read_exact_at(&mut owner, place).expect("a thread slot");
+        i32::from_ne_bytes(owner) == tid
+    })
+}
+
+/// A thread that is not the first one.
+fn other_thread(pid: i32) -> i32 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads of the target");
+    let tids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    tids.max().expect("a thread")
+}
+
+/// A recording of a program with four busy threads.
+fn start() -> (Target, Recorder, i32) {
+    let target = Target::start("threads", &[]);
+    let pid = target.pid();
+    let pid_text = pid.to_string();
+    // What the handlers store is all that there is.
+    let args = ["--pid", &pid_text, "--freq", "999", "--no-kernel"];
+    let mut recorder = Recorder::start(&args);
+    recorder.wait_until_attached(pid);
+    recorder.wait_for_cpu(pid, Duration::from_millis(200));
+    (target, recorder, pid)
+}
+
+fn lost(trace: &Trace) -> u64 {
+    let reasons = [
+        "no thread slot",
+        "no hazard slot",
+        "overtaken by rotations",
+        "log full",
+        "control block unusable",
+        "log records unreadable",
+        "thread unknown",
+    ];
+    reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
+}
+
+/// The others' samples are all there, and went on being collected.
+fn others_went_on(trace: &Trace, rotations: u64) {
+    assert_eq!(lost(trace), 0);
+    assert!(trace.number("rotations") >= rotations, "{} rotations", trace.number("rotations"));
+    assert_eq!(trace.number("rotations_blocked"), 0);
+    let cpu = trace.number("cpu_time_ns");
+    let sampled = trace.number("weight_sum") * trace.number("period_ns");
+    let share = sampled as f64 / cpu as f64;
+    assert!((0.93..1.07).contains(&share), "{sampled} ns of {cpu} ns are sampled");
+}
+
+#[test]
+fn a_thread_that_is_stopped_inside_holds_up_nobody_and_loses_nothing() {
+    needs_recording!();
+    let _machine = together();
+    let (mut target, mut recorder, pid) = start();
+    let inside = Inside::catch(pid, other_thread(pid));
+    let since = Instant::now();
+    recorder.wait_for_cpu(pid, Duration::from_secs(2));
+    let held = since.elapsed();
+    inside.release();
+    recorder.wait_for_cpu(pid, Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    let trace = recorder.finish().expect_code(0).trace;
+    target.goes_on_and_ends_by_itself();
+
+    // Ten a second at most, and a busy machine is no reason to fail.
+    others_went_on(&trace, held.as_millis() as u64 / 400);
+    assert_eq!(trace.number("quarantined_tables"), 1, "the table that it was inside of");
+    assert_eq!(trace.number("released_tables"), 1, "and that came back");
+    assert_eq!(trace.number("samples"), trace.number("samples_stored"));
+    assert_eq!((trace.number("lost.log holes"), trace.number("hazards_reclaimed")), (0, 0));
+}
+
+#[test]
+fn a_thread_that_dies_inside_leaves_its_table_to_the_others() {
+    needs_recording!();
+    let _machine = together();
+    let (_target, mut recorder, pid) = start();
+    let tid = other_thread(pid);
+    Inside::catch(pid, tid).die();
+    recorder.wait_for_cpu(pid, Duration::from_secs(1));
+    assert_ne!(other_thread(pid), tid, "it is dead");
+    recorder.send(Signal::SIGINT);
+    let trace = recorder.finish().expect_code(0).trace;
+    others_went_on(&trace, 5);
+    assert_eq!(trace.number("hazards_reclaimed"), 1);
+    assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
+    // Its last sample may have been stored and not counted, or begun and not stored.
+    let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));
+    assert!(read - stored <= 1 && trace.number("lost.log holes") <= 1, "{read} of {stored}");
+}
+
+#[test]
+fn a_program_that_is_killed_inside_leaves_its_samples() {
+    needs_recording!();
+    let _machine = together();
+    let (_target, mut recorder, pid) = start();
+    let _inside = Inside::catch(pid, other_thread(pid));
+    recorder.wait_for_cpu(pid, Duration::from_millis(500));
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a target to kill");
+    let trace = recorder.finish().expect_code(0).trace;
+    assert_eq!(lost(&trace), 0);
+    assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
+    let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));
+    assert!(read - stored <= 1 && trace.number("lost.log holes") <= 1, "{read} of {stored}");
+}
