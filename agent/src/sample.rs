@@ -93,12 +93,12 @@ pub fn take(
     // two instructions and sees all that were before.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
     compiler_fence(Ordering::SeqCst);
     thread.slot.inside.store(0, Ordering::Relaxed);
-    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The sample itself; no other one is running on this thread.
+/// The rest, of which nothing is running on this thread.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -221,8 +221,8 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let end = unwound.end;
     let stack = frames.get(..depth).unwrap_or(&[]);
+    let end = unwound.end;
     let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
@@ -314,8 +314,6 @@ pub(crate) mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
-        // As in a forked child, which has its parent's slots before it.
-        assert!(find_thread(data).is_none());
         control.pid.store(sys::getpid(), Ordering::Relaxed);
         let thread = find_thread(data).unwrap();
         let slot = thread.slot;

@@ -118,7 +118,7 @@ mod tests {
     use traceprof_abi::sync::AtomicU64;
 
     use super::*;
-    use crate::record::batch::ThreadNews;
+    use crate::record::batch::{ThreadLife, ThreadNews};
     use crate::record::collect::Collector;
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
@@ -226,8 +226,8 @@ mod tests {
             })
         };
         let seen = |slot| {
-            let (tid, name) = (slot as i32 + 1, String::new());
-            let life = ThreadLife { tid, inner: (1, slot + 1), name, start_ns: 1 };
+            let tid = slot as i32 + 1;
+            let life = ThreadLife { tid, inner: (1, tid as u32), name: String::new(), start_ns: 1 };
             ThreadNews::Seen { key: (slot, 0), life }
         };
         assert!(turn(0, (0..THREADS).map(seen).collect()) > 0, "the counter does not count");
