@@ -5,7 +5,6 @@ use traceprof_abi::layout::{
 };
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
-use traceprof_abi::thread::SlotState;
 
 use crate::signal::Frame;
 use crate::{sample, sys, timer};
@@ -21,10 +20,9 @@ pub fn on_prime(data: DataSegment, frame: &Frame<'_>) {
     let Some(thread) = sample::find_thread(data) else {
         return control.count(Counter::LostThreadSlot);
     };
-    let (claimed, primed) = (SlotState::Claimed as u32, SlotState::Primed as u32);
-    // Relaxed on both: the slot is this thread's own.
-    let order = Ordering::Relaxed;
-    if thread.slot.state.compare_exchange(claimed, primed, order, order).is_ok() {
+    // Relaxed: raised only when this thread is gone.
+    let generation = thread.slot.generation.load(Ordering::Relaxed);
+    if data.threads().prime(thread.index, generation) {
         control.count(Counter::Primed);
     }
     // Relaxed: written before the signal was sent.

@@ -204,12 +204,11 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
     let word = match request.arm(phase(tid, request.period_ns)) {
         Ok(timer) => {
             control.count(Counter::Armed);
-            // Relaxed, both: published below. A slot that was primed before stays so.
+            // Relaxed, both: published below.
             slot.timer_generation.store(generation, Ordering::Relaxed);
             slot.timer_error.store(0, Ordering::Relaxed);
-            let (claimed, primed) = (SlotState::Claimed as u32, SlotState::Primed as u32);
-            let order = Ordering::Relaxed;
-            let _ = slot.state.compare_exchange(claimed, primed, order, order);
+            // A thread that was primed before stays so.
+            data.threads().prime(index, generation);
             (timer as u32).wrapping_add(1)
         }
         Err(errno) => {
