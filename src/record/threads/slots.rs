@@ -60,7 +60,6 @@ impl Registry {
     /// Threads that are about to be forgotten, if the rotation that began with [`Self::news`] has read
     /// all samples that were taken before it (`drained`). Each is told of once, before
     /// [`Self::retire`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "the account of short threads takes it"))]
     pub(in crate::record) fn exits(&self, drained: bool) -> Vec<Exit> {
         let going = self.going.iter().filter(|_| drained);
         let exits = going.filter_map(|number| {
