@@ -210,5 +210,10 @@ fn a_spare_is_left_alone_until_it_rotates_in() {
     assert_eq!(spares(), [7, 7]);
     assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
     assert_eq!(spares(), [0, 7], "it is ACTIVE now");
-    assert!(hazards.release(held));
+    // A spare is given to one: the next thread that stays inside gets the other.
+    let other = hazards.protect(hazard::owner(2, 0), &segment.active).unwrap();
+    assert_eq!(other.table(), 3);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(3));
+    assert_eq!(rotation.roles(), [1, 2, 4]);
+    assert!(hazards.release(held) && hazards.release(other));
 }

@@ -365,6 +365,12 @@ mod tests {
         }
         assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 3]);
         assert_ne!(timer(data, own), 0);
+        // The slot is the same thread's in its next life: what comes from the one before is stale.
+        let threads = data.threads();
+        assert!(threads.mark_retired(sys::gettid(), own, 0) && threads.recycle(own, 0));
+        assert_eq!(threads.claim(sys::gettid()).index(), Some(own));
+        hit(data, i32::MAX as u32, timer_value(0, own as u32, 0), 5);
+        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 4]);
         disarm(data);
     }
 
