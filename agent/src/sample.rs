@@ -19,18 +19,6 @@ use crate::memory::StackMemory;
 use crate::signal::Frame;
 use crate::{sys, timer};
 
-/// The weight of a hit in periods. A hit is one period: the events of this engine fire in user mode
-/// only, where each hit is delivered by itself. (In kernel mode they would coalesce until the
-/// system call's return.)
-///
-/// An inherited event starts with a whole period, so a thread of n and a half periods is hit n
-/// times; half a period a thread is missing on average, which matters for threads of a
-/// millisecond. The first hit of a thread that was born during the recording makes up for it: it
-/// weighs two periods every other time, by a coin that the time's bits throw.
-fn weigh(thread: &Thread<'_>, time: u64) -> u32 {
-    if thread.fresh { 1 + (time.count_ones() & 1) } else { 1 }
-}
-
 /// The thread that takes the sample.
 #[derive(Debug)]
 pub struct Thread<'a> {
@@ -92,12 +80,12 @@ pub fn take(
     // two instructions and sees all that were before.
     compiler_fence(Ordering::SeqCst);
     take_once(data, tables, frame, thread, origin);
+    timer::drain(data, timer::ARM_PER_SAMPLE);
     compiler_fence(Ordering::SeqCst);
     thread.slot.inside.store(0, Ordering::Relaxed);
-    timer::drain(data, timer::ARM_PER_SAMPLE);
 }
 
-/// The sample itself; no other one is running on this thread.
+/// The rest, of which nothing is running on this thread.
 fn take_once(
     data: DataSegment,
     tables: Tables,
@@ -190,7 +178,9 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
     let set = |flag: u32, on: bool| if on { flag } else { 0 };
     let late = info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
     let (weight, kind, event) = match origin {
-        Origin::Event => (weigh(thread, time), set(flags::LATE, late), info.value as u32),
+        // The events fire in user mode only, where each hit is delivered by itself. (In kernel mode
+        // they would coalesce until the system call's return.)
+        Origin::Event => (1, set(flags::LATE, late), info.value as u32),
         Origin::Timer { overruns } => {
             (overruns.saturating_add(1), flags::TIMER, info.timer() as u32)
         }
@@ -227,8 +217,8 @@ fn store(
     let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
     memory.keep(thread.slot, epoch);
     let depth = unwound.depth.min(DEPTH_MAX);
-    let end = unwound.end;
     let stack = frames.get(..depth).unwrap_or(&[]);
+    let end = unwound.end;
     let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
     count_put(control, put, collided);
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
@@ -320,8 +310,6 @@ pub(crate) mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
         let tables = unsafe { Tables::new(data.base(), 4096) };
         let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
-        // As in a forked child, which has its parent's slots before it.
-        assert!(find_thread(data).is_none());
         control.pid.store(sys::getpid(), Ordering::Relaxed);
         let thread = find_thread(data).unwrap();
         let slot = thread.slot;
@@ -447,17 +435,5 @@ pub(crate) mod tests {
     #[test]
     fn an_event_beyond_the_bitmap_is_not_retired() {
         assert!(!is_retired(segment(), u32::MAX));
-    }
-
-    #[test]
-    fn newborn_threads_weigh_half_a_period_more_on_average() {
-        let data = segment();
-        let slot = &data.threads().slots[0];
-        let sum = |fresh: bool| -> u32 {
-            let thread = Thread { tid: 1, index: 0, slot, fresh };
-            (0..10_000u64).map(|time| weigh(&thread, time.wrapping_mul(40_503))).sum()
-        };
-        assert_eq!(sum(false), 10_000);
-        assert!((14_500..15_500).contains(&sum(true)), "{}", sum(true));
     }
 }

@@ -135,11 +135,6 @@ impl Reckoning<'_> {
         set("cpu_time_ns", self.cpu_ns);
         set("rooted", self.rooted());
         set("threads", self.threads.seen as u64);
-        set("thread_slots_held_max", self.threads.slots_held_max as u64);
-        set("thread_slots_ready", u64::from(self.threads.slots_ready));
-        set("thread_ids_reused", self.threads.ids_reused);
-        set("thread_reports_lost", self.threads.reports_lost);
-        set("lost.thread ambiguous", self.threads.ambiguous);
         set("kernel_included", u64::from(self.kernel));
         set("elapsed_ns", self.elapsed_ns);
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {

@@ -34,7 +34,7 @@ pub(super) const SIGTRAP: i32 = 5;
 /// takes on a busy machine.
 const FIRST_LEASE_NS: u64 = 20_000_000_000;
 /// Thread slots that are kept ready beyond those in use.
-const SPARE_SLOTS: u32 = 128;
+const SPARE_SLOTS: u32 = layout::SLOTS_AT_FIRST;
 
 /// What is known of the target before anything is changed.
 #[derive(Debug, Clone)]
@@ -331,7 +331,8 @@ impl Attached {
         // Relaxed: counts.
         let used = control.slots_next.load(Ordering::Relaxed);
         let limit = control.slots_limit.load(Ordering::Relaxed);
-        if used.saturating_add(SPARE_SLOTS / 2) > limit {
+        // As many as two cores can ask for until the next turn, at the highest rates.
+        if used.saturating_add(SPARE_SLOTS * 3 / 4) > limit {
             self.populate_slots(limit.saturating_mul(2))?;
         }
         Ok(())

@@ -20,6 +20,7 @@ mod options;
 mod perf;
 mod priority;
 mod program;
+mod remainder;
 mod report;
 mod ring;
 mod scribe;

@@ -24,6 +24,7 @@ use super::engine::{Choice, Engine};
 use super::kernel::KernelEvents;
 use super::modules::AddressMap;
 use super::perf::Events;
+use super::remainder::Remainder;
 use super::scribe::Scribe;
 use super::stop::Stop;
 use super::threads::Registry;
@@ -123,6 +124,7 @@ pub(super) struct Session<'a> {
     system_start_ns: u64,
     flushed_unknown: u64,
     silence: Silence,
+    remainder: Remainder,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
 }
@@ -156,6 +158,7 @@ impl<'a> Session<'a> {
         parts.clock.advance();
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
+        let remainder = Remainder::new(parts.attached.setup.period_ns);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         if let Some(events) = &events {
@@ -187,6 +190,7 @@ impl<'a> Session<'a> {
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
             silence: Silence::new(pid),
+            remainder,
             entry_failed: false,
         })
     }

@@ -34,6 +34,7 @@ const NAMES: [(Counter, &str); 21] = [
 /// Numbers for the metadata, by name.
 pub(super) fn numbers(reckoning: &Reckoning<'_>) -> Vec<(&'static str, u64)> {
     let (control, storage) = (reckoning.control, &reckoning.storage);
+    let threads = &reckoning.threads;
     let mut numbers: Vec<_> =
         NAMES.iter().map(|(counter, name)| (*name, count(control, *counter))).collect();
     numbers.extend([
@@ -55,6 +56,10 @@ pub(super) fn numbers(reckoning: &Reckoning<'_>) -> Vec<(&'static str, u64)> {
         ("samples_without_stack", storage.orphans),
         ("thread_slots_used", small(&control.slots_next)),
         ("thread_slots_ready", small(&control.slots_limit)),
+        ("thread_slots_held_max", threads.slots_held_max as u64),
+        ("thread_ids_reused", threads.ids_reused),
+        ("thread_reports_lost", threads.reports_lost),
+        ("thread_samples_ambiguous", threads.ambiguous),
         ("prime_acks", large(&control.prime_acks)),
         ("prime_latency_ns", large(&control.prime_latency_sum_ns)),
         ("prime_latency_ns_max", small(&control.prime_latency_max_ns)),
@@ -83,12 +88,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
         ("collisions", format!("{hazard} of hazard slots, {table} of table slots")),
     ];
     lines.extend(storage(reckoning));
-    let (used, ready) = (small(&control.slots_next), small(&control.slots_limit));
-    let leaked = of(Counter::SlotLeaked);
-    let slots = format!("{used} used, {ready} ready, {THREAD_SLOTS} at most, {leaked} out of use");
-    lines.push(("thread slots", slots));
-    let (seen, sampled) = (reckoning.threads.seen, reckoning.totals.threads);
-    lines.push(("threads", format!("{sampled} sampled of {seen} seen")));
+    lines.extend(threads(reckoning));
     lines.push(("priming", priming(control)));
     lines.push(("timers", timers(control)));
     let others = [
@@ -102,6 +102,20 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     let others = others.map(|(counter, what)| format!("{} {what}", of(counter)));
     lines.push(("signals", others.join(", ")));
     lines.into_iter().map(|(label, value)| (label.to_string(), value)).collect()
+}
+
+fn threads(reckoning: &Reckoning<'_>) -> [(&'static str, String); 2] {
+    let (control, it) = (reckoning.control, &reckoning.threads);
+    let (ready, leaked) = (small(&control.slots_limit), count(control, Counter::SlotLeaked));
+    let slots = format!(
+        "{} held, {} at most at a time, {ready} ready, {THREAD_SLOTS} possible, {leaked} out of use",
+        it.slots_held, it.slots_held_max,
+    );
+    let threads = format!(
+        "{} sampled of {} seen, {} ids reused, {} samples of one of two, {} reports lost",
+        reckoning.totals.threads, it.seen, it.ids_reused, it.ambiguous, it.reports_lost,
+    );
+    [("thread slots", slots), ("threads", threads)]
 }
 
 fn storage(reckoning: &Reckoning<'_>) -> Vec<(&'static str, String)> {

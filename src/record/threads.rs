@@ -74,8 +74,6 @@ pub(super) struct ThreadMetrics {
     pub(super) slots_held: usize,
     /// The most at one time.
     pub(super) slots_held_max: usize,
-    /// Slots that are populated.
-    pub(super) slots_ready: u32,
     /// Threads that were given the id of one that is gone, while that one was remembered.
     pub(super) ids_reused: u64,
     /// Samples that may be of either of two threads.
@@ -156,8 +154,6 @@ impl Registry {
             seen: self.lives.count_ever(),
             slots_held: self.held.iter().flatten().count(),
             slots_held_max: self.held_max,
-            // Relaxed: only the recorder writes it.
-            slots_ready: self.data.control().slots_limit.load(Ordering::Relaxed),
             ids_reused: self.ids_reused,
             ambiguous: self.ambiguous,
             reports_lost: self.watch.lost(),

@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(help(&waiting, is_running, before, at(ms)), expected, "{waiting:?}");
         };
         check(true, 10, 20, None, Help::Signal);
-        check(true, 8, 18, None, Help::None);
+        check(true, 5, 18, None, Help::None);
         check(true, 8, 60, None, Help::Entry);
         check(false, 10, 20, None, Help::None);
         check(false, 0, 600, None, Help::None);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::profile::{Profile, ThreadGrower};
+use super::profile::{Profile, ThreadGrower, ThreadProfile};
 use super::recording::Recording;
 use super::selection::Selected;
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
@@ -24,10 +24,14 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
         }
     }
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let recording = Recording::of(trace).showing(selected);
     let threads = covered
-        .map(|thread| growers.remove(&thread.id).unwrap_or_default().finish(thread.thread.clone()))
+        .map(|thread| {
+            let grower = growers.remove(&thread.id).unwrap_or_default();
+            let inner_ids = recording.inner_ids(thread.id);
+            ThreadProfile { inner_ids, ..grower.finish(thread.thread.clone()) }
+        })
         .collect();
     let Objects { modules, methods, locations } = trace.load_objects()?;
-    let recording = Recording::of(trace).showing(selected);
     Ok(Profile { recording, modules, methods, locations, threads })
 }

@@ -22,6 +22,8 @@ pub struct ThreadProfile {
     pub count: Count,
     /// Samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
+    /// The ids of its process and its own as the target sees them, where these are others.
+    pub inner_ids: Option<(u64, u64)>,
 }
 
 /// Everything in a trace, aggregated by stack.
@@ -96,6 +98,6 @@ impl ThreadGrower {
     /// The thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
         let Self { tree, count, ends } = self;
-        ThreadProfile { thread, tree: tree.finish(), count, ends }
+        ThreadProfile { thread, tree: tree.finish(), count, ends, inner_ids: None }
     }
 }

@@ -1,6 +1,6 @@
 //! What a trace says of its recording, apart from the samples.
 
-use crate::trace::{self, LazyTrace, Loss, Metadata, Value};
+use crate::trace::{self, LazyTrace, Loss, Metadata, ThreadId, Value};
 
 use super::selection::Selected;
 
@@ -40,6 +40,17 @@ impl Recording {
     pub fn showing(mut self, selected: &Selected) -> Self {
         self.window.clone_from(&selected.text);
         self
+    }
+
+    /// What the target itself calls a thread of a pid namespace: the ids of its process and its own.
+    pub fn inner_ids(&self, thread: ThreadId) -> Option<(u64, u64)> {
+        match self.metadata.get(&format!("inner_ids.{}", thread.0))? {
+            Value::List(ids) => match ids[..] {
+                [Value::Unsigned(pid), Value::Unsigned(tid)] => Some((pid, tid)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// A number of the metadata.

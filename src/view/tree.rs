@@ -37,6 +37,7 @@ pub fn write_threads(
     let sections = Sections {
         names: &names,
         limits: options.limits,
+        verbose: options.verbose,
         scale: Scale { all: profile.count().weight, period_ns: profile.recording.period_ns() },
     };
     let mut threads: Vec<&ThreadProfile> = profile.threads.iter().collect();
@@ -61,12 +62,16 @@ pub fn write_threads(
 struct Sections<'a> {
     names: &'a Names,
     limits: Limits,
+    verbose: bool,
     scale: Scale,
 }
 
 impl Sections<'_> {
     fn thread(&self, out: &mut dyn Write, profile: &ThreadProfile) -> io::Result<()> {
-        let title = describe(profile);
+        let mut title = describe(profile);
+        if let Some((pid, tid)) = profile.inner_ids.filter(|_| self.verbose) {
+            title.push_str(&format!(" (thread {tid} of process {pid} in its namespace)"));
+        }
         self.section(out, &title, profile.count, &[&profile.tree])
     }
 

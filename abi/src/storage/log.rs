@@ -47,6 +47,8 @@ pub mod flags {
     pub const KERNEL: u32 = 2;
     /// The first sample of a thread that was not there at attach.
     pub const FIRST: u32 = 4;
+    /// No hit: what a thread had used when it ended, and no hit stands for.
+    pub const REMAINDER: u32 = 8;
     /// The hit of a timer.
     pub const TIMER: u32 = 16;
 }

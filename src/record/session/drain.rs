@@ -9,6 +9,7 @@ use traceprof_abi::unwind::EndReason;
 use super::super::batch::Batch;
 use super::super::clock::{Clock, monotonic_now_ns};
 use super::{Event, Session};
+use crate::proc;
 
 impl Session<'_> {
     pub(super) fn rotate(&mut self) {
@@ -37,6 +38,7 @@ impl Session<'_> {
         }
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
+        self.settle(drained.all, batch);
         self.registry.retire(drained.all, &mut batch.threads);
         if batch.has_news() {
             self.scribe.send(shared);
@@ -56,6 +58,33 @@ impl Session<'_> {
         batch.sort();
         self.collector.preserve(batch);
         batch.addresses = Some(Arc::clone(&self.addresses));
+    }
+
+    /// What the samples so far leave of the time of threads that have ended.
+    fn settle(&mut self, drained: bool, batch: &mut Batch) {
+        if self.events.is_none() {
+            // A timer's first hit comes at any part of a period: nothing is missing on average.
+            return;
+        }
+        self.remainder.note(&batch.samples);
+        let exits = self.registry.exits(drained);
+        if exits.is_empty() {
+            return;
+        }
+        let sampled = if self.attached.setup.kernel { 1000 } else { self.user_share() };
+        let before = batch.samples.len();
+        if self.remainder.settle(&exits, sampled, batch) {
+            for sample in &batch.samples[before..] {
+                self.registry.tell((sample.slot, sample.generation), &mut batch.threads);
+            }
+            batch.sort();
+        }
+    }
+
+    /// Part of the target's CPU time that it has spent in user mode, in thousandths.
+    fn user_share(&self) -> u64 {
+        let (user, system) = proc::mode_times_ns(self.pid).unwrap_or((1, 0));
+        user.saturating_mul(1000) / user.saturating_add(system).max(1)
     }
 
     /// Hits of threads that the last scan missed are all in the buffers by now.
@@ -109,7 +138,6 @@ fn put_times(clock: &Clock, batch: &mut Batch) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::batch::ThreadLife;
     use std::time::{Duration, Instant};
 
     use traceprof_abi::layout::{self, TRACE_TABLES};
@@ -118,7 +146,7 @@ mod tests {
     use traceprof_abi::sync::AtomicU64;
 
     use super::*;
-    use crate::record::batch::ThreadNews;
+    use crate::record::batch::{ThreadLife, ThreadNews};
     use crate::record::collect::Collector;
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
@@ -226,8 +254,8 @@ mod tests {
             })
         };
         let seen = |slot| {
-            let (tid, name) = (slot as i32 + 1, String::new());
-            let life = ThreadLife { tid, inner: (1, slot + 1), name, start_ns: 1 };
+            let tid = slot as i32 + 1;
+            let life = ThreadLife { tid, inner: (1, tid as u32), name: String::new(), start_ns: 1 };
             ThreadNews::Seen { key: (slot, 0), life }
         };
         assert!(turn(0, (0..THREADS).map(seen).collect()) > 0, "the counter does not count");

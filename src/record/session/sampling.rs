@@ -35,8 +35,9 @@ pub(super) struct Silence {
     hits: u64,
     /// User time of the process when the last hit was seen.
     user_ns: u64,
-    /// CPU time, in the next look, of the threads that do not block the signal.
-    suspected: Option<u64>,
+    /// Times when hits were first missed: user time of the process, and all time of the threads that
+    /// block the signal.
+    suspected: Option<(u64, u64)>,
 }
 
 impl Silence {
@@ -58,18 +59,19 @@ impl Silence {
             return false;
         }
         // The time may be that of threads which block the signal.
-        let open_ns = open_threads_ns(pid, signal);
-        let before = *self.suspected.get_or_insert(open_ns);
-        open_ns.saturating_sub(before) >= limit
+        let blocked_ns = deaf_threads_ns(pid, signal);
+        let (user_before, blocked_before) = *self.suspected.get_or_insert((user_ns, blocked_ns));
+        let used_ns = user_ns.saturating_sub(user_before);
+        used_ns.saturating_sub(blocked_ns.saturating_sub(blocked_before)) >= limit
     }
 }
 
-/// CPU time of the threads that do not block a signal.
-fn open_threads_ns(pid: i32, signal: i32) -> u64 {
+/// CPU time of the threads that block a signal.
+fn deaf_threads_ns(pid: i32, signal: i32) -> u64 {
     let tids = proc::tasks(pid).unwrap_or_default();
     let of = |tid: i32| {
-        let is_open = proc::task_status(pid, tid).ok()?.blocked >> (signal - 1) & 1 == 0;
-        is_open.then(|| proc::task_cpu_or_ticks_ns(pid, tid).ok()).flatten()
+        let is_deaf = proc::task_status(pid, tid).ok()?.blocked >> (signal - 1) & 1 == 1;
+        is_deaf.then(|| proc::task_cpu_or_ticks_ns(pid, tid).ok()).flatten()
     };
     tids.into_iter().filter_map(of).sum()
 }

@@ -164,8 +164,12 @@ impl Lives {
 
     /// The latest life with this id as the target sees it, if it has not ended.
     pub(super) fn last_inner(&self, inner: u32) -> Option<u32> {
-        let latest = self.by_inner.get(&inner).and_then(|lives| lives.last()).copied();
-        latest.filter(|number| self.lives[number].end_ns.is_none())
+        self.latest_inner(inner).filter(|number| self.lives[number].end_ns.is_none())
+    }
+
+    /// The latest life with this id as the target sees it, ended or not.
+    pub(super) fn latest_inner(&self, inner: u32) -> Option<u32> {
+        self.by_inner.get(&inner).and_then(|lives| lives.last()).copied()
     }
 
     /// Whose sample it is, by the id that the target sees.

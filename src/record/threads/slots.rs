@@ -39,8 +39,11 @@ impl Registry {
             let generation = slot.generation.load(Ordering::Relaxed);
             let known = self.held[index].filter(|held| held.generation == generation);
             let held = known.unwrap_or_else(|| {
-                let last = self.lives.last_inner(inner);
-                let life = last.unwrap_or_else(|| self.meet(Id::Inner(inner), monotonic_now_ns()));
+                // The latest, which may have ended already. Should the slot be that of the one before,
+                // it is given back a little late.
+                let latest = self.lives.latest_inner(inner);
+                let life =
+                    latest.unwrap_or_else(|| self.meet(Id::Inner(inner), monotonic_now_ns()));
                 Holding { slot: index as u32, generation, life }
             });
             self.held[index] = Some(held);
@@ -57,7 +60,6 @@ impl Registry {
     /// Threads that are about to be forgotten, if the rotation that began with [`Self::news`] has read
     /// all samples that were taken before it (`drained`). Each is told of once, before
     /// [`Self::retire`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "the account of short threads takes it"))]
     pub(in crate::record) fn exits(&self, drained: bool) -> Vec<Exit> {
         let going = self.going.iter().filter(|_| drained);
         let exits = going.filter_map(|number| {

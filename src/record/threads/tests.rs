@@ -232,6 +232,31 @@ fn a_reused_id_is_found_out_by_its_start_time() {
     guest.end();
 }
 
+/// Most threads of a storm are gone before the recorder looks at their slots.
+#[test]
+fn a_thread_that_ended_before_its_slot_was_seen_is_met_once() {
+    let mut registry = registry();
+    let tid = NOT_THERE as i32;
+    let slot = registry.data.threads().claim(NOT_THERE).index().unwrap();
+    let now = monotonic_now_ns();
+    let told = [
+        (now, TaskChange::Started { parent: 0 }),
+        (now + 2 * MS, TaskChange::Ended { cpu_ns: None }),
+    ];
+    for (time_ns, change) in told {
+        registry.hear(TaskEvent { time_ns, tid, change });
+    }
+    let before = registry.count_ever();
+    let mut news = registry.news();
+    let mut samples = [sample(slot, tid, now + MS)];
+    registry.attribute(&mut samples, &mut news);
+    registry.retire(true, &mut news);
+    assert_eq!((registry.count_ever(), registry.metrics().ambiguous), (before, 0));
+    assert_eq!(seen(&news, tid).len(), 1, "{news:?}");
+    assert_eq!(gone(&news), [samples[0].slot]);
+    assert_eq!(registry.data.threads().claim(1), Claim::New(slot));
+}
+
 #[test]
 fn threads_without_a_slot_are_told_of_when_they_have_hits() {
     let mut registry = registry();
@@ -282,7 +307,7 @@ fn without_free_slots_nothing_breaks() {
     assert_eq!(threads.claim(own as u32), Claim::Exhausted);
     registry.news();
     let metrics = registry.metrics();
-    assert_eq!((metrics.slots_held, metrics.slots_held_max, metrics.slots_ready), (1, 1, 1));
+    assert_eq!((metrics.slots_held, metrics.slots_held_max), (1, 1));
     let tid = guest.tid;
     guest.end();
     registry.scan(false);

@@ -1,0 +1,134 @@
+//! The four tests of the thread priming document, in the setting of a recorder that is outside.
+
+use std::time::Duration;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::Signal;
+
+use crate::common::{Recorder, Target, alone, needs_recording, together};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn caught(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    u64::from_str_radix(line.expect("SigCgt").trim(), 16).expect("a mask")
+}
+
+fn start(target: &Target, extra: &[&str]) -> Recorder {
+    let pid_text = target.pid().to_string();
+    let mut recorder = Recorder::start(&[&["--pid", &pid_text][..], extra].concat());
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(SECOND / 2);
+    recorder
+}
+
+/// The document asks whether a real-time signal was found and lies in its range. Here one signal
+/// more is caught while the target is recorded, one that it did not use, and none afterwards.
+#[test]
+fn signal_handler_installation() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let before = caught(target.pid());
+    let mut recorder = start(&target, &["--engine", "timer"]);
+    recorder.wait_for_cpu(target.pid(), SECOND / 5);
+    let added = caught(target.pid()) & !before;
+    assert_eq!(added.count_ones(), 1, "{added:#x}");
+    let signal = added.trailing_zeros() + 1;
+    // Not one whose default action ends or stops the program, if it can be helped; never those of
+    // the C library (32 to 34), nor the one that perf events are bound to.
+    let is_harmless = [Signal::SIGURG, Signal::SIGWINCH].map(|s| s as u32).contains(&signal);
+    assert!(is_harmless || (35..=64).contains(&signal), "signal {signal}");
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(0);
+    assert_eq!(caught(target.pid()), before, "as it was");
+    target.goes_on_and_ends_by_itself();
+}
+
+/// The document lists its own threads. Here those of another process are all found, also those that
+/// are asleep and have no samples.
+#[test]
+fn thread_enumeration() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("many_threads", &["20"]);
+    let pid = target.pid();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let mut tids: Vec<u64> =
+        tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    tids.sort_unstable();
+    assert_eq!(tids.len(), 21);
+    let mut recorder = start(&target, &[]);
+    recorder.wait_for_cpu(pid, SECOND / 5);
+    recorder.send(Signal::SIGINT);
+    let trace = recorder.finish().expect_code(0).trace;
+    target.goes_on_and_ends_by_itself();
+    assert_eq!(trace.number("threads"), 21);
+    let dump = trace.view(&["dump", "--json"]);
+    let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
+    let threads = objects.filter(|object: &serde_json::Value| {
+        object["kind"] == "THREAD" && object["file"] == "data"
+    });
+    let mut told: Vec<u64> =
+        threads.map(|thread| thread["fields"]["tid"].as_u64().expect("a thread id")).collect();
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told, tids);
+}
+
+/// The document signals a thread and looks whether its handler ran. Here a thread starts to work
+/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged. A thread
+/// that does not get its processor is reached by a stop instead, so on a busy machine it takes more
+/// than one try.
+#[test]
+fn signal_delivery() {
+    const TRIES: usize = 10;
+    needs_recording!();
+    let _machine = alone();
+    for _ in 0..TRIES {
+        let mut target = Target::start("rename", &[]);
+        let mut recorder = start(&target, &["--engine", "timer"]);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(target.pid(), SECOND / 3);
+        std::thread::sleep(SECOND / 5);
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish().expect_code(0);
+        target.goes_on_and_ends_by_itself();
+        assert!(outcome.trace.number("timers_armed") >= 1, "{}", outcome.text());
+        assert!(outcome.trace.folded().count_of("named_work") > 0, "{}", outcome.text());
+        let acks = outcome.trace.number("prime_acks");
+        if acks > 0 {
+            let latency_ns = outcome.trace.number("prime_latency_ns") / acks;
+            assert!((1..1_000_000_000).contains(&latency_ns), "{latency_ns} ns");
+            return;
+        }
+    }
+    panic!("no signal in {TRIES} tries");
+}
+
+/// The document waits for inotify to tell of threads. It never does: the kernel makes no events for
+/// /proc. What watches here instead notices them all.
+#[test]
+fn file_system_watcher() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("shortlived", &[]);
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).unwrap();
+    let folder = format!("/proc/{}/task", target.pid());
+    let flags = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_MOVED_TO;
+    inotify.add_watch(folder.as_str(), flags).expect("a watch, which the kernel accepts");
+    let mut recorder = start(&target, &["--freq", "999"]);
+    recorder.wait_for_cpu(target.pid(), SECOND);
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    let events = inotify.read_events();
+    assert!(matches!(events, Err(nix::errno::Errno::EAGAIN)), "{events:?}");
+    target.goes_on_and_ends_by_itself();
+    let (seen, started) = (outcome.trace.number("threads"), target.fact("threads"));
+    // Threads of one millisecond each, in more than a second.
+    assert!(seen > 300 && seen <= started + 1, "{seen} seen of {started}\n{}", outcome.text());
+}

@@ -1,0 +1,227 @@
+//! Which thread a sample belongs to: many of them, ids that are used again, names that change,
+//! namespaces.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::common::{
+    Outcome, Recorder, Target, Trace, alone, child_named, is_long_run, is_root, needs_recording,
+    program, skip, wait_until,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Starts a recording of a process; sampling is on when it returns.
+fn start(pid: i32, extra: &[&str]) -> Recorder {
+    let pid_text = pid.to_string();
+    let mut recorder = Recorder::start(&[&["--pid", &pid_text][..], extra].concat());
+    recorder.wait_until_attached(pid);
+    // The mappings come a little before the first sample.
+    std::thread::sleep(SECOND / 2);
+    recorder
+}
+
+fn finish(mut recorder: Recorder) -> Outcome {
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(0)
+}
+
+/// Objects of a kind in the data file, with their fields.
+fn objects(trace: &Trace, kind: &str) -> Vec<serde_json::Value> {
+    let dump = trace.view(&["dump", "--json"]);
+    let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
+    let objects = objects
+        .filter(|object: &serde_json::Value| object["kind"] == kind && object["file"] == "data");
+    objects.map(|mut object| object["fields"].take()).collect()
+}
+
+/// "N seen, M with samples" of the closing report.
+fn threads_with_samples(outcome: &Outcome) -> u64 {
+    let text = outcome.text();
+    let line =
+        text.lines().find(|line| line.contains(" seen, ")).unwrap_or_else(|| panic!("{text}"));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let place = words.iter().position(|word| *word == "seen,").unwrap();
+    words[place + 1].parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+fn resident_kib(pid: i32, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Threads that start while they are recorded, all of which have samples.
+fn crowd(engine: &str, count: u64, micros: u64) {
+    let mut target = Target::start("crowd", &[&count.to_string(), &micros.to_string()]);
+    let pid = target.pid();
+    let mut recorder = start(pid, &["--engine", engine, "--freq", "999"]);
+    let before = (resident_kib(recorder.pid(), "VmRSS:"), resident_kib(pid, "VmRSS:"));
+    target.send(Signal::SIGUSR1);
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let worked = wait_until(Duration::from_secs(400), || name().trim() == "crowd-done");
+    assert!(worked, "the threads do not get to work");
+    let after = (resident_kib(recorder.pid(), "VmRSS:"), resident_kib(pid, "VmRSS:"));
+    let outcome = finish(recorder);
+    target.goes_on_and_ends_by_itself();
+    assert_eq!((target.fact("failed"), target.fact("done")), (0, count));
+    let text = outcome.text();
+    let sampled = threads_with_samples(&outcome);
+    // On a machine with a hundred runnable threads besides, the recorder comes too late for some.
+    let metadata = objects(&outcome.trace, "METADATA");
+    let losses =
+        metadata.iter().filter(|it| it["key"].as_str().is_some_and(|k| k.starts_with("lost.")));
+    let lost: u64 = losses.filter_map(|it| it["value"].as_u64()).sum();
+    let _ = writeln!(
+        std::io::stderr(),
+        "measured: {engine}: {sampled} of {count} threads have samples; the recorder grew by {} MiB, \
+         the target by {} MiB",
+        after.0.saturating_sub(before.0) / 1024,
+        after.1.saturating_sub(before.1) / 1024,
+    );
+    assert!(sampled + lost >= count, "{sampled} of {count} threads have samples\n{text}");
+    let slots = outcome.trace.number("thread_slots_held_max");
+    assert!((sampled..count + 64).contains(&slots), "{slots} slots");
+    assert_eq!(outcome.trace.number("lost.no thread slot"), 0, "{text}");
+    // The threads' buffers of 8 KiB, twice, and what is kept of each.
+    let limit = (count * 32).max(200 << 10);
+    assert!(after.0 < before.0 + limit, "{} KiB", after.0 - before.0);
+}
+
+#[test]
+fn thousands_of_threads_that_start_while_recorded_all_have_samples() {
+    needs_recording!();
+    let _machine = alone();
+    let count = if is_long_run() { 10_000 } else { 2000 };
+    crowd("perf", count, 6000);
+}
+
+#[test]
+fn thousands_of_threads_have_their_timers_armed() {
+    needs_recording!();
+    let _machine = alone();
+    // A timer is armed when somebody is sampled, and fires at a tick of 4 ms.
+    let count = if is_long_run() { 10_000 } else { 500 };
+    crowd("timer", count, 60_000);
+}
+
+/// Every sample in a function of one kind of thread belongs to a thread of that name.
+fn assert_apart(trace: &Trace, least: u64) {
+    let folded = trace.view(&["export", "--format", "folded", "--threads", "--output", "-"]);
+    let (mut right, mut wrong) = (0u64, Vec::new());
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').expect(line);
+        let (thread, stack) = stack.split_once(';').unwrap_or((stack, ""));
+        for (name, work) in [("alpha", "alpha_work"), ("beta", "beta_work")] {
+            if stack.contains(work) {
+                match thread.contains(name) {
+                    true => right += count.parse::<u64>().expect(line),
+                    false => wrong.push(line),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty() && right >= least, "{right} right, wrong:\n{}", wrong.join("\n"));
+}
+
+/// A thread that ends in the middle of a rotation, and the next one has its id at once.
+fn reuse(command: Command, engine: &str) {
+    let name = "reuse".to_owned();
+    let mut target = Target::spawn(command);
+    let pid = child_named(target.pid(), &name).unwrap_or(target.pid());
+    let mut recorder = start(pid, &["--engine", engine, "--freq", "999"]);
+    recorder.wait_for_cpu(pid, 2 * SECOND);
+    let outcome = finish(recorder);
+    nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    target.wait();
+    let (alpha, beta) = (target.fact("alpha"), target.fact("beta"));
+    assert!(alpha > 20 && beta > 20, "the id was reused {alpha} and {beta} times");
+    // A thread of 15 ms may end before its timer is armed.
+    assert_apart(&outcome.trace, if engine == "perf" { 300 } else { 1 });
+    let threads = objects(&outcome.trace, "THREAD");
+    let ended = threads.iter().filter(|thread| thread["ended_ns"].as_u64().is_some()).count();
+    assert!(ended > 20, "{ended} ends\n{}", outcome.text());
+}
+
+#[test]
+fn a_reused_thread_id_inherits_nothing() {
+    needs_recording!();
+    if !is_root() {
+        skip!("root: only root may choose the next thread id");
+    }
+    let _machine = alone();
+    for engine in ["perf", "timer"] {
+        reuse(Command::new(program("reuse")), engine);
+        // The ids inside are reused, those outside are not.
+        let mut inside = Command::new("unshare");
+        inside.args(["--pid", "--fork", "--kill-child"]).arg(program("reuse"));
+        reuse(inside, engine);
+    }
+}
+
+#[test]
+fn names_starts_and_ends_are_those_of_the_thread() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("rename", &[]);
+    let mut recorder = start(target.pid(), &["--freq", "999"]);
+    target.send(Signal::SIGUSR1);
+    recorder.wait_for_cpu(target.pid(), SECOND * 2 / 5);
+    std::thread::sleep(SECOND / 2);
+    let outcome = finish(recorder);
+    target.goes_on_and_ends_by_itself();
+    let tid = target.fact("tid");
+    let told = objects(&outcome.trace, "THREAD");
+    let told: Vec<_> = told.iter().filter(|thread| thread["tid"].as_u64() == Some(tid)).collect();
+    let last = told.last().unwrap_or_else(|| panic!("no thread {tid}\n{}", outcome.text()));
+    let tree = outcome.trace.view(&["print"]);
+    assert!(tree.contains("second"), "{tree}");
+    let apart = |told: &serde_json::Value, own: &str| {
+        told.as_u64().map_or(u64::MAX, |told| told.abs_diff(target.fact(own)))
+    };
+    // By the kernel's report; without it, by clock ticks and looks at the list.
+    let (start, end) =
+        (apart(&last["first_seen_ns"], "start_ns"), apart(&last["ended_ns"], "end_ns"));
+    assert!(start < 20_000_000, "start off by {start} ns: {last}");
+    assert!(end < 200_000_000, "end off by {end} ns: {last}");
+}
+
+#[test]
+fn threads_in_a_pid_namespace_have_both_ids() {
+    needs_recording!();
+    if !is_root() {
+        skip!("root: only root may make a pid namespace");
+    }
+    let _machine = alone();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(program("many_threads")).arg("3");
+    let mut target = Target::spawn(command);
+    let pid = child_named(target.pid(), "many_threads").expect("the program itself");
+    let mut recorder = start(pid, &["--freq", "499"]);
+    recorder.wait_for_cpu(pid, SECOND / 2);
+    let outcome = finish(recorder);
+    nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    target.wait();
+    let threads = objects(&outcome.trace, "THREAD");
+    let main = threads.iter().position(|thread| thread["tid"].as_u64() == Some(pid as u64));
+    let main = main.unwrap_or_else(|| panic!("{threads:?}"));
+    assert!(threads.len() >= 4, "{threads:?}");
+    let metadata = objects(&outcome.trace, "METADATA");
+    for (number, thread) in threads.iter().enumerate() {
+        let id = thread["id"].as_u64().expect("an id");
+        let key = format!("inner_ids.{id}");
+        let ids = metadata.iter().find(|entry| entry["key"] == key.as_str());
+        let ids = ids.unwrap_or_else(|| panic!("no {key} in {metadata:?}"));
+        // The first process of the namespace is 1 in it.
+        assert_eq!(ids["value"][0], 1, "{ids}");
+        let inner = ids["value"][1].as_u64().expect("a thread id");
+        assert_eq!(inner == 1, number == main, "{ids}");
+        assert!(inner < 10, "{ids}");
+    }
+    let tree = outcome.trace.view(&["print", "--verbose"]);
+    assert!(tree.contains("(thread 1 of process 1 in its namespace)"), "{tree}");
+}
