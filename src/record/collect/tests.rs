@@ -173,6 +173,19 @@ fn ids(batch: &Batch, frame: u64) -> Vec<(u64, bool)> {
     with.map(|entry| (entry.id, entry.preserved)).collect()
 }
 
+/// What a handler found readable is looked at again after each rotation: it may be unmapped by then.
+#[test]
+fn stacks_are_verified_anew_after_each_rotation() {
+    let data = segment();
+    let mut collector = Collector::start(data);
+    let epoch = || data.control().window_epoch.load(Ordering::Relaxed);
+    let before = epoch();
+    for turns in 1..=3 {
+        let _ = turn(&mut collector, &|_| false);
+        assert_eq!(epoch(), before + turns);
+    }
+}
+
 #[test]
 fn a_preserved_trace_is_in_every_collection_under_its_id() {
     let data = segment();
