@@ -138,7 +138,6 @@ fn put_times(clock: &Clock, batch: &mut Batch) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::batch::ThreadLife;
     use std::time::{Duration, Instant};
 
     use traceprof_abi::layout::{self, TRACE_TABLES};
