@@ -145,7 +145,7 @@ fn start() -> (Target, Recorder, i32) {
     let pid = target.pid();
     let pid_text = pid.to_string();
     // What the handlers store is all that there is.
-    let args = ["--pid", &pid_text, "--freq", "2999", "--no-kernel"];
+    let args = ["--pid", &pid_text, "--freq", "9973", "--no-kernel"];
     let mut recorder = Recorder::start(&args);
     recorder.wait_until_attached(pid);
     recorder.wait_for_cpu(pid, Duration::from_millis(200));

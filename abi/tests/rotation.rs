@@ -69,6 +69,39 @@ fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
     assert_eq!(rotation.released(hazards), None);
 }
 
+/// Three tables and no spare: one that a thread stays inside of keeps its role.
+#[test]
+fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
+    let segment = Segment::new(3);
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
+    let hazards = HazardSlots(&segment.hazards);
+    let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
+    let id = segment.put(5).id();
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    let before = segment.active.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        assert_eq!(segment.rotate(&mut rotation), Collected::Blocked);
+        let traces: Vec<_> = segment.tables()[0].traces().map(|trace| trace.id).collect();
+        assert_eq!(traces, [id], "it is not cleared under the thread");
+    }
+    assert_eq!(segment.active.load(Ordering::Relaxed), before);
+    assert!(hazards.release(held));
+    assert_eq!(rotation.released(hazards), Some(0));
+    rotation.restore(0);
+    // It has its role still, so it is no spare: the next thread that stays inside finds none.
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
+    let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
+    assert_eq!(held.table(), 0);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    let mut roles = rotation.roles();
+    roles.sort_unstable();
+    assert_eq!(roles, [0, 1, 2], "no table has two roles");
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    assert_eq!(segment.rotate(&mut rotation), Collected::Blocked);
+    assert!(hazards.release(held));
+}
+
 #[test]
 fn ids_end_before_one_is_given_twice() {
     let segment = Segment::new(4);

@@ -10,7 +10,7 @@ use std::thread;
 
 use parts::{Parts, words};
 use traceprof_abi::storage::hazard::{self, HazardSlots};
-use traceprof_abi::storage::log::Sample;
+use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{self, Put, TraceTable};
 use traceprof_abi::storage::{DROPPED_TRACE_ID, Dropped};
@@ -178,6 +178,17 @@ fn a_full_log_says_so_and_a_hole_is_skipped() {
     assert_eq!(times, [Some(1), None, Some(3)]);
     table.reset(2);
     assert_eq!(table.samples().count(), 0);
+}
+
+#[test]
+fn a_record_counts_in_its_own_place_and_instance_alone() {
+    let record = SampleRecord::default();
+    let sample = Sample { time: 7, weight: 2, ..Sample::default() };
+    record.commit(5, 3, &sample);
+    assert_eq!(record.read(5, 3), Some(sample));
+    for (instance, index) in [(5, 2), (5, 4), (4, 3), (6, 3)] {
+        assert_eq!(record.read(instance, index), None, "{instance} {index}");
+    }
 }
 
 #[test]

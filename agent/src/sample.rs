@@ -218,7 +218,8 @@ fn store(
     let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
     account(control, thread.slot, stored, sample.weight);
     if stored {
-        // Relaxed: a note for the recorder, which keeps the trace as long as the thread is idle.
+        // Relaxed: a note of this thread's, which says what an idle thread did last. An id of a trace
+        // that found no room is of no effect there.
         thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
     }
     if sample.flags & flags::LATE != 0 {
@@ -270,6 +271,8 @@ pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
 
     use traceprof_abi::layout;
+    use traceprof_abi::storage::rotation::Rotation;
+    use traceprof_abi::unwind::tables;
 
     use super::*;
 
@@ -314,6 +317,62 @@ pub(crate) mod tests {
         assert_eq!((count(Counter::Nested), count(Counter::Broken)), (1, 1));
         assert_eq!(slot.inside.load(Ordering::Relaxed), 0);
         assert_eq!(data.hazards().claims().next(), None);
+    }
+
+    /// The head of a tables segment with a snapshot that knows no module: stacks end at the first
+    /// frame.
+    const NO_MODULES: [u64; 16] = {
+        let mut words = [0; 16];
+        words[0] = tables::MAGIC;
+        words[1] = traceprof_abi::ABI_VERSION as u64;
+        // The snapshot is at offset 64: no ranges, generation 1.
+        words[2] = 64;
+        words[9] = 1;
+        words
+    };
+
+    #[repr(align(16))]
+    struct Aligned([u64; 16]);
+
+    #[test]
+    fn a_sample_has_its_weight_and_is_its_threads_last() {
+        static SEGMENT: Aligned = Aligned(NO_MODULES);
+        let data = segment();
+        let control = data.control();
+        control.slots_limit.store(1, Ordering::Relaxed);
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        let all: Vec<_> = (0..layout::TRACE_TABLES).filter_map(|index| data.table(index)).collect();
+        all[0].header.arena_limit.store(64, Ordering::Relaxed);
+        all[0].header.log_limit.store(2, Ordering::Relaxed);
+        let _ = Rotation::start(&all, &control.active);
+        // SAFETY: zeroes are a valid value of a structure of integers.
+        let (info, context) = unsafe { std::mem::zeroed() };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: aligned, as long as said, never written.
+        let tables = unsafe { Tables::new(SEGMENT.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let slot = find_thread(data).unwrap().slot;
+        let sampled = || {
+            let [samples, weight] = [&slot.samples, &slot.weight];
+            (samples.load(Ordering::Relaxed), weight.load(Ordering::Relaxed))
+        };
+        let mut last = 0;
+        for (origin, total) in [(Origin::Timer { overruns: 6 }, (1, 7)), (Origin::Event, (2, 8))] {
+            take(data, tables, &frame, &known_thread(data).unwrap(), origin);
+            assert_eq!(sampled(), total);
+            let sample = all[0].samples().last().flatten().unwrap();
+            last = slot.last_trace.load(Ordering::Relaxed);
+            assert_eq!((last, last >> 32), (sample.trace_id, 1));
+            assert_eq!(sample.tid, sys::gettid());
+        }
+        let trace = all[0].traces().find(|trace| trace.id == last).unwrap();
+        assert_eq!(trace.weight, 8, "both have the same stack");
+        // The log is full: what is not stored is nobody's last.
+        slot.last_trace.store(0, Ordering::Relaxed);
+        take(data, tables, &frame, &known_thread(data).unwrap(), Origin::Event);
+        assert_eq!((sampled(), slot.last_trace.load(Ordering::Relaxed)), ((2, 8), 0));
+        let lost = control.counters[Counter::LostLog as usize].load(Ordering::Relaxed);
+        assert_eq!(lost, 1);
     }
 
     #[test]
