@@ -98,8 +98,7 @@ fn signal_delivery() {
         assert!(outcome.trace.number("timers_armed") >= 1, "{}", outcome.text());
         assert!(outcome.trace.folded().count_of("named_work") > 0, "{}", outcome.text());
         let acks = outcome.trace.number("prime_acks");
-        if acks > 0 {
-            let latency_ns = outcome.trace.number("prime_latency_ns") / acks;
+        if let Some(latency_ns) = outcome.trace.number("prime_latency_ns").checked_div(acks) {
             assert!((1..1_000_000_000).contains(&latency_ns), "{latency_ns} ns");
             return;
         }
