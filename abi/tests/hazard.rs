@@ -39,6 +39,21 @@ fn probes_are_bounded_and_all_different() {
     }
 }
 
+/// Threads that meet at their first slot part at the second.
+#[test]
+fn each_thread_goes_on_by_one_of_the_steps() {
+    let words = words(HAZARD_SLOTS);
+    let mut used = std::collections::HashSet::new();
+    for slot in 0..1000 {
+        let probes: Vec<_> = HazardSlots(&words).probes(hazard::owner(slot, 0)).collect();
+        let step = (probes[1] + HAZARD_SLOTS - probes[0]) % HAZARD_SLOTS;
+        assert!(PRIME_STEPS.contains(&step), "{step}");
+        assert!(probes.windows(2).all(|two| (two[0] + step) % HAZARD_SLOTS == two[1]));
+        used.insert(step);
+    }
+    assert_eq!(used.len(), PRIME_STEPS.len());
+}
+
 #[test]
 fn an_owner_is_one_life_of_one_slot() {
     for (slot, generation) in [(0, 0), (0, 1), (1, 0), (16_383, 0x7fff), (16_383, 0x1_8001)] {

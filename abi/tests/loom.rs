@@ -20,7 +20,7 @@ use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Put, Trace, TraceTable};
 use traceprof_abi::sync::planted::{Mistake, plant};
-use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 

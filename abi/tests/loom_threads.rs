@@ -174,10 +174,11 @@ fn a_slot_in_use_is_not_recycled() {
         thread::spawn(move || {
             let threads = registry.threads();
             let Some(index) = threads.find(7) else { return };
+            let owner = threads.owner(index);
             hazard.store(1, Ordering::Relaxed);
             // As in `HazardSlots::protect`.
             traceprof_abi::sync::fence(Ordering::SeqCst);
-            if threads.is_held(7, index) {
+            if threads.is_held(7, index, owner) {
                 assert_eq!(threads.slots[index].generation.load(Ordering::Relaxed), 0);
             }
             hazard.store(0, Ordering::Release);

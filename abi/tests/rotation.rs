@@ -91,13 +91,14 @@ fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
     rotation.restore(0);
     // It has its role still, so it is no spare: the next thread that stays inside finds none.
     assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(0));
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
-    assert_eq!(held.table(), 0);
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(held.table(), 1);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(1));
     let mut roles = rotation.roles();
     roles.sort_unstable();
     assert_eq!(roles, [0, 1, 2], "no table has two roles");
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
     assert_eq!(segment.rotate(&mut rotation), Collected::Blocked);
     assert!(hazards.release(held));
 }
@@ -210,5 +211,10 @@ fn a_spare_is_left_alone_until_it_rotates_in() {
     assert_eq!(spares(), [7, 7]);
     assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
     assert_eq!(spares(), [0, 7], "it is ACTIVE now");
-    assert!(hazards.release(held));
+    // A spare is given to one: the next thread that stays inside gets the other.
+    let other = hazards.protect(hazard::owner(2, 0), &segment.active).unwrap();
+    assert_eq!(other.table(), 3);
+    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(3));
+    assert_eq!(rotation.roles(), [1, 2, 4]);
+    assert!(hazards.release(held) && hazards.release(other));
 }

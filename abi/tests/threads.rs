@@ -66,9 +66,10 @@ fn a_reused_thread_id_gets_a_slot_of_its_own() {
     let threads = registry.threads();
     let old = threads.claim(100).index().unwrap();
     threads.slots[old].samples.store(9, Ordering::Relaxed);
-    assert!(threads.is_held(100, old));
+    let owner = threads.owner(old);
+    assert!(threads.is_held(100, old, owner));
     assert!(threads.mark_retired(100, old, 0));
-    assert!(!threads.is_held(100, old), "a handler that found it just before goes away");
+    assert!(!threads.is_held(100, old, owner), "a handler that found it just before goes away");
     let new = threads.claim(100).index().unwrap();
     assert_ne!(new, old);
     assert_eq!(threads.slots[new].samples.load(Ordering::Relaxed), 0);
@@ -76,6 +77,11 @@ fn a_reused_thread_id_gets_a_slot_of_its_own() {
     assert!(threads.recycle(old, 0));
     assert_eq!(threads.slots[old].samples.load(Ordering::Relaxed), 0);
     assert_eq!(threads.find(100), Some(new));
+    // The id and the slot come together again.
+    assert!(threads.mark_retired(100, new, 0));
+    assert_eq!(threads.claim(100), Claim::New(old));
+    assert!(!threads.is_held(100, old, owner), "it is another life of the slot");
+    assert!(threads.is_held(100, old, threads.owner(old)));
 }
 
 #[test]

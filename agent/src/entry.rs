@@ -112,3 +112,62 @@ unsafe fn install(action: &SignalAction, ours: &KernelSigaction) -> i64 {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::tests::segment;
+
+    /// Two signals that do nothing by default.
+    const SIGURG: i32 = 23;
+    const SIGWINCH: i32 = 28;
+
+    fn action(signal: i32) -> KernelSigaction {
+        let mut action = [0; 4];
+        assert_eq!(sys::query_sigaction(signal, &mut action), 0);
+        action
+    }
+
+    #[test]
+    fn each_signal_that_is_named_gets_its_handler_once() {
+        let data = segment();
+        let control = data.control();
+        // "Ignore" stands for a handler: it is told apart from the default, and harmless.
+        let own = Addresses { entry: 77, handler: sys::SIG_IGN, restorer: 88 };
+        // SAFETY: no handler that could be called.
+        let run = |operation: u64| unsafe { run(operation, data, own) };
+        assert_eq!(run(Operation::Install as u64), -22, "no control block");
+        assert_eq!(control.error.load(Ordering::Relaxed), AgentError::Version as u32);
+        control.magic.store(MAGIC, Ordering::Relaxed);
+        control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
+        let before = [SIGURG, SIGWINCH].map(action);
+        control.signals[0].signal.store(SIGURG as u32, Ordering::Relaxed);
+        assert_eq!(run(Operation::Install as u64), 0);
+        assert_eq!(action(SIGURG)[0], sys::SIG_IGN);
+        // Another one is named later; the first is left as it is.
+        control.signals[1].signal.store(SIGWINCH as u32, Ordering::Relaxed);
+        assert_eq!(run(Operation::Install as u64), 0);
+        assert_eq!(action(SIGWINCH)[0], sys::SIG_IGN);
+        for (signal, before) in control.signals.iter().zip(&before) {
+            let [old, ours] = [&signal.old_action, &signal.our_action]
+                .map(|words| words.each_ref().map(|word| word.load(Ordering::Relaxed)));
+            assert_eq!((&old, ours[0]), (before, sys::SIG_IGN));
+            assert_eq!(signal.installed.load(Ordering::Relaxed), 1);
+        }
+        assert_eq!(control.state.load(Ordering::Relaxed), AgentState::Installed as u32);
+        assert_eq!(run(99), -22, "no such operation");
+        assert_eq!(control.entered.load(Ordering::Relaxed), 4, "told at the end of each run");
+        assert_eq!(control.entry_avma.load(Ordering::Relaxed), 77);
+        for (signal, before) in [SIGURG, SIGWINCH].into_iter().zip(&before) {
+            // SAFETY: the action that was there before.
+            assert_eq!(unsafe { sys::sigaction(signal, before, &mut [0; 4]) }, 0);
+        }
+        // A signal that cannot have a handler: the reason is told.
+        control.signals[1].installed.store(0, Ordering::Relaxed);
+        control.signals[1].signal.store(9, Ordering::Relaxed);
+        assert_eq!(run(Operation::Install as u64), -22);
+        let error = (&control.error, &control.error_detail);
+        let error = (error.0.load(Ordering::Relaxed), error.1.load(Ordering::Relaxed));
+        assert_eq!(error, (AgentError::SigactionFailed as u32, 22));
+    }
+}

@@ -44,3 +44,59 @@ fn acknowledge(control: &ControlBlock, value: u64) {
     // Release: pairs with the recorder's Acquire; the slot and its timer are visible.
     control.prime_acks.fetch_add(1, Ordering::Release);
 }
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout::{PRIMING, prime_value};
+    use traceprof_abi::thread::SlotState;
+
+    use super::*;
+    use crate::sample::tests::segment;
+
+    fn prime(data: DataSegment) {
+        // SAFETY: zeroes are a valid value of structures of integers.
+        let (mut info, context): (sys::SigInfo, _) = unsafe { std::mem::zeroed() };
+        info.value = prime_value(0, sys::monotonic_ns().saturating_sub(3_000_000));
+        on_prime(data, &Frame { info: &info, context: &context, return_slot: &mut 0 });
+    }
+
+    #[test]
+    fn a_signal_primes_once_and_is_acknowledged_each_time() {
+        /// A signal that does nothing by default: the timer here is real.
+        const SIGURG: u32 = 23;
+        let data = segment();
+        let control = data.control();
+        let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        control.slots_limit.store(1, Ordering::Relaxed);
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
+        prime(data);
+        let slot = sample::known_thread(data).unwrap().slot;
+        assert_eq!(slot.state.load(Ordering::Relaxed), SlotState::Primed as u32);
+        assert_eq!(slot.timer.load(Ordering::Relaxed), 0, "events sample it");
+        control.signals[PRIMING].signal.store(SIGURG, Ordering::Relaxed);
+        control.signals[PRIMING].installed.store(1, Ordering::Relaxed);
+        control.period_ns.store(1_000_000_000, Ordering::Relaxed);
+        control.lease_until_ns.store(u64::MAX, Ordering::Relaxed);
+        control.engine.store(EngineMode::Timer as u32, Ordering::Relaxed);
+        prime(data);
+        assert_ne!(slot.timer.load(Ordering::Relaxed), 0, "it arms its own");
+        assert_eq!((count(Counter::Primed), control.prime_acks.load(Ordering::Relaxed)), (1, 2));
+        let most_ns = control.prime_latency_max_ns.load(Ordering::Relaxed);
+        let sum_ns = control.prime_latency_sum_ns.load(Ordering::Relaxed);
+        assert!(most_ns >= 3_000_000 && sum_ns >= 6_000_000, "{most_ns} {sum_ns}");
+        control.state.store(AgentState::Stopped as u32, Ordering::Relaxed);
+        prime(data);
+        assert_eq!((count(Counter::Off), control.prime_acks.load(Ordering::Relaxed)), (1, 2));
+        timer::disarm(data);
+    }
+
+    #[test]
+    fn no_slot_is_a_count_and_no_harm() {
+        let data = segment();
+        data.control().pid.store(sys::getpid(), Ordering::Relaxed);
+        prime(data);
+        let lost =
+            data.control().counters[Counter::LostThreadSlot as usize].load(Ordering::Relaxed);
+        assert_eq!((lost, data.control().prime_acks.load(Ordering::Relaxed)), (1, 0));
+    }
+}

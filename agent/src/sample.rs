@@ -55,8 +55,7 @@ pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
         return control.count(Counter::LostThreadSlot);
     };
     // Relaxed: the thread's timer counts its time; whoever arms it wants that.
-    let has_timer = thread.slot.timer.load(Ordering::Relaxed) != 0;
-    if has_timer || !accept_event(data, thread.slot, frame.info.value as u32) {
+    if thread.slot.timer.load(Ordering::Relaxed) != 0 {
         return control.count(Counter::DuplicateEvent);
     }
     take(data, tables, frame, &thread, Origin::Event);
@@ -96,7 +95,8 @@ fn take_once(
 ) {
     let control = data.control();
     let hazards = data.hazards();
-    let hazard = match hazards.protect(data.threads().owner(thread.index), &control.active) {
+    let owner = data.threads().owner(thread.index);
+    let hazard = match hazards.protect(owner, &control.active) {
         Ok(hazard) => hazard,
         Err(Unprotected::Exhausted) => return control.count(Counter::LostHazard),
         Err(Unprotected::Overtaken) => return control.count(Counter::LostRotation),
@@ -105,9 +105,15 @@ fn take_once(
         control.count(Counter::HazardCollision);
     }
     match (data.table(hazard.table()), tables.snapshot()) {
-        // A dead thread's slot, found in the moment before it was retired.
-        _ if !data.threads().is_held(thread.tid, thread.index) => {
+        // A dead thread's slot, found in the moment before it was retired. From here on it is known
+        // to be this thread's own, and nothing is noted in it before.
+        _ if !data.threads().is_held(thread.tid, thread.index, owner) => {
             control.count(Counter::LostThreadSlot);
+        }
+        _ if origin == Origin::Event
+            && !accept_event(data, thread.slot, frame.info.value as u32) =>
+        {
+            control.count(Counter::DuplicateEvent);
         }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
@@ -367,12 +373,48 @@ pub(crate) mod tests {
         }
         let trace = all[0].traces().find(|trace| trace.id == last).unwrap();
         assert_eq!(trace.weight, 8, "both have the same stack");
+        // A second event of the same thread, and one of a thread that has a timer.
+        // SAFETY: zeroes are a valid value of a structure of integers.
+        let mut other: sys::SigInfo = unsafe { std::mem::zeroed() };
+        other.value = 9;
+        let other = Frame { info: &other, context: &context, return_slot: &mut 0 };
+        let duplicates =
+            || control.counters[Counter::DuplicateEvent as usize].load(Ordering::Relaxed);
+        on_event(data, tables, &other);
+        assert_eq!((duplicates(), slot.other_event.load(Ordering::Relaxed)), (1, 10));
+        slot.timer.store(5, Ordering::Relaxed);
+        on_event(data, tables, &frame);
+        assert_eq!((duplicates(), sampled()), (2, (2, 8)));
+        slot.timer.store(0, Ordering::Relaxed);
         // The log is full: what is not stored is nobody's last.
         slot.last_trace.store(0, Ordering::Relaxed);
         take(data, tables, &frame, &known_thread(data).unwrap(), Origin::Event);
         assert_eq!((sampled(), slot.last_trace.load(Ordering::Relaxed)), ((2, 8), 0));
         let lost = control.counters[Counter::LostLog as usize].load(Ordering::Relaxed);
         assert_eq!(lost, 1);
+    }
+
+    /// As a thread finds it that was given a dead thread's id just before the slot was retired.
+    #[test]
+    fn nothing_is_noted_in_a_slot_that_is_not_the_threads_own() {
+        let data = segment();
+        let control = data.control();
+        control.slots_limit.store(2, Ordering::Relaxed);
+        control.pid.store(sys::getpid(), Ordering::Relaxed);
+        let thread = find_thread(data).unwrap();
+        let threads = data.threads();
+        assert!(threads.mark_retired(thread.tid, thread.index, 0));
+        assert!(threads.recycle(thread.index, 0));
+        assert_eq!(threads.claim(1 << 30).index(), Some(thread.index));
+        // SAFETY: zeroes are a valid value of structures of integers.
+        let (info, context) = unsafe { std::mem::zeroed() };
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        take(data, tables, &frame, &thread, Origin::Event);
+        let lost = control.counters[Counter::LostThreadSlot as usize].load(Ordering::Relaxed);
+        assert_eq!((lost, thread.slot.event.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!(data.hazards().claims().next(), None);
     }
 
     #[test]

@@ -321,6 +321,96 @@ mod tests {
         disarm(data);
     }
 
+    /// A hit of a timer as the kernel tells it, on this thread.
+    fn hit(data: DataSegment, timer: u32, value: u64, overruns: u64) {
+        // SAFETY: zeroes are a valid value of structures of integers.
+        let (mut info, context): (sys::SigInfo, _) = unsafe { std::mem::zeroed() };
+        info.origin = overruns << 32 | u64::from(timer - 1);
+        info.value = value;
+        let frame = Frame { info: &info, context: &context, return_slot: &mut 0 };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published, so that
+        // the sample itself comes to nothing.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        on_hit(data, tables, &frame);
+    }
+
+    /// A segment with this thread's slot, which has a timer, and another thread's, which is as well.
+    fn armed() -> (DataSegment, usize, usize) {
+        let data = ready();
+        let control = data.control();
+        control.state.store(AgentState::Sampling as u32, Ordering::Relaxed);
+        control.slots_next.store(0, Ordering::Relaxed);
+        control.slots_limit.store(4, Ordering::Relaxed);
+        let other = data.threads().claim(1 << 30).index().unwrap();
+        let own = data.threads().claim(sys::gettid()).index().unwrap();
+        data.threads().slots[other].tid.store(sys::gettid(), Ordering::Relaxed);
+        arm(data, other);
+        data.threads().slots[other].tid.store(1 << 30, Ordering::Relaxed);
+        arm(data, own);
+        assert!(timer(data, own) != 0 && timer(data, other) != 0);
+        (data, own, other)
+    }
+
+    #[test]
+    fn a_hit_counts_with_its_overruns_if_it_is_of_this_life_of_the_slot() {
+        let (data, own, other) = armed();
+        hit(data, timer(data, own), timer_value(0, own as u32, 0), 3);
+        let hits = || [Counter::TimerHits, Counter::TimerOverruns, Counter::Stale];
+        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 0]);
+        // Another life, another slot, another recording.
+        for (cookie, slot, generation) in [(0, own, 1), (0, other, 0), (1, own, 0)] {
+            let value = timer_value(cookie, slot as u32, generation);
+            // An id that no timer has: it is deleted.
+            hit(data, i32::MAX as u32, value, 5);
+        }
+        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 3]);
+        assert_ne!(timer(data, own), 0);
+        // The slot is the same thread's in its next life: what comes from the one before is stale.
+        let threads = data.threads();
+        assert!(threads.mark_retired(sys::gettid(), own, 0) && threads.recycle(own, 0));
+        assert_eq!(threads.claim(sys::gettid()).index(), Some(own));
+        hit(data, i32::MAX as u32, timer_value(0, own as u32, 0), 5);
+        assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 4]);
+        disarm(data);
+    }
+
+    #[test]
+    fn the_first_hit_after_the_lease_ends_all_timers() {
+        let (data, own, other) = armed();
+        let control = data.control();
+        control.lease_until_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        hit(data, timer(data, own), timer_value(0, own as u32, 0), 0);
+        assert_eq!((timer(data, own), timer(data, other)), (0, 0));
+        assert_eq!(count(data, Counter::LeaseEnded), 2);
+        let pending = data.arm_pending()[0].load(Ordering::Relaxed);
+        assert_eq!(pending, 1 << own | 1 << other, "a recorder that comes back finds them");
+    }
+
+    #[test]
+    fn a_hit_after_the_end_deletes_its_timer() {
+        let (data, own, other) = armed();
+        data.control().state.store(AgentState::Stopped as u32, Ordering::Relaxed);
+        hit(data, timer(data, own), timer_value(0, own as u32, 0), 0);
+        assert_eq!((timer(data, own), count(data, Counter::Off)), (0, 1));
+        assert_eq!(count(data, Counter::TimerHits), 0);
+        assert_ne!(timer(data, other), 0, "it has hits of its own");
+        disarm(data);
+    }
+
+    #[test]
+    fn a_slot_of_another_thread_gets_a_timer_of_its_own() {
+        let (data, own, _) = armed();
+        let before = timer(data, own);
+        let threads = data.threads();
+        assert!(threads.mark_retired(sys::gettid(), own, 0) && threads.recycle(own, 0));
+        assert_eq!(timer(data, own), before, "the kernel keeps it until somebody deletes it");
+        assert_eq!(threads.claim(sys::gettid()).index(), Some(own));
+        arm(data, own);
+        assert_ne!(timer(data, own), before);
+        assert_eq!(threads.slots[own].timer_generation.load(Ordering::Relaxed), 1);
+        disarm(data);
+    }
+
     #[test]
     fn first_expiry_lies_within_a_period() {
         let periods = [1, 1000, 1_001_001, 1_000_000_000];

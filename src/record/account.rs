@@ -43,12 +43,13 @@ impl CpuClock {
 }
 
 /// Samples that were not stored, by reason, in the words of the trailer.
-pub(super) const LOSSES: [(Counter, &str); 6] = [
+pub(super) const LOSSES: [(Counter, &str); 7] = [
     (Counter::LostThreadSlot, "no thread slot"),
     (Counter::LostHazard, "no hazard slot"),
     (Counter::LostRotation, "overtaken by rotations"),
     (Counter::LostLog, "log full"),
     (Counter::Broken, "control block unusable"),
+    (Counter::Nested, "inside the handler"),
     (Counter::Off, "sampling off"),
 ];
 

@@ -193,9 +193,13 @@ impl Collector {
         let mut reclaimed = 0;
         let outcome = self.rotation.rotate(&self.tables, active, hazards, || {
             let since = *waiting.get_or_insert_with(Instant::now);
-            reclaimed += reclaim(hazards, is_gone);
+            let freed = reclaim(hazards, is_gone);
+            reclaimed += freed;
+            // Asked before the sleep, which may be long on a busy machine: whoever left meanwhile, or
+            // was found dead just now, is looked for once more.
+            let goes_on = freed > 0 || since.elapsed() < PATIENCE;
             std::thread::sleep(Duration::from_micros(50));
-            since.elapsed() < PATIENCE
+            goes_on
         });
         self.stats.reclaimed += reclaimed;
         if let Some(since) = waiting {

@@ -10,6 +10,7 @@ use traceprof_abi::sync::AtomicU64;
 
 use super::*;
 use crate::record::shm::Shared;
+use crate::record::threads::Registry;
 
 const RECORDS: u64 = 64;
 
@@ -172,6 +173,19 @@ fn ids(batch: &Batch, frame: u64) -> Vec<(u64, bool)> {
     with.map(|entry| (entry.id, entry.preserved)).collect()
 }
 
+/// What a handler found readable is looked at again after each rotation: it may be unmapped by then.
+#[test]
+fn stacks_are_verified_anew_after_each_rotation() {
+    let data = segment();
+    let mut collector = Collector::start(data);
+    let epoch = || data.control().window_epoch.load(Ordering::Relaxed);
+    let before = epoch();
+    for turns in 1..=3 {
+        let _ = turn(&mut collector, &|_| false);
+        assert_eq!(epoch(), before + turns);
+    }
+}
+
 #[test]
 fn a_preserved_trace_is_in_every_collection_under_its_id() {
     let data = segment();
@@ -297,4 +311,33 @@ fn waits_are_counted_and_end() {
     assert_eq!((hazard_waits, rotations), (1, 2));
     assert!(hazard_wait_ns >= PATIENCE.as_nanos() as u64, "{hazard_wait_ns}");
     assert!(rotation_ns.1 >= hazard_wait_ns && rotation_ns.0 >= rotation_ns.1, "{rotation_ns:?}");
+}
+
+#[test]
+fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
+    const GONE: u32 = 1 << 30;
+    let data = segment();
+    data.control().slots_limit.store(8, Ordering::Relaxed);
+    let (mut collector, mut batch) = (Collector::start(data), Batch::default());
+    let mut registry = Registry::new(std::process::id() as i32, data).unwrap();
+    let threads = data.threads();
+    let slot = threads.claim(GONE).index().unwrap();
+    let generation = || threads.slots[slot].generation.load(Ordering::Relaxed);
+    let mut turn = |batch: &mut Batch| {
+        registry.scan(true);
+        let mut news = registry.news();
+        let drained = collector.rotate(batch, &|_| false);
+        registry.retire(drained.all, &mut news);
+    };
+    // Its last sample is in a table that another thread is stopped inside of.
+    put(data, GONE >> 15);
+    let inside = sample(data, 2);
+    for _ in 0..4 {
+        turn(&mut batch);
+        assert_eq!(generation(), 0, "it is nobody else's yet");
+        assert!(batch.samples.is_empty());
+    }
+    release(data, inside);
+    (0..3).for_each(|_| turn(&mut batch));
+    assert_eq!((tids(&batch).len(), generation()), (2, 1));
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use traceprof_abi::layout;
 use traceprof_abi::storage::log::Sample;
-use traceprof_abi::thread::Claim;
+use traceprof_abi::thread::{Claim, SlotState};
 
 use super::lives::Life;
 use super::*;
@@ -92,6 +92,11 @@ fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
     let owner = threads.owner(own);
     assert!(!registry.is_owner_gone(owner));
     assert!(registry.is_owner_gone(threads.owner(dead)), "no such thread");
+    // A thread may have found its predecessor's slot just before that was retired, and be inside.
+    let state = &threads.slots[own].state;
+    let before = state.swap(SlotState::Retired as u32, Ordering::Relaxed);
+    assert!(!registry.is_owner_gone(owner), "the slot is retired, the thread is there");
+    state.store(before, Ordering::Relaxed);
     assert!(registry.is_owner_gone(9) && registry.is_owner_gone(u32::MAX), "no such slot");
     slot.generation.fetch_add(1, Ordering::Relaxed);
     assert!(registry.is_owner_gone(owner), "the slot is in its next life");
