@@ -4,6 +4,9 @@
 //! it: a sleeping thread's timer is armed without waking it. Slots that want one have a bit in a
 //! bitmap; taking the bit makes the job the taker's.
 //!
+//! # Safety
+//! Only the tests are unsafe: they look at structures of zeros.
+//!
 //! # Invariants
 //! - A slot's timer is created and deleted only by whoever swapped its word: from 0 to
 //!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
