@@ -4,9 +4,6 @@
 //! it: a sleeping thread's timer is armed without waking it. Slots that want one have a bit in a
 //! bitmap; taking the bit makes the job the taker's.
 //!
-//! # Safety
-//! Only the tests are unsafe: they look at structures of zeros.
-//!
 //! # Invariants
 //! - A slot's timer is created and deleted only by whoever swapped its word: from 0 to
 //!   [`TIMER_BUSY`], or from the timer's id + 1 to 0.
@@ -16,6 +13,9 @@
 //!
 //! # Does not
 //! - arm in a forked child: it has no timers, and what it inherited is its parent's.
+//!
+//! # Safety
+//! Only the tests are unsafe: they make up what the kernel gives a handler.
 
 use traceprof_abi::layout::{
     ARM_MAX, AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value,

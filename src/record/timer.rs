@@ -145,7 +145,8 @@ impl Timers {
     fn has_failed(&mut self, tid: i32, slot: &ThreadSlot) -> bool {
         // Relaxed: a note of a handler's, read at leisure.
         let errno = slot.timer_error.load(Ordering::Relaxed) as i32;
-        if errno != 0 && !self.failed.contains_key(&tid) {
+        // A thread that is gone has none, and needs none.
+        if errno != 0 && errno != libc::EINVAL && !self.failed.contains_key(&tid) {
             let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
             self.failed.insert(tid, Failed { errno, cpu_ns });
         }
@@ -220,9 +221,19 @@ impl Timers {
     }
 }
 
+/// One that was made for this life of the slot: that of the thread before, which the kernel keeps,
+/// never expires.
 fn has_timer(slot: &ThreadSlot) -> bool {
-    // Relaxed: a note of the handlers', read at leisure.
-    slot.timer.load(Ordering::Relaxed) != 0
+    // Acquire: pairs with the Release with which the agent tells of a timer; its life is visible.
+    match slot.timer.load(Ordering::Acquire) {
+        0 => false,
+        TIMER_BUSY => true,
+        // Relaxed on both: ordered by the load above; the generation is raised by this side only.
+        _ => {
+            let life = slot.generation.load(Ordering::Relaxed);
+            slot.timer_generation.load(Ordering::Relaxed) == life
+        }
+    }
 }
 
 /// A signal goes only to a thread that has done nothing but compute between two looks: one that
@@ -289,6 +300,31 @@ mod tests {
         slots[0].timer.store(0, Ordering::Relaxed);
         timers.cover([(700, 7)].into_iter());
         assert_eq!(pending(data), 1);
+    }
+
+    /// The slot came from a thread that is gone before its timer was deleted.
+    #[test]
+    fn the_timer_of_the_thread_before_is_not_this_threads() {
+        let data = segment();
+        let mut timers = timers(data);
+        let threads = data.threads();
+        let old = threads.claim(7).index().unwrap();
+        threads.slots[old].timer.store(5, Ordering::Relaxed);
+        assert!(threads.mark_retired(7, old, 0) && threads.recycle(old, 0));
+        timers.cover([(800, 8)].into_iter());
+        assert_eq!(threads.find(8), Some(old));
+        assert_eq!(pending(data), 1 << old);
+        data.arm_pending()[0].store(0, Ordering::Relaxed);
+        threads.slots[old].timer_generation.store(1, Ordering::Relaxed);
+        threads.slots[old].timer.store(6, Ordering::Relaxed);
+        timers.turn();
+        timers.cover([(800, 8)].into_iter());
+        assert_eq!(pending(data), 0, "it has its own now");
+        // That thread ended before it could have one: nobody else's limit.
+        threads.slots[old].timer.store(0, Ordering::Relaxed);
+        threads.slots[old].timer_error.store(libc::EINVAL as u32, Ordering::Relaxed);
+        timers.cover([(800, 8)].into_iter());
+        assert_eq!((pending(data), timers.failed().count()), (0, 0));
     }
 
     #[test]
