@@ -1,4 +1,7 @@
 //! Priming: a thread gets its slot, and on the timer engine its timer, before its first sample.
+//!
+//! # Safety
+//! Only the tests are unsafe: they make up what the kernel gives a handler.
 
 use traceprof_abi::layout::{
     ARM_MAX, AgentState, ControlBlock, Counter, EngineMode, prime_latency_ns,

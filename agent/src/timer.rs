@@ -13,6 +13,9 @@
 //!
 //! # Does not
 //! - arm in a forked child: it has no timers, and what it inherited is its parent's.
+//!
+//! # Safety
+//! Only the tests are unsafe: they make up what the kernel gives a handler.
 
 use traceprof_abi::layout::{
     ARM_MAX, AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value,

@@ -146,7 +146,7 @@ mod tests {
     use traceprof_abi::sync::AtomicU64;
 
     use super::*;
-    use crate::record::batch::ThreadNews;
+    use crate::record::batch::{ThreadLife, ThreadNews};
     use crate::record::collect::Collector;
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
