@@ -111,7 +111,10 @@ fn put_while_rotating(rotations: usize) {
     let rest = quarantined.into_iter().chain([rotation.active()]);
     found.extend(rest.flat_map(|table| segment.read(table)));
     match put {
-        Put::New(id) => assert_eq!(found, [whole(owner(7, 0), id)], "there once, and whole"),
+        Put::New(id) => {
+            assert_eq!(found, [whole(owner(7, 0), id)], "there once, and whole");
+            assert_ne!(id >> 32, 0, "the table was not seen as it was made ready");
+        }
         Put::Hit(_) => unreachable!("nobody else puts"),
         Put::Dropped(_) => assert_eq!(found, []),
     }
@@ -146,8 +149,9 @@ fn a_hazard_slot_has_one_owner_at_a_time() {
             let Ok(hazard) = segment.slots().protect(owner(thread, 0), &segment.active) else {
                 return false;
             };
-            // Relaxed: more would order what the slot itself has to order.
-            assert_eq!(inside.swap(1, Ordering::Relaxed), 0, "two own the slot");
+            // Relaxed, and no swap: more would order what the slot itself has to order.
+            assert_eq!(inside.load(Ordering::Relaxed), 0, "two own the slot");
+            inside.store(1, Ordering::Relaxed);
             inside.store(0, Ordering::Relaxed);
             assert!(segment.slots().release(hazard), "the slot holds what was claimed");
             true
@@ -163,6 +167,7 @@ fn a_hazard_slot_has_one_owner_at_a_time() {
 #[test]
 fn claim_and_release() {
     check(Mistake::ClaimWithoutSwap, a_hazard_slot_has_one_owner_at_a_time);
+    check(Mistake::AllRelaxed, a_hazard_slot_has_one_owner_at_a_time);
 }
 
 /// The tables rotate faster than a handler can follow: it gives up, and leaves nothing behind.

@@ -119,3 +119,98 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout::timer_value;
+
+    use super::*;
+    use crate::sample::tests::segment;
+
+    /// A signal that does nothing by default, and that no other test uses.
+    const SIGCONT: i32 = 18;
+    const HANDLER: u64 = 0x1234;
+
+    fn ready() -> DataSegment {
+        let data = segment();
+        data.control().magic.store(MAGIC, Ordering::Relaxed);
+        data.control().signals[PRIMING].signal.store(SIGCONT as u32, Ordering::Relaxed);
+        data
+    }
+
+    fn saved(data: DataSegment, action: [u64; 4]) {
+        let words = &data.control().signals[PRIMING].old_action;
+        words.iter().zip(action).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    }
+
+    /// What the trampoline is to call, and where that returns to.
+    fn come(data: DataSegment, change: impl FnOnce(&mut SigInfo)) -> (u64, u64) {
+        // SAFETY: zeroes are a valid value of structures of integers.
+        let (mut info, context): (SigInfo, UserContext) = unsafe { std::mem::zeroed() };
+        info.signo = SIGCONT;
+        change(&mut info);
+        let mut return_slot = 7;
+        let mut frame = Frame { info: &info, context: &context, return_slot: &mut return_slot };
+        // SAFETY: more than the header's length, of zeroes: no snapshot was ever published.
+        let tables = unsafe { Tables::new(data.base(), 4096) };
+        let next = on_signal(data, tables, &mut frame);
+        // The mask is that of the handler to be called.
+        sys::set_signal_mask(0);
+        (next, return_slot)
+    }
+
+    fn count(data: DataSegment, counter: Counter) -> u64 {
+        data.control().counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_foreign_signal_goes_to_the_handler_that_was_there() {
+        let data = ready();
+        saved(data, [HANDLER, sys::SA_RESTORER, 9, 0]);
+        assert_eq!(come(data, |_| {}), (HANDLER, 9));
+        saved(data, [HANDLER, 0, 9, 0]);
+        assert_eq!(come(data, |_| {}), (HANDLER, 7), "it returns to where ours would");
+        // Of our kind, but without our mark, or with another signal.
+        assert_eq!(come(data, |info| info.code = sys::SI_TIMER), (HANDLER, 7));
+        let value = timer_value(0, 1, 0);
+        let other = |info: &mut SigInfo| (info.signo, info.code, info.value) = (3, -1, value);
+        assert_eq!(come(data, other), (0, 7), "a signal that has no handler of ours");
+        saved(data, [HANDLER, sys::SA_RESETHAND, 0, 0]);
+        assert_eq!([come(data, |_| {}), come(data, |_| {})], [(HANDLER, 7), (0, 7)], "once");
+        assert_eq!(count(data, Counter::Foreign), 6);
+    }
+
+    #[test]
+    fn nothing_is_changed_for_a_signal_that_does_nothing_by_default() {
+        let data = ready();
+        let mut before = [0; 4];
+        // SAFETY: "ignore" has no handler.
+        let set = unsafe { sys::sigaction(SIGCONT, &[sys::SIG_IGN, 0, 0, 0], &mut before) };
+        assert_eq!(set, 0);
+        for old in [sys::SIG_DFL, sys::SIG_IGN] {
+            saved(data, [old, 0, 0, 0]);
+            assert_eq!(come(data, |_| {}), (0, 7));
+        }
+        let mut after = [0; 4];
+        // SAFETY: the action that was there before.
+        assert_eq!(unsafe { sys::sigaction(SIGCONT, &before, &mut after) }, 0);
+        assert_eq!(after[0], sys::SIG_IGN, "our handler would be gone");
+    }
+
+    #[test]
+    fn a_timer_of_an_earlier_recording_is_deleted() {
+        const EINVAL: i64 = -22;
+        let data = ready();
+        let (tid, signal) = (sys::gettid(), SIGCONT as u32);
+        let timer = sys::ThreadTimer { tid, signal, value: 1, period_ns: 1_000_000_000_000 };
+        let id = timer.arm(1_000_000_000_000).unwrap();
+        let stale = |info: &mut SigInfo| {
+            (info.code, info.origin, info.value) = (sys::SI_TIMER, id as u64, timer_value(5, 0, 0));
+        };
+        assert_eq!(come(data, stale), (0, 7));
+        assert_eq!((count(data, Counter::Stale), count(data, Counter::Foreign)), (1, 0));
+        // SAFETY: touches no memory.
+        let again = unsafe { sys::syscall4(sys::nr::TIMER_DELETE, [id as u64, 0, 0, 0]) };
+        assert_eq!(again, EINVAL, "it was there still");
+    }
+}

@@ -91,6 +91,9 @@ pub(super) struct Reckoning<'a> {
     pub(super) failed_ns: u64,
     /// Priming signals sent.
     pub(super) primed: u64,
+    /// Periods of the sum that no hit stands for: rests of threads that ended, given to their last
+    /// stacks.
+    pub(super) given: u64,
     /// What sampled, and why.
     pub(super) choice: &'a Choice,
     /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
@@ -151,6 +154,7 @@ impl Reckoning<'_> {
             set(key, number);
         }
         set("priming_signals", self.primed);
+        set("rest_periods", self.given);
         set("entries", self.entries_ns.0);
         set("threads_without_timer", self.failed.len() as u64);
         if let Some(ns) = self.detach_stopped_ns {
@@ -284,6 +288,14 @@ impl Reckoning<'_> {
             seconds(self.sampled_ns()),
             percent(self.sampled_ns(), self.cpu_ns),
         );
+        if self.given > 0 {
+            // What is sampled must not look like more than what was hit.
+            let given_ns = self.given.saturating_mul(self.period_ns);
+            text.push_str(&format!(
+                ", {} of it reckoned for threads that ended between two hits",
+                seconds(given_ns)
+            ));
+        }
         let Some(mut missing) = self.cpu_ns.checked_sub(self.sampled_ns()) else {
             if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {
                 // The signalling events' timers never expire while their own signal is delivered, so
@@ -396,6 +408,7 @@ mod tests {
             failed: Vec::new(),
             failed_ns: 0,
             primed: 0,
+            given: 0,
             choice: &choice,
             entries_ns: (0, 0),
             elapsed_ns: 200 * MS,
@@ -424,6 +437,15 @@ mod tests {
         );
         check(|it| it.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
         check(|it| it.storage.holes = 10, "0.010 s lost");
+        check(
+            |it| {
+                it.given = 3;
+                let text = it.cpu();
+                assert!(text.contains("0.003 s of it reckoned for threads that ended"), "{text}");
+                assert_eq!(it.metadata().get("rest_periods"), Some(&Value::Unsigned(3)));
+            },
+            &format!("0.010 s {short}"),
+        );
         check(|it| it.kernel_lost = 10, "0.010 s lost");
         check(|it| it.cpu_ns = 80 * MS, "");
         check(|it| it.system_ns = Some(9 * MS), "0.009 s in the kernel, which was not sampled");

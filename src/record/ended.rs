@@ -32,6 +32,8 @@ pub(super) struct Ended {
     pub(super) failed_ns: u64,
     /// Priming signals sent.
     pub(super) primed: u64,
+    /// Periods that were given to the last stacks of threads that ended.
+    pub(super) given: u64,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
@@ -60,6 +62,7 @@ impl Ended {
             failed: self.failed.clone(),
             failed_ns: self.failed_ns,
             primed: self.primed,
+            given: self.given,
             choice: &self.attached.choice,
             entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,

@@ -366,6 +366,7 @@ impl<'a> Session<'a> {
             failed,
             failed_ns,
             primed,
+            given: self.remainder.given,
             elapsed_ns,
             storage: self.collector.stats,
             heaviest: self.collector.heaviest(),

@@ -135,7 +135,10 @@ mod tests {
         let own = own.to_str().unwrap();
         let modules: Vec<_> = (0..6).map(|index| module(index, own)).collect();
         let address = several_threads_find_what_one_finds as fn() as usize as u64;
-        let svmas: Vec<u64> = (0..50).map(|step| (address & 0xff_ffff) + step * 64).collect();
+        // A position-independent program begins at 0, wherever it is mapped.
+        let mappings = crate::proc::mappings(std::process::id() as i32).unwrap();
+        let base = mappings.iter().find(|it| it.path.as_os_str() == own).unwrap().start;
+        let svmas: Vec<u64> = (0..50).map(|step| address - base + step * 64).collect();
         let ask = |threads: usize| {
             let mut symbolizers = Symbolizers::with_threads(threads).unwrap();
             let wanted = |module: &Arc<LoadedModule>| Wanted {

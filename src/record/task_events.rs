@@ -64,7 +64,8 @@ pub(super) struct TaskEvents {
     // Held open for as long as records are wanted.
     _events: Vec<OwnedFd>,
     exit_times: Option<ExitTimes>,
-    /// Records that found a ring full: the next scan has to find out.
+    /// Records that found a ring full: the next scan has to find out. Times that CPU times were dropped
+    /// count as one each.
     pub(super) lost: u64,
 }
 
@@ -159,6 +160,7 @@ impl TaskEvents {
             self.exit_times = None;
             return;
         }
+        self.lost += std::mem::take(&mut times.overruns);
         for event in out.iter_mut() {
             if let TaskChange::Ended { cpu_ns } = &mut event.change {
                 *cpu_ns = times.take(event.tid);
@@ -274,6 +276,20 @@ mod tests {
     #[test]
     fn a_life_is_told_by_inherited_events() {
         check(TaskEvents::open_family);
+    }
+
+    #[test]
+    fn dropped_cpu_times_count_as_lost() {
+        let mut events = TaskEvents::open(std::process::id() as i32);
+        // Not permitted everywhere.
+        let Some(times) = &mut events.exit_times else { return };
+        times.overruns = 2;
+        let before = events.lost;
+        events.drain(&mut Vec::new());
+        assert!(events.lost >= before + 2);
+        let after = events.lost;
+        events.drain(&mut Vec::new());
+        assert!(events.lost < after + 2, "counted once");
     }
 
     #[test]
