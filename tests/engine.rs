@@ -255,6 +255,25 @@ fn a_reset_of_the_signal_is_followed_by_timers() {
 }
 
 #[test]
+fn a_handler_in_place_of_the_timers_is_noticed() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("trap_reset", &["urgent"]);
+    let mut recorder = start(&target, &["--engine", "timer", "--freq", "499"]);
+    recorder.wait_for_cpu(target.pid(), SECOND / 2);
+    target.send(Signal::SIGUSR1);
+    let ended = wait_until(Duration::from_secs(120), || recorder.has_ended());
+    assert!(ended, "our signals go on into its handler");
+    let outcome = recorder.finish().expect_code(0);
+    let text = outcome.text();
+    assert!(text.contains("its own handler for SIGURG"), "{text}");
+    assert!(outcome.trace.folded().count_of("before_the_reset") > 100, "{text}");
+    assert_eq!(timers(target.pid()), 0, "timers are left");
+    target.goes_on_and_ends_by_itself();
+    assert!(target.fact("hits") > 0);
+}
+
+#[test]
 fn sleepers_get_no_eintr_from_timers() {
     needs_recording!();
     let _machine = together();

@@ -83,6 +83,11 @@ pub enum EngineMode {
     Timer = 1,
 }
 
+/// Our handler was installed for a signal.
+pub const INSTALLED: u32 = 1;
+/// Our handler was installed for a signal, and another's was found in its place.
+pub const REPLACED: u32 = 2;
+
 /// What the agent's entry is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
@@ -94,6 +99,8 @@ pub enum Operation {
     Arm = 2,
     /// Delete all timers.
     Disarm = 3,
+    /// Find out which of the installed handlers were replaced by the application's.
+    Look = 4,
 }
 
 /// Pending timers that one run of [`Operation::Arm`], or one priming signal, arms.
@@ -134,7 +141,7 @@ pub fn prime_latency_ns(value: u64, now_ns: u64) -> Option<u64> {
 pub struct SignalAction {
     /// The signal, 0 for none.
     pub signal: AtomicU32,
-    /// 1 once our handler is installed for it.
+    /// 0, [`INSTALLED`] or [`REPLACED`].
     pub installed: AtomicU32,
     /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer, mask.
     pub old_action: [AtomicU64; 4],

@@ -4,7 +4,8 @@
 //! Installs a signal handler whose code is this image's.
 
 use traceprof_abi::layout::{
-    ARM_MAX, AgentError, AgentState, ControlBlock, MAGIC, Operation, SignalAction,
+    ARM_MAX, AgentError, AgentState, ControlBlock, INSTALLED, MAGIC, Operation, REPLACED,
+    SignalAction,
 };
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
@@ -49,6 +50,9 @@ pub unsafe fn run(op: u64, data: DataSegment, own: Addresses) -> i64 {
         result
     } else if op == Operation::Arm as u64 {
         timer::drain(data, ARM_MAX);
+        0
+    } else if op == Operation::Look as u64 {
+        control.signals.iter().for_each(look);
         0
     } else if op == Operation::Disarm as u64 {
         timer::disarm(data);
@@ -108,9 +112,22 @@ unsafe fn install(action: &SignalAction, ours: &KernelSigaction) -> i64 {
     if result == 0 {
         store(&action.old_action, &old);
         // Release: pairs with the Acquire of whoever arms a timer with the signal.
-        action.installed.store(1, Ordering::Release);
+        action.installed.store(INSTALLED, Ordering::Release);
     }
     result
+}
+
+/// Notes whether a handler of ours was replaced, or is there again.
+fn look(action: &SignalAction) {
+    if action.installed.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut current: KernelSigaction = [0; 4];
+    let signal = action.signal.load(Ordering::Relaxed) as i32;
+    if sys::query_sigaction(signal, &mut current) == 0 {
+        let is_ours = action.our_action[0].load(Ordering::Relaxed) == current[0];
+        action.installed.store(if is_ours { INSTALLED } else { REPLACED }, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

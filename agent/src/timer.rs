@@ -18,7 +18,7 @@
 //! Only the tests are unsafe: they make up what the kernel gives a handler.
 
 use traceprof_abi::layout::{
-    ARM_MAX, AgentState, ControlBlock, Counter, PRIMING, TIMER_BUSY, timer_value,
+    ARM_MAX, AgentState, ControlBlock, Counter, INSTALLED, PRIMING, TIMER_BUSY, timer_value,
 };
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
@@ -116,7 +116,7 @@ pub fn may_arm(control: &ControlBlock) -> bool {
     // cure looks again when no thread is in our code.
     control.state.load(Ordering::Acquire) != AgentState::Stopped as u32
         // Acquire: pairs with the Release in `entry`; the signal has its handler.
-        && control.signals[PRIMING].installed.load(Ordering::Acquire) != 0
+        && control.signals[PRIMING].installed.load(Ordering::Acquire) == INSTALLED
         && is_leased(control)
 }
 

@@ -2,6 +2,7 @@
  *
  *     trap_reset default       reset it once, and use no CPU time for half a second
  *     trap_reset own           install a handler of its own, which counts
+ *     trap_reset urgent        the same for SIGURG
  *     trap_reset all           reset all signals again and again, but those it needs itself
  */
 #include "target.h"
@@ -39,6 +40,8 @@ int main(int argc, char **argv) {
         sink = x = before_the_reset(x);
     if (!strcmp(what, "own"))
         sigaction(SIGTRAP, &own, NULL);
+    else if (!strcmp(what, "urgent"))
+        sigaction(SIGURG, &own, NULL);
     else
         signal(SIGTRAP, SIG_DFL);
     if (!strcmp(what, "default"))

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use traceprof_abi::layout::{ControlBlock, Counter, Operation};
+use traceprof_abi::layout::{ControlBlock, Counter, Operation, REPLACED};
+use traceprof_abi::sync::Ordering;
 
 use super::super::account::count;
 use super::super::engine::Engine;
@@ -13,9 +14,10 @@ use super::super::{RecordError, event_error};
 use super::{Event, Parts, Session};
 use crate::proc;
 
-/// What a handler counts once each time that it runs for one of our hits.
-const HITS: [Counter; 8] = [
+/// What a handler counts whenever it runs for one of our hits.
+const HITS: [Counter; 9] = [
     Counter::Samples,
+    Counter::TimerHits,
     Counter::LostThreadSlot,
     Counter::LostHazard,
     Counter::LostRotation,
@@ -170,16 +172,38 @@ impl Session<'_> {
         match (is_caught, self.events.is_some()) {
             (false, true) => self.fall_back(&format!("the application reset {name}")),
             (false, false) => false,
-            (true, true) => {
-                let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
-                let control = self.attached.data().control();
-                if !self.silence.is_broken(pid, signal, control, period_ns) {
-                    return true;
+            (true, has_events) if self.is_replaced(signal) => {
+                let why = format!("the application installed its own handler for {name}");
+                if has_events {
+                    return self.fall_back(&why);
                 }
-                self.fall_back(&format!("the application installed its own handler for {name}"))
+                // Its handler gets our timers' signals: the cure deletes them now.
+                self.observer.event(Event::Notice(why));
+                false
             }
-            (true, false) => true,
+            (true, _) => true,
         }
+    }
+
+    /// The handler of a signal is not ours any more. Asked of the target itself, which a thread is
+    /// stopped for, only if no hit came in spite of the time that was used.
+    fn is_replaced(&mut self, signal: i32) -> bool {
+        let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
+        let control = self.attached.data().control();
+        if !self.silence.is_broken(pid, signal, control, period_ns) {
+            return false;
+        }
+        // Short threads may use much time without a hit: the next question comes after as much again.
+        self.silence = Silence::new(pid);
+        if self.attached.enter(Operation::Look).is_err() {
+            return false;
+        }
+        let mut signals = self.attached.data().control().signals.iter();
+        // Relaxed: the entry has returned.
+        signals.any(|action| {
+            action.signal.load(Ordering::Relaxed) == signal as u32
+                && action.installed.load(Ordering::Relaxed) == REPLACED
+        })
     }
 
     /// Goes on with timers. The events go first, whatever comes then.
