@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::common::{
     Outcome, Recorder, Target, Trace, alone, child_named, is_long_run, is_root, needs_recording,
-    program, skip, wait_until,
+    program, skip, together, wait_until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -193,6 +193,25 @@ fn names_starts_and_ends_are_those_of_the_thread() {
         (apart(&last["first_seen_ns"], "start_ns"), apart(&last["ended_ns"], "end_ns"));
     assert!(start < 20_000_000, "start off by {start} ns: {last}");
     assert!(end < 200_000_000, "end off by {end} ns: {last}");
+}
+
+/// The last of them end when the recording does, after its last turn.
+#[test]
+fn threads_of_a_program_that_ended_have_ended() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("rename", &[]);
+    let mut recorder = start(target.pid(), &["--freq", "999"]);
+    target.send(Signal::SIGUSR1);
+    recorder.wait_for_cpu(target.pid(), SECOND * 2 / 5);
+    target.goes_on_and_ends_by_itself();
+    let outcome = recorder.finish().expect_code(0);
+    let mut ends = std::collections::HashMap::new();
+    for thread in objects(&outcome.trace, "THREAD") {
+        ends.insert(thread["tid"].as_u64(), thread["ended_ns"].as_i64());
+    }
+    let open = ends.values().filter(|end| end.is_none_or(|end| end < 0)).count();
+    assert!(ends.len() >= 2 && open == 0, "{ends:?}\n{}", outcome.text());
 }
 
 #[test]

@@ -351,6 +351,8 @@ impl<'a> Session<'a> {
         batch.threads.extend(self.registry.news());
         self.collector.finish(batch);
         self.finish_batch(batch, u64::MAX);
+        // All samples have been read: threads that ended meanwhile are told of.
+        self.registry.retire(true, &mut batch.threads);
         self.scribe.send(shared);
         let finished = self.scribe.finish();
         Ok(Ended {
