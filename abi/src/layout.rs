@@ -103,6 +103,11 @@ pub enum Operation {
     Look = 4,
 }
 
+impl Operation {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Install, Self::Arm, Self::Disarm, Self::Look];
+}
+
 /// Pending timers that one run of [`Operation::Arm`], or one priming signal, arms.
 pub const ARM_MAX: usize = 64;
 /// In [`crate::thread::ThreadSlot::timer`]: somebody is creating it right now.

@@ -339,8 +339,7 @@ impl Server {
 
     fn enter(&self, number: u64) -> Result<Entered, InjectError> {
         let bad = |reason: &str| InjectError::BadPlan { reason: reason.to_owned() };
-        let known = [Operation::Install, Operation::Arm, Operation::Disarm];
-        let operation = known.into_iter().find(|operation| *operation as u64 == number);
+        let operation = Operation::ALL.into_iter().find(|known| *known as u64 == number);
         let operation = operation.ok_or_else(|| bad("the agent has no such operation"))?;
         let session = self.session.as_ref().ok_or_else(|| bad("no target is attached"))?;
         identity::check(session.plan.pid, session.plan.start_time)?;
