@@ -30,9 +30,9 @@ use crate::unwind::TableWriter;
 
 /// The signal of the `perf` engine.
 pub(super) const SIGTRAP: i32 = 5;
-/// How long timers may go on from the attach until the recorder's first turn: longer than an attach
-/// takes on a busy machine.
-const FIRST_LEASE_NS: u64 = 20_000_000_000;
+/// How long timers may go on from the attach until the recorder's first turn. Where an attach takes
+/// longer they end, and are armed again in that turn.
+const FIRST_LEASE_NS: u64 = 2_000_000_000;
 /// Thread slots that are kept ready beyond those in use.
 const SPARE_SLOTS: u32 = layout::SLOTS_AT_FIRST;
 

@@ -343,7 +343,7 @@ impl<'a> Session<'a> {
         }
         // Again: sampling ends here, and on a busy machine the lines above take their time.
         self.cpu.advance();
-        self.events = None;
+        let had_events = self.events.take().is_some();
         let detached = self.attached.detach(end == End::Exited);
         let mut shared = self.scribe.blank();
         let batch = Arc::make_mut(&mut shared);
@@ -351,7 +351,10 @@ impl<'a> Session<'a> {
         batch.threads.extend(self.registry.news());
         self.collector.finish(batch);
         self.finish_batch(batch, u64::MAX);
-        // All samples have been read: threads that ended meanwhile are told of.
+        // All samples have been read: threads that ended meanwhile are settled and told of.
+        if had_events {
+            self.settle(true, batch);
+        }
         self.registry.retire(true, &mut batch.threads);
         self.scribe.send(shared);
         let finished = self.scribe.finish();

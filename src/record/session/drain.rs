@@ -38,7 +38,9 @@ impl Session<'_> {
         }
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
-        self.settle(drained.all, batch);
+        if self.events.is_some() {
+            self.settle(drained.all, batch);
+        }
         self.registry.retire(drained.all, &mut batch.threads);
         if batch.has_news() {
             self.scribe.send(shared);
@@ -60,12 +62,9 @@ impl Session<'_> {
         batch.addresses = Some(Arc::clone(&self.addresses));
     }
 
-    /// What the samples so far leave of the time of threads that have ended.
-    fn settle(&mut self, drained: bool, batch: &mut Batch) {
-        if self.events.is_none() {
-            // A timer's first hit comes at any part of a period: nothing is missing on average.
-            return;
-        }
+    /// What the samples of events leave of the time of threads that have ended. A timer's first hit
+    /// comes at any part of a period: of those nothing is missing on average.
+    pub(super) fn settle(&mut self, drained: bool, batch: &mut Batch) {
         self.remainder.note(&batch.samples);
         let exits = self.registry.exits(drained);
         if exits.is_empty() {
