@@ -103,7 +103,7 @@ const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SL
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads<'a> {
-    /// thread id << 32 | [`TENTATIVE`] | slot + 1, or 0; the length is a power of two.
+    /// thread id << 32 | `TENTATIVE` | slot + 1, or 0; the length is a power of two.
     pub index: &'a [AtomicU64],
     /// The slots.
     pub slots: &'a [ThreadSlot],
