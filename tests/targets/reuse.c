@@ -1,11 +1,14 @@
 /* Two kinds of threads take turns, and each gets the thread id of the one before. Needs the right to
- * say which id comes next. */
+ * say which id comes next.
+ *
+ *     reuse [MS]       CPU time of each, 15 if not given
+ */
 #include "target.h"
 #include <fcntl.h>
 #include <sys/syscall.h>
 
 static volatile uint64_t sink;
-static const uint64_t budget_ns = 15000000;
+static uint64_t budget_ns = 15000000;
 static int next_id, wanted, reused[2];
 
 APART uint64_t alpha_work(uint64_t x) {
@@ -33,7 +36,9 @@ static void *thread_main(void *kind) {
     return kind;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1)
+        budget_ns = strtoull(argv[1], NULL, 10) * 1000000;
     next_id = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
     if (next_id < 0)
         return 1;
