@@ -5,10 +5,10 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
+#[path = "parts/model.rs"]
+mod model;
 mod parts;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use loom::sync::Arc;
@@ -19,22 +19,12 @@ use traceprof_abi::storage::hazard::{HazardSlots, RETRIES_MAX, Unprotected, owne
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Put, Trace, TraceTable};
-use traceprof_abi::sync::planted::{Mistake, plant};
+use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// The model holds, and does not hold with the mistake.
+/// All interleavings: no bound on preemptions.
 fn check(mistake: Mistake, model: fn()) {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
-    // No bound on preemptions: all interleavings, and all values that a load may see.
-    let run = || loom::model(model);
-    plant(Mistake::None);
-    run();
-    plant(mistake);
-    let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
-    plant(Mistake::None);
-    assert!(caught, "the model does not catch {mistake:?}");
+    model::check(None, &[mistake], model);
 }
 
 fn frame(pc: u64) -> [AtomicU64; 1] {

@@ -3,67 +3,22 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+#[path = "parts/model.rs"]
+mod model;
+#[path = "parts/registry.rs"]
+mod registry;
 
 use loom::sync::Arc;
 use loom::thread;
-use traceprof_abi::sync::planted::{Mistake, plant};
-use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
-use traceprof_abi::thread::{Claim, SlotState, ThreadSlot, Threads};
+use registry::Registry;
+use traceprof_abi::sync::planted::Mistake;
+use traceprof_abi::sync::{AtomicU32, Ordering};
+use traceprof_abi::thread::{Claim, SlotState};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// The model holds, and does not hold with any of the mistakes.
-fn check(mistakes: &[Mistake], model: fn()) {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
-    let run = || {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(model);
-    };
-    plant(Mistake::None);
-    run();
-    for mistake in mistakes {
-        plant(*mistake);
-        let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
-        plant(Mistake::None);
-        assert!(caught, "the model does not catch {mistake:?}");
-    }
-}
-
-struct Registry {
-    index: Vec<AtomicU64>,
-    slots: Vec<ThreadSlot>,
-    next: AtomicU32,
-    limit: AtomicU32,
-    free: AtomicU64,
-    leaked: AtomicU64,
-}
+/// Preemptions in an interleaving; each planted mistake shows within them.
+const BOUND: Option<usize> = Some(3);
 
 impl Registry {
-    fn new(places: usize, slots: u32) -> Arc<Self> {
-        Arc::new(Self {
-            index: (0..places).map(|_| AtomicU64::new(0)).collect(),
-            slots: (0..slots).map(|_| ThreadSlot::default()).collect(),
-            next: AtomicU32::new(0),
-            limit: AtomicU32::new(slots),
-            free: AtomicU64::new(0),
-            leaked: AtomicU64::new(0),
-        })
-    }
-
-    fn threads(&self) -> Threads<'_> {
-        Threads {
-            index: &self.index,
-            slots: &self.slots,
-            next: &self.next,
-            limit: &self.limit,
-            free: &self.free,
-            leaked: &self.leaked,
-        }
-    }
-
     fn claim(&self, tid: u32) -> usize {
         self.threads().claim(tid).index().unwrap()
     }
@@ -75,7 +30,7 @@ impl Registry {
 }
 
 fn a_recycled_slot_goes_to_one_thread_and_comes_clean() {
-    let registry = Registry::new(4, 2);
+    let registry = Arc::new(Registry::new(4, 2));
     let old = registry.claim(9);
     registry.slots[old].event.store(77, Ordering::Relaxed);
     let claim = |registry: Arc<Registry>, tid: u32| {
@@ -97,12 +52,12 @@ fn a_recycled_slot_goes_to_one_thread_and_comes_clean() {
 
 #[test]
 fn claim_and_recycle() {
-    check(&[Mistake::AllRelaxed], a_recycled_slot_goes_to_one_thread_and_comes_clean);
+    model::check(BOUND, &[Mistake::AllRelaxed], a_recycled_slot_goes_to_one_thread_and_comes_clean);
 }
 
 /// The thread and the recorder claim at once, while a place before theirs becomes free.
 fn a_thread_has_one_slot_whoever_claims_it() {
-    let registry = Registry::new(2, 3);
+    let registry = Arc::new(Registry::new(2, 3));
     // Its word lies in the first place that the thread tries.
     let old = registry.claim(5);
     let own = {
@@ -128,13 +83,13 @@ fn a_thread_has_one_slot_whoever_claims_it() {
 
 #[test]
 fn claim_and_claim() {
-    check(&[Mistake::NoFence], a_thread_has_one_slot_whoever_claims_it);
+    model::check(BOUND, &[Mistake::NoFence], a_thread_has_one_slot_whoever_claims_it);
 }
 
 /// One thread is held between reading the stack's top and swapping it, while another takes two
 /// slots and gives the first one back: the top is the same again, what is below it is not.
 fn a_top_that_is_there_again_is_another_one() {
-    let registry = Registry::new(4, 2);
+    let registry = Arc::new(Registry::new(4, 2));
     let slots = [registry.claim(1), registry.claim(2)];
     registry.give_back(1, slots[0]);
     registry.give_back(2, slots[1]);
@@ -160,13 +115,13 @@ fn a_top_that_is_there_again_is_another_one() {
 
 #[test]
 fn free_stack() {
-    check(&[Mistake::NoTag], a_top_that_is_there_again_is_another_one);
+    model::check(BOUND, &[Mistake::NoTag], a_top_that_is_there_again_is_another_one);
 }
 
 /// A handler that finds a slot in the moment in which its thread is declared dead: either it sees
 /// that once its hazard is out, or the recorder sees the hazard and does not recycle.
 fn a_slot_in_use_is_not_recycled() {
-    let registry = Registry::new(2, 1);
+    let registry = Arc::new(Registry::new(2, 1));
     let slot = registry.claim(7);
     let hazard = Arc::new(AtomicU32::new(0));
     let handler = {
@@ -196,12 +151,12 @@ fn a_slot_in_use_is_not_recycled() {
 
 #[test]
 fn retire_and_use() {
-    check(&[Mistake::NoFence], a_slot_in_use_is_not_recycled);
+    model::check(BOUND, &[Mistake::NoFence], a_slot_in_use_is_not_recycled);
 }
 
 /// The agent and the recorder find out at once that a thread is ready, while it is retired.
 fn a_thread_is_primed_once_and_not_after_its_end() {
-    let registry = Registry::new(2, 1);
+    let registry = Arc::new(Registry::new(2, 1));
     let slot = registry.claim(7);
     let agent = {
         let registry = Arc::clone(&registry);
@@ -218,5 +173,5 @@ fn a_thread_is_primed_once_and_not_after_its_end() {
 
 #[test]
 fn prime_and_retire() {
-    check(&[Mistake::BlindSwap], a_thread_is_primed_once_and_not_after_its_end);
+    model::check(BOUND, &[Mistake::BlindSwap], a_thread_is_primed_once_and_not_after_its_end);
 }

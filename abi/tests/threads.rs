@@ -2,41 +2,14 @@
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
-use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
-use traceprof_abi::thread::{Claim, SlotState, ThreadSlot, Threads};
+#[path = "parts/registry.rs"]
+mod registry;
 
-struct Registry {
-    index: Vec<AtomicU64>,
-    slots: Vec<ThreadSlot>,
-    next: AtomicU32,
-    limit: AtomicU32,
-    free: AtomicU64,
-    leaked: AtomicU64,
-}
+use registry::Registry;
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::{Claim, SlotState};
 
 impl Registry {
-    fn new(places: usize, slots: u32) -> Self {
-        Self {
-            index: (0..places).map(|_| AtomicU64::new(0)).collect(),
-            slots: (0..slots).map(|_| ThreadSlot::default()).collect(),
-            next: AtomicU32::new(0),
-            limit: AtomicU32::new(slots),
-            free: AtomicU64::new(0),
-            leaked: AtomicU64::new(0),
-        }
-    }
-
-    fn threads(&self) -> Threads<'_> {
-        Threads {
-            index: &self.index,
-            slots: &self.slots,
-            next: &self.next,
-            limit: &self.limit,
-            free: &self.free,
-            leaked: &self.leaked,
-        }
-    }
-
     fn state(&self, slot: usize) -> u32 {
         self.slots[slot].state.load(Ordering::Relaxed)
     }
