@@ -91,7 +91,7 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
     let handler = unsafe { std::mem::transmute::<usize, Handler>(HANDLER.get() as usize) };
     let data = u64::from(layout::SIG_DATA_MARK) << 48;
     let info = Info {
-        signo: 5,
+        signo: libc::SIGTRAP,
         errno: 0,
         code: 6,
         padding: 0,
@@ -146,6 +146,8 @@ fn install() -> (u64, DataSegment) {
     let control = data.control();
     control.magic.store(MAGIC, Ordering::Relaxed);
     control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
+    control.pid.store(std::process::id(), Ordering::Relaxed);
+    control.signals[layout::SAMPLING].signal.store(libc::SIGTRAP as u32, Ordering::Relaxed);
     control.clock_mode.store(ClockMode::Tsc as u32, Ordering::Relaxed);
     control.period_ns.store(1_000_000, Ordering::Relaxed);
     control.slots_limit.store(16, Ordering::Relaxed);
