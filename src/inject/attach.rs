@@ -15,7 +15,7 @@ use super::gadget::Gadgets;
 use super::plan::{AttachPlan, AttachReport, Segment};
 use super::segment::{Attached, HOLD_BYTE};
 use super::stop::Stopped;
-use super::worker::{Used, is_overdue, read_mappings, with_a_thread};
+use super::worker::{Used, read_mappings, with_a_thread};
 use super::{cure, identity, threads};
 use crate::proc::Mapping;
 
@@ -83,8 +83,8 @@ fn map_with(
     let tid = stopped.tid();
     let mut naked = false;
     match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked) {
-        Ok(Ending::Launch(chain)) => Ok(Used { tid, stopped: stopped.launch(&chain)?, naked }),
-        Ok(Ending::Release) => Ok(Used { tid, stopped: stopped.release()?, naked }),
+        Ok(Ending::Launch(chain)) => Ok(Used::launched(stopped.launch(*chain)?, naked)),
+        Ok(Ending::Release) => Ok(Used { tid, stopped: stopped.release()?, naked, launched: None }),
         Err(error) => {
             // If it cannot be put back it is gone, or runs home on its chain by itself.
             let _ = stopped.release();
@@ -206,7 +206,15 @@ fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), In
         let missing: Vec<_> =
             plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
         let Some((name, segment)) = missing.first() else { return Ok(()) };
-        if is_overdue(used, since, MAPPED_MAX) {
+        if used.is_overdue(since, MAPPED_MAX) {
+            if used.recall(plan)? {
+                return Err(InjectError::EntrySilent);
+            }
+            let mappings = read_mappings(plan.pid)?;
+            if segment.is_in(&mappings) {
+                // It was done while the recall waited.
+                continue;
+            }
             let errno = diagnose(plan, gadgets, segment, &mappings);
             return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
         }
@@ -229,7 +237,7 @@ fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[
         let got = outcome.unwrap_or(0);
         // Relaxed: read by the thread that joins this one.
         errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
-        Ok(Used { tid, stopped: stopped.release()?, naked: true })
+        Ok(Used { tid, stopped: stopped.release()?, naked: true, launched: None })
     };
     // Without an answer the reason stays unknown.
     let _ = with_a_thread(plan, mappings, &try_again);

@@ -62,6 +62,16 @@ pub(super) struct Landing {
     pub(super) restorer: u64,
 }
 
+impl Landing {
+    /// An instruction of a chain is next, but for those of the agent's entry.
+    pub(super) fn contains(self, avma: u64) -> bool {
+        let len = |forms: &[&[u8]]| forms.iter().map(|form| form.len() as u64).max().unwrap_or(0);
+        let is_in = |start: u64, len: u64| (start..start + len).contains(&avma);
+        is_in(self.gadget, len(&[arch::SYSCALL_RETURN]))
+            || is_in(self.restorer, len(&arch::RESTORERS))
+    }
+}
+
 /// A thread's state at its stop, complete.
 #[derive(Debug, Clone)]
 pub(super) struct Saved {
@@ -84,6 +94,8 @@ pub(super) struct Chain {
     pub(super) steps: Vec<Registers>,
     /// The registers that set the thread going.
     pub(super) start: Registers,
+    /// What it runs through.
+    pub(super) landing: Landing,
 }
 
 impl Chain {
@@ -109,7 +121,7 @@ impl Chain {
         let last = arch::ucontext(&own, saved.mask, xstate);
         put(&mut bytes, (frames - 1) * STRIDE, &last);
         let start = arch::returning(&own, landing.restorer, base);
-        Chain { base, bytes, steps: registers, start }
+        Chain { base, bytes, steps: registers, start, landing }
     }
 
     /// Address of the frame that follows a step.

@@ -27,15 +27,21 @@ use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::Tracee;
 use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
+use super::worker::Used;
 use super::{identity, threads};
 use crate::proc::{self, Mapping};
 
 /// How long a cure tries when somebody waits for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// The same where the target's threads wait for a processor: they get one in the end.
+const STARVED_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time that threads are held while no other stops.
 const COLLECT_MAX: Duration = Duration::from_millis(100);
+/// The same while one of them waits for a processor, which those that are held leave to it. A
+/// control group that has used up its share gets the next one after 100 ms, mostly.
+const QUEUED_COLLECT_MAX: Duration = Duration::from_millis(500);
 /// Longest time that threads are held while others stop one after the other.
-const HELD_MAX: Duration = Duration::from_secs(1);
+const HELD_MAX: Duration = Duration::from_secs(2);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// Longest wait for a launched chain to detach the segments.
@@ -58,6 +64,17 @@ enum Attempt {
     Stuck {
         tid: i32,
     },
+    /// All but the mappings was taken back.
+    Mapped(DetachReport),
+}
+
+/// What a stop took back.
+enum Took {
+    All,
+    /// A thread is on its way to detach the segments.
+    Launched(Box<Used>),
+    /// The agent stays, and why.
+    Left(String),
 }
 
 /// Takes everything back. What cannot be taken back is inert, and named in the report or the error.
@@ -76,28 +93,46 @@ pub(super) fn cure(
         // it leaves, whyever it does, is deleted below.
         let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);
     }
-    let deadline = Instant::now() + patience;
+    let since = Instant::now();
+    let starved = patience.max(STARVED_PATIENCE);
+    // Of the longest stop, should it take several.
+    let mut longest = DetachReport::default();
     loop {
         if identity::check(plan.pid, plan.start_time).is_err() {
             return Ok(DetachReport::default());
         }
+        let attempted = Instant::now();
+        let is_late = |patience| since.elapsed() >= patience;
         let outcome = identity::disposable(|| Cure { plan, data }.attempt());
-        let failure = match outcome {
-            Ok(Attempt::Done(report)) => return Ok(report),
+        let (failure, patience) = match outcome {
+            Ok(Attempt::Done(report)) if report.stopped_ns >= longest.stopped_ns => {
+                return Ok(report);
+            }
+            Ok(Attempt::Done(report)) => {
+                return Ok(DetachReport { residue: report.residue, ..longest });
+            }
+            Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(report),
+            Ok(Attempt::Mapped(report)) => {
+                longest = report;
+                (InjectError::EntrySilent, starved)
+            }
             Ok(Attempt::Stuck { tid }) => {
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
-                InjectError::WouldNotStop { tid, state }
+                let patience = if state == 'R' { starved } else { patience };
+                (InjectError::WouldNotStop { tid, state }, patience)
             }
-            Err(error) => error,
+            Err(InjectError::EntrySilent) => (InjectError::EntrySilent, starved),
+            Err(error) => (error, patience),
         };
         // What stands in the way may go away: a debugger, a child that has not yet executed.
-        if Instant::now() >= deadline && !failure.is_gone() {
+        if is_late(patience) && !failure.is_gone() {
             return Err(InjectError::Residue {
                 cause: Box::new(failure),
                 residue: "the agent, which swallows its signal and does nothing".to_owned(),
             });
         }
-        std::thread::sleep(RETRY);
+        // The threads were held for most of an attempt that failed: they run for as long.
+        std::thread::sleep(attempted.elapsed().max(RETRY));
     }
 }
 
@@ -126,10 +161,18 @@ impl Cure<'_> {
             return Ok(Attempt::Done(DetachReport::default()));
         };
         let worker = stopped.swap_remove(chosen);
-        let residue = self.take_back(worker, stopped, gadgets, &mappings)?;
+        let took = self.take_back(worker, stopped, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
-        let residue = residue.or_else(|| self.still_mapped());
-        Ok(Attempt::Done(DetachReport { stopped_ns, threads, residue }))
+        let report = |residue| DetachReport { stopped_ns, threads, residue };
+        let launched = match took {
+            Took::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
+            Took::All => None,
+            Took::Launched(used) => Some(*used),
+        };
+        match self.still_mapped(launched)? {
+            None => Ok(Attempt::Done(report(None))),
+            left => Ok(Attempt::Mapped(report(left))),
+        }
     }
 
     fn mappings(&self) -> Result<Vec<Mapping>, InjectError> {
@@ -140,18 +183,25 @@ impl Cure<'_> {
     }
 
     /// Waits for the segments to be gone: a launched chain detaches them on its own.
-    fn still_mapped(&self) -> Option<String> {
-        let deadline = Instant::now() + UNMAPPED_MAX;
+    fn still_mapped(&self, launched: Option<Used>) -> Result<Option<String>, InjectError> {
+        let since = Instant::now();
         loop {
-            let mappings = self.mappings().ok()?;
+            let mappings = self.mappings()?;
             let segments = self.plan.segments().into_iter();
             let left: Vec<&str> =
                 segments.filter(|(_, s)| s.is_in(&mappings)).map(|(name, _)| name).collect();
             if left.is_empty() {
-                return None;
+                return Ok(None);
             }
-            if Instant::now() >= deadline {
-                return Some(format!("the {} segment stays mapped", left.join(" and ")));
+            let is_overdue = match &launched {
+                Some(used) => used.is_overdue(since, UNMAPPED_MAX),
+                None => true,
+            };
+            if is_overdue {
+                // It may have come to the end of its chain while the recall waited for it: another
+                // attempt finds that out.
+                launched.as_ref().map_or(Ok(false), |used| used.recall(self.plan))?;
+                return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
             }
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -213,7 +263,8 @@ impl Cure<'_> {
         let mut stuck = None;
         for (tracee, since) in asked {
             let tid = tracee.tid();
-            match Stopped::collect(tracee, since, deadline) {
+            let queued = last.min(Instant::now() + QUEUED_COLLECT_MAX);
+            match Stopped::collect(tracee, since, deadline, queued) {
                 Ok(thread) => {
                     stopped.push(thread);
                     // Many threads take their turns to stop.
@@ -264,7 +315,7 @@ impl Cure<'_> {
         others: Vec<Stopped>,
         gadgets: Gadgets,
         mappings: &[Mapping],
-    ) -> Result<Option<String>, InjectError> {
+    ) -> Result<Took, InjectError> {
         let on_stack = threads::stack_top(&worker, mappings);
         let place = Place {
             landing: Landing {
@@ -289,18 +340,18 @@ impl Cure<'_> {
         if matches!(outcome, Ok(None)) && on_stack.is_some() && launchable {
             let steps = self.unmap_steps(true, mappings);
             let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);
-            return worker.launch(&chain).map(|_| None);
+            let launched = worker.launch(chain)?;
+            return Ok(Took::Launched(Box::new(Used::launched(launched, false))));
         }
         let outcome = match outcome {
-            Ok(Some(residue)) => Ok(Some(residue)),
-            Ok(None) => self.unmap(&mut worker, place, on_stack.is_some(), mappings).map(|()| None),
+            Ok(Some(residue)) => Ok(Took::Left(residue)),
+            Ok(None) => {
+                self.unmap(&mut worker, place, on_stack.is_some(), mappings).map(|()| Took::All)
+            }
             Err(error) => Err(error),
         };
-        match worker.release() {
-            Ok(_) => outcome,
-            Err(error) if outcome.is_ok() => Err(error),
-            Err(_) => outcome,
-        }
+        let released = worker.release();
+        outcome.and_then(|took| released.map(|_| took))
     }
 
     /// The calls that detach what is attached, the data only if no frames lie in it.

@@ -15,7 +15,7 @@ use super::error::InjectError;
 use super::plan::AttachPlan;
 use super::segment::Attached;
 use super::stop::Stopped;
-use super::worker::{Used, is_overdue, read_mappings, with_a_thread};
+use super::worker::{Used, read_mappings, with_a_thread};
 use super::{identity, threads};
 use crate::proc::Mapping;
 
@@ -59,7 +59,6 @@ fn start_with(
     mappings: &[Mapping],
 ) -> Result<Used, InjectError> {
     let tid = stopped.tid();
-    let used = |stopped: Duration| Used { tid, stopped, naked: false };
     // While it is stopped nobody else can take the agent away; but the program may have executed
     // another before.
     let is_there = arch::RESTORERS.iter().any(|form| stopped.holds(plan.restorer_avma, form));
@@ -80,12 +79,12 @@ fn start_with(
     let chain = Chain::new(&stopped.saved, &steps, landing, top);
     // A chain would wait for SIGCONT, and would drop a restart block.
     if is_free && !stopped.group && stopped.interrupted != Interrupted::RestartBlock {
-        return Ok(used(stopped.launch(&chain)?));
+        return Ok(Used::launched(stopped.launch(chain)?, false));
     }
     let walked = stopped.walk(&chain, &steps);
     let released = stopped.release();
     walked?;
-    Ok(used(released?))
+    Ok(Used { tid, stopped: released?, naked: false, launched: None })
 }
 
 fn await_entered(
@@ -94,27 +93,34 @@ fn await_entered(
     before: u32,
     used: &Used,
 ) -> Result<(), InjectError> {
-    let control = data.control();
     let since = Instant::now();
     loop {
-        // Acquire: pairs with the Release with which the entry ends; its actions are visible.
-        if control.entered.load(Ordering::Acquire) != before {
-            // Relaxed, both: ordered by the load above.
-            let error = control.error.load(Ordering::Relaxed);
-            let errno = control.error_detail.load(Ordering::Relaxed) as i32;
-            return if error == 0 {
-                Ok(())
-            } else {
-                Err(InjectError::EntryFailed { error, errno })
-            };
+        if let Some(outcome) = outcome(data, before) {
+            return outcome;
         }
         identity::check(plan.pid, plan.start_time)?;
         if since.elapsed() > DOUBTED && !plan.code.is_in(&read_mappings(plan.pid)?) {
             return Err(InjectError::Executed);
         }
-        if is_overdue(used, since, ENTERED_MAX) {
-            return Err(InjectError::EntrySilent);
+        if used.is_overdue(since, ENTERED_MAX) {
+            // It is not on its way any more: what it has not done by now is never done.
+            let was_late = !used.recall(plan)?;
+            let late = outcome(data, before).filter(|_| was_late);
+            return late.unwrap_or(Err(InjectError::EntrySilent));
         }
         std::thread::sleep(Duration::from_micros(50));
     }
+}
+
+/// What the entry came to, once it has ended.
+fn outcome(data: &Attached, before: u32) -> Option<Result<(), InjectError>> {
+    let control = data.control();
+    // Acquire: pairs with the Release with which the entry ends; its actions are visible.
+    if control.entered.load(Ordering::Acquire) == before {
+        return None;
+    }
+    // Relaxed, both: ordered by the load above.
+    let error = control.error.load(Ordering::Relaxed);
+    let errno = control.error_detail.load(Ordering::Relaxed) as i32;
+    Some(if error == 0 { Ok(()) } else { Err(InjectError::EntryFailed { error, errno }) })
 }

@@ -250,6 +250,11 @@ impl fmt::Display for InjectError {
                 "the kernel does not permit to trace the target; run as root (CAP_SYS_PTRACE), \
                  or look for a security module that forbids it"
             ),
+            Self::WouldNotStop { tid, state: 'R' } => write!(
+                f,
+                "thread {tid} of the target did not stop: it waits for a processor, as the machine \
+                 or its control group is overloaded; try again when it runs"
+            ),
             Self::WouldNotStop { tid, state } => write!(
                 f,
                 "thread {tid} of the target did not stop (state {state}); it waits inside the \

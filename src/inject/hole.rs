@@ -1,5 +1,7 @@
 //! A hole in an address space where the segments can lie undisturbed.
 
+use std::hash::{BuildHasher, RandomState};
+
 use crate::proc::Mapping;
 
 /// Alignment of the hole: huge pages stay possible.
@@ -11,10 +13,13 @@ const USER_END: u64 = 0x7fff_ffff_f000;
 /// Lower addresses are often forbidden to map, and null pointers should fault.
 const USER_START: u64 = 0x10_0000;
 
-/// The start of a free range of `len` bytes: in the middle of the widest gap that lies above the
-/// executable and not below the stack, so that the heap, which grows up, the mapping area, which
-/// grows down, and the stack are as far away as they can be. The gap below everything is the last
-/// resort. `None` if no gap is wide enough.
+/// The start of a free range of `len` bytes: in the middle half of the widest gap that lies above
+/// the executable and not below the stack, so that the heap, which grows up, the mapping area, which
+/// grows down, and the stack are far away. The gap below everything is the last resort. `None` if no
+/// gap is wide enough.
+///
+/// Where in that half is left to chance: should a thread that was set going for an earlier recording
+/// detach its segment only now, it is not this one's.
 pub fn find_hole(mappings: &[Mapping], len: u64) -> Option<u64> {
     let len = len.checked_next_multiple_of(ALIGN)?;
     let gaps = mappings.windows(2).filter_map(|pair| {
@@ -28,7 +33,17 @@ pub fn find_hole(mappings: &[Mapping], len: u64) -> Option<u64> {
 fn widest(gaps: impl Iterator<Item = (u64, u64)>, len: u64) -> Option<u64> {
     let (start, end) = gaps.max_by_key(|(start, end)| end.saturating_sub(*start))?;
     let spare = end.checked_sub(start)?.checked_sub(len)?;
-    (spare / 2 >= MARGIN + ALIGN).then(|| (start + spare / 2) & !(ALIGN - 1))
+    // Of the spare room a quarter, at least, stays on either side.
+    let (least, most) = ((spare / 4).max(MARGIN + ALIGN), spare - spare / 4);
+    (spare / 2 >= MARGIN + ALIGN).then(|| {
+        let choices = most.saturating_sub(least) / ALIGN + 1;
+        (start + least + random() % choices * ALIGN) & !(ALIGN - 1)
+    })
+}
+
+/// Any number: each hasher of the standard library starts from another one.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 #[cfg(test)]

@@ -145,9 +145,20 @@ impl Tracee {
         request(code, self.tid, 0, signal as usize).map(drop)
     }
 
-    /// Ends the tracing of a stopped thread; it goes on.
-    pub(super) fn detach(self) -> io::Result<()> {
-        request(libc::PTRACE_DETACH, self.tid, 0, 0).map(drop)
+    /// Ends the tracing of a stopped thread; it goes on, with a signal to deliver if it stopped for
+    /// one.
+    pub(super) fn detach(&self, signal: i32) -> io::Result<()> {
+        request(libc::PTRACE_DETACH, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// The thread has stopped at the entry of a system call, which has not yet been made.
+    pub(super) fn is_at_entry(&self) -> bool {
+        /// `PTRACE_SYSCALL_INFO_ENTRY`, in the first byte.
+        const ENTRY: u8 = 1;
+        let mut about = [0u64; 11];
+        let place = about.as_mut_ptr() as usize;
+        let got = request(libc::PTRACE_GET_SYSCALL_INFO, self.tid, size_of_val(&about), place);
+        got.is_ok() && about[0].to_le_bytes()[0] == ENTRY
     }
 
     /// The registers; `None` if the thread runs 32-bit code.

@@ -10,28 +10,30 @@
 //! # Invariants
 //! - Between putting the registers back and running there is a detach: only there does the kernel
 //!   look at the restart codes again.
-//! - The signal mask is blocked only while the registers are on a chain whose last frame holds
-//!   the thread's own mask.
+//! - Whatever fails, a thread is put back before it is let go, also when it is dropped.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::arch::{self, Interrupted, Registers};
-use super::chain::{Call, Chain, Saved, Step};
+use super::chain::Saved;
 use super::error::InjectError;
 use super::ptrace::{Resume, Stop, Tracee};
 use crate::proc;
 
-/// Longest time for one step of a thread that we hold.
-const STEP_MAX: Duration = Duration::from_secs(1);
+mod launched;
+mod lead;
+
+pub(super) use self::launched::Launched;
+
+/// Longest time that a thread takes to settle after it had to wait for its stop.
+const SETTLED_MAX: Duration = Duration::from_secs(1);
 /// Between two looks at whether a thread still waits for a processor.
 const QUEUE_LOOK: Duration = Duration::from_millis(20);
 /// Attempts to stop a thread with no signal pending.
 const QUIET_TRIES: usize = 16;
 /// Longest wait for a pending signal to be reported.
 const DELIVERY_MAX: Duration = Duration::from_millis(5);
-/// Attempts at a bare call between the arrivals of signals.
-const BARE_TRIES: usize = 16;
 const ALL_SIGNALS: u64 = u64::MAX;
 
 /// A thread stopped, its state saved.
@@ -45,9 +47,13 @@ pub(super) struct Stopped {
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     pub(super) group: bool,
     since: Instant,
-    entry_stop: bool,
     masked: bool,
     touched: bool,
+    /// Set going under our hand, and not yet seen to stop.
+    on_the_way: bool,
+    /// A signal that it was about to take when it was caught on its way.
+    owed_signal: i32,
+    is_let_go: bool,
 }
 
 /// Why a thread could not be stopped so that it can be used.
@@ -83,18 +89,9 @@ fn failed(call: &str, error: &io::Error) -> NotStopped {
 }
 
 impl Stopped {
-    /// Waits for the stop that was asked for, passing signals on, and saves the thread's state.
+    /// Waits for the stop that was asked for, passing signals on, and saves the thread's state. A
+    /// thread that waits for a processor is waited for until `last`.
     pub(super) fn collect(
-        tracee: Tracee,
-        since: Instant,
-        deadline: Instant,
-    ) -> Result<Stopped, NotStopped> {
-        let group = wait_interrupt(&tracee, deadline)?;
-        Self::take(tracee, group, since, deadline)
-    }
-
-    /// As [`Self::collect`], but a thread that waits for a processor is waited for until `last`.
-    fn collect_queued(
         tracee: Tracee,
         since: Instant,
         deadline: Instant,
@@ -111,13 +108,13 @@ impl Stopped {
                 outcome => break outcome?,
             }
         };
-        Self::take(tracee, group, since, deadline.max(Instant::now() + STEP_MAX))
+        Self::take(tracee, group, since, deadline.max(Instant::now() + SETTLED_MAX))
     }
 
     /// Takes a thread over that was stopped before its program's first instruction.
     pub(super) fn adopt(tracee: Tracee) -> Result<Stopped, NotStopped> {
         let now = Instant::now();
-        Self::take(tracee, false, now, now + STEP_MAX)
+        Self::take(tracee, false, now, now + SETTLED_MAX)
     }
 
     fn take(
@@ -132,9 +129,11 @@ impl Stopped {
             interrupted: Interrupted::User,
             group,
             since,
-            entry_stop: false,
             masked: false,
             touched: false,
+            on_the_way: false,
+            owed_signal: 0,
+            is_let_go: false,
         };
         stopped.settle(deadline)?;
         Ok(stopped)
@@ -148,6 +147,7 @@ impl Stopped {
             self.save().map_err(|error| failed("reading registers", &error))?;
             if !arch::is_native(&self.saved.registers) {
                 // What was saved of a foreign thread is never put back: detach leaves it as it is.
+                self.interrupted = Interrupted::User;
                 return Err(NotStopped::Foreign);
             }
             if self.group || self.is_quiet() {
@@ -263,145 +263,6 @@ impl Stopped {
         self.tracee.read(address, into)
     }
 
-    /// Sets the thread going on a chain and lets it go.
-    pub(super) fn launch(self, chain: &Chain) -> Result<Duration, InjectError> {
-        let write = |e| InjectError::system("writing frames", &e);
-        self.tracee.write(chain.base, &chain.bytes).map_err(write)?;
-        let set = |e| InjectError::system("PTRACE_SETREGSET", &e);
-        self.tracee.set_registers(&chain.start).map_err(set)?;
-        self.tracee.detach().map_err(|e| InjectError::system("PTRACE_DETACH", &e))?;
-        Ok(self.since.elapsed())
-    }
-
-    /// Leads the thread through a chain and gives the results of its calls. Afterwards it is still
-    /// stopped, on the chain: another walk, or `release`, must follow.
-    pub(super) fn walk(&mut self, chain: &Chain, steps: &[Step]) -> Result<Vec<i64>, InjectError> {
-        self.tracee
-            .write(chain.base, &chain.bytes)
-            .map_err(|e| InjectError::system("writing frames", &e))?;
-        let mut results = Vec::with_capacity(steps.len());
-        for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
-            self.put(registers)?;
-            if !self.masked {
-                self.tracee
-                    .set_mask(ALL_SIGNALS)
-                    .map_err(|e| InjectError::system("PTRACE_SETSIGMASK", &e))?;
-                self.masked = true;
-            }
-            match step {
-                Step::Call(_) => results.push(self.through_call()?),
-                Step::Enter { .. } => self.through_entry(chain.frame_after(index))?,
-            }
-        }
-        Ok(results)
-    }
-
-    fn through_call(&mut self) -> Result<i64, InjectError> {
-        self.run_to_syscall()?;
-        self.run_to_syscall()?;
-        Ok(arch::result(&self.now()?))
-    }
-
-    fn through_entry(&mut self, ucontext: u64) -> Result<(), InjectError> {
-        loop {
-            self.run_to_syscall()?;
-            if arch::is_sigreturn(&self.now()?, ucontext) {
-                self.entry_stop = true;
-                return Ok(());
-            }
-            self.run_to_syscall()?;
-        }
-    }
-
-    fn now(&self) -> Result<Registers, InjectError> {
-        let registers =
-            self.tracee.registers().map_err(|e| InjectError::system("PTRACE_GETREGSET", &e))?;
-        registers.ok_or(InjectError::Gone)
-    }
-
-    fn put(&mut self, registers: &Registers) -> Result<(), InjectError> {
-        self.touched = true;
-        self.tracee
-            .set_registers(registers)
-            .map_err(|e| InjectError::system("PTRACE_SETREGSET", &e))
-    }
-
-    /// Runs to the next system call stop. Signals are blocked, so that only job control and faults
-    /// can come between.
-    fn run_to_syscall(&mut self) -> Result<(), InjectError> {
-        let deadline = Instant::now() + STEP_MAX;
-        loop {
-            self.tracee
-                .resume(Resume::ToSyscall, 0)
-                .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
-            match self.wait(deadline)? {
-                Stop::Syscall => return Ok(()),
-                // The first resume out of a group stop only reports it again.
-                Stop::Group | Stop::Interrupt => {}
-                Stop::Signal(_) => return Err(InjectError::EntryFailed { error: 0, errno: 0 }),
-                Stop::Exec => return Err(InjectError::Executed),
-                Stop::Ended(_) => return Err(InjectError::Gone),
-                Stop::Timeout => return Err(InjectError::EntrySilent),
-            }
-        }
-    }
-
-    fn wait(&self, deadline: Instant) -> Result<Stop, InjectError> {
-        self.tracee.wait(deadline).map_err(|e| InjectError::system("waitpid", &e))
-    }
-
-    /// Makes one system call with nothing behind it.
-    pub(super) fn call_bare(&mut self, instruction: u64, call: &Call) -> Result<i64, InjectError> {
-        for _ in 0..BARE_TRIES {
-            let sp = self.saved.registers.rsp;
-            let registers = arch::calling(&self.saved.registers, instruction, call, sp);
-            self.put(&registers)?;
-            if self.bare_entry(registers.rip)? {
-                self.run_to_syscall()?;
-                return Ok(arch::result(&self.now()?));
-            }
-        }
-        Err(InjectError::EntrySilent)
-    }
-
-    /// Runs to the entry of our call. A signal that arrives before it is delivered to the thread
-    /// as it was, which is then stopped anew: `false`.
-    fn bare_entry(&mut self, instruction: u64) -> Result<bool, InjectError> {
-        let deadline = Instant::now() + STEP_MAX;
-        loop {
-            self.tracee
-                .resume(Resume::ToSyscall, 0)
-                .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
-            match self.wait(deadline)? {
-                Stop::Syscall if self.now()?.rip == instruction + arch::SYSCALL.len() as u64 => {
-                    return Ok(true);
-                }
-                Stop::Syscall => return Err(InjectError::EntrySilent),
-                Stop::Group | Stop::Interrupt => {}
-                Stop::Signal(signal) => {
-                    let own = self.saved.registers;
-                    self.put(&own)?;
-                    self.redeliver(signal, deadline)?;
-                    return Ok(false);
-                }
-                Stop::Exec => return Err(InjectError::Executed),
-                Stop::Ended(_) => return Err(InjectError::Gone),
-                Stop::Timeout => return Err(InjectError::EntrySilent),
-            }
-        }
-    }
-
-    fn redeliver(&mut self, signal: i32, deadline: Instant) -> Result<(), InjectError> {
-        self.tracee.interrupt().map_err(|e| InjectError::system("PTRACE_INTERRUPT", &e))?;
-        self.tracee
-            .resume(Resume::Run, signal)
-            .map_err(|e| InjectError::system("PTRACE_CONT", &e))?;
-        self.touched = false;
-        self.group = wait_interrupt(&self.tracee, deadline)?;
-        self.settle(deadline)?;
-        self.prepare()
-    }
-
     /// Lets a thread that has run nothing of ours go on for a moment, and stops it anew. Its state
     /// is saved anew.
     pub(super) fn nudge(&mut self, for_: Duration, deadline: Instant) -> Result<(), InjectError> {
@@ -414,34 +275,56 @@ impl Stopped {
         Ok(())
     }
 
+    fn put(&mut self, registers: &Registers) -> Result<(), InjectError> {
+        self.touched = true;
+        self.tracee.set_registers(registers).map_err(|e| system("PTRACE_SETREGSET", &e))
+    }
+
     fn put_back(&mut self) -> Result<(), InjectError> {
         if self.masked {
             // The mask first: the registers are still on a chain, which restores it as well.
-            self.tracee
-                .set_mask(self.saved.mask)
-                .map_err(|e| InjectError::system("PTRACE_SETSIGMASK", &e))?;
+            self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
             self.masked = false;
         }
         if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
-            // At the entry of our rt_sigreturn the call is skipped, and no exit looks at restart
+            // At the entry of a call of ours the call is skipped, and no exit looks at restart
             // codes: the registers must already be those of the call issued again.
-            let own = if self.entry_stop {
+            let own = if self.tracee.is_at_entry() {
                 arch::resumed(&self.saved.registers)
             } else {
                 arch::untouched(&self.saved.registers)
             };
             self.put(&own)?;
-            self.entry_stop = false;
         }
         Ok(())
     }
 
-    /// Puts the thread back as it was and lets it go.
+    /// Puts the thread back as it was and lets it go. One that was set going and has not stopped
+    /// since is waited for, however long that takes.
     pub(super) fn release(mut self) -> Result<Duration, InjectError> {
+        self.catch()?;
         self.put_back()?;
-        self.tracee.detach().map_err(|e| InjectError::system("PTRACE_DETACH", &e))?;
+        self.let_go()?;
         Ok(self.since.elapsed())
     }
+
+    fn let_go(&mut self) -> Result<(), InjectError> {
+        self.is_let_go = true;
+        self.tracee.detach(self.owed_signal).map_err(|e| system("PTRACE_DETACH", &e))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if !self.is_let_go {
+            // If it cannot be put back it is gone.
+            let _ = self.catch().and_then(|()| self.put_back()).and_then(|()| self.let_go());
+        }
+    }
+}
+
+fn system(call: &str, error: &io::Error) -> InjectError {
+    InjectError::system(call, error)
 }
 
 /// Waits for the stop that was asked for. Signals that come before it are delivered. `true`: the
@@ -474,5 +357,5 @@ pub(super) fn stop(
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-    Stopped::collect_queued(tracee, since, since + limit, since + queued_limit)
+    Stopped::collect(tracee, since, since + limit, since + queued_limit)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::InjectError;
 use super::plan::AttachPlan;
-use super::stop::{self, NotStopped, Stopped};
+use super::stop::{self, Launched, NotStopped, Stopped};
 use super::{identity, threads};
 use crate::proc::{self, Mapping};
 
@@ -25,6 +25,27 @@ pub(super) struct Used {
     pub(super) stopped: Duration,
     /// It made a system call with nothing behind it.
     pub(super) naked: bool,
+    /// It was set going on a chain.
+    pub(super) launched: Option<Launched>,
+}
+
+impl Used {
+    /// A thread that was set going and let go.
+    pub(super) fn launched(launched: Launched, naked: bool) -> Used {
+        let (tid, stopped) = (launched.tid(), launched.stopped);
+        Used { tid, stopped, naked, launched: Some(launched) }
+    }
+
+    /// The time is up for what the thread was to do, and it is not just waiting for its turn.
+    pub(super) fn is_overdue(&self, since: Instant, limit: Duration) -> bool {
+        let waited = since.elapsed();
+        waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(self.tid))
+    }
+
+    /// Takes a thread that is overdue off its chain; `false` if it had come to the end of it.
+    pub(super) fn recall(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
+        self.launched.as_ref().map_or(Ok(false), |launched| launched.recall(plan))
+    }
 }
 
 /// The target's mappings; one without any is about to end.
@@ -89,10 +110,4 @@ fn with_a_listed_thread(
     }
     identity::check(plan.pid, plan.start_time)?;
     Err(last)
-}
-
-/// The time is up for a thread that was set going, and it is not just waiting for its turn.
-pub(super) fn is_overdue(used: &Used, since: Instant, limit: Duration) -> bool {
-    let waited = since.elapsed();
-    waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(used.tid))
 }

@@ -4,6 +4,7 @@ mod agent;
 mod death;
 mod held;
 mod stand_in;
+mod starved;
 mod timers;
 mod victim;
 

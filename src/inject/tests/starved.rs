@@ -1,0 +1,96 @@
+//! Targets whose threads get a processor for a moment now and then.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::stand_in::StandIn;
+use super::victim::{Victim, assert_segments_gone, build};
+use super::{alone, look_again, round, victim::Look};
+use crate::inject::{Guardian, InjectError};
+
+const STARVED: &str = include_str!("victims/starved.c");
+
+/// A control group whose processes share 1 % of a processor; removed at its end.
+struct Group {
+    directory: PathBuf,
+}
+
+impl Group {
+    /// `None` where groups cannot be made.
+    fn starving(pid: i32) -> Option<Group> {
+        let name = format!("traceprof-test-{}", std::process::id());
+        let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+            .map(|parent| (parent, "cpu.cfs_quota_us", "1000"));
+        let all = first.into_iter().chain([("/sys/fs/cgroup", "cpu.max", "1000 100000")]);
+        for (parent, file, limit) in all {
+            let directory = Path::new(parent).join(&name);
+            if fs::create_dir(&directory).is_err() {
+                continue;
+            }
+            let group = Group { directory };
+            let set = fs::write(group.directory.join(file), limit)
+                .and_then(|()| fs::write(group.directory.join("cgroup.procs"), pid.to_string()));
+            if set.is_ok() {
+                return Some(group);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let parent = self.directory.parent().unwrap().join("cgroup.procs");
+        let members = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+        for pid in members.lines() {
+            let _ = fs::write(&parent, pid);
+        }
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// A thread that was set going and got no turn used to be left to itself when the time was up: in
+/// a bare system call it returned into nothing, and a chain ran when it was least expected.
+#[test]
+fn starved_target_survives_whatever_takes_too_long() {
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("starved", STARVED, &[])));
+    let before = Look::at(victim.pid, true);
+    let Some(group) = Group::starving(victim.pid) else {
+        eprintln!("SKIPPED: no control group of the cpu controller can be made here");
+        return;
+    };
+    let last = Instant::now() + Duration::from_secs(20);
+    let mut attached = 0;
+    while Instant::now() < last {
+        let stand_in = StandIn::new(victim.pid);
+        let mut guardian = Guardian::start().unwrap();
+        match guardian.attach(&stand_in.plan) {
+            Ok(_) => {
+                attached += 1;
+                guardian.detach().unwrap();
+            }
+            Err(
+                error @ (InjectError::EntrySilent
+                | InjectError::WouldNotStop { .. }
+                | InjectError::Residue { .. }),
+            ) => eprintln!("refused: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    eprintln!("attached {attached} times");
+    drop(group);
+    // What had to be left is taken away by the next one.
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    let ids = stand_in.ids();
+    drop((guardian, stand_in));
+    assert_segments_gone(ids);
+    assert_eq!(look_again(victim.pid, true, &before), before);
+    round(victim.pid, true);
+    victim.expect(7);
+}
