@@ -47,6 +47,8 @@ pub(super) struct Stopped {
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     pub(super) group: bool,
     since: Instant,
+    /// The thread has not run on its own since its state was saved.
+    is_current: bool,
     masked: bool,
     touched: bool,
     /// Set going under our hand, and not yet seen to stop.
@@ -129,6 +131,7 @@ impl Stopped {
             interrupted: Interrupted::User,
             group,
             since,
+            is_current: false,
             masked: false,
             touched: false,
             on_the_way: false,
@@ -147,7 +150,7 @@ impl Stopped {
             self.save().map_err(|error| failed("reading registers", &error))?;
             if !arch::is_native(&self.saved.registers) {
                 // What was saved of a foreign thread is never put back: detach leaves it as it is.
-                self.interrupted = Interrupted::User;
+                self.is_current = false;
                 return Err(NotStopped::Foreign);
             }
             if self.group || self.is_quiet() {
@@ -155,13 +158,15 @@ impl Stopped {
             }
             self.group = self.deliver(deadline)?;
         }
-        Ok(())
+        // It gets no processor to take the signal, or one comes after the other. It has run since.
+        self.save().map_err(|error| failed("reading registers", &error))
     }
 
     /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
     /// instruction. To ask for the stop first would have the thread stop again before it takes the
     /// signal: only a thread that reports the signal is sure to take it.
-    fn deliver(&self, deadline: Instant) -> Result<bool, NotStopped> {
+    fn deliver(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
+        self.is_current = false;
         let resume = |signal| {
             self.tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))
         };
@@ -208,6 +213,7 @@ impl Stopped {
         self.saved.mask = self.tracee.mask()?;
         self.interrupted = arch::interrupted(&registers);
         self.saved.registers = registers;
+        self.is_current = true;
         Ok(())
     }
 
@@ -267,6 +273,7 @@ impl Stopped {
     /// is saved anew.
     pub(super) fn nudge(&mut self, for_: Duration, deadline: Instant) -> Result<(), InjectError> {
         self.put_back()?;
+        (self.is_current, self.touched) = (false, false);
         self.tracee.resume(Resume::Run, 0).map_err(|e| InjectError::system("PTRACE_CONT", &e))?;
         std::thread::sleep(for_);
         self.tracee.interrupt().map_err(|e| InjectError::system("PTRACE_INTERRUPT", &e))?;
@@ -281,6 +288,9 @@ impl Stopped {
     }
 
     fn put_back(&mut self) -> Result<(), InjectError> {
+        if !self.is_current {
+            return Ok(());
+        }
         if self.masked {
             // The mask first: the registers are still on a chain, which restores it as well.
             self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
@@ -357,5 +367,10 @@ pub(super) fn stop(
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-    Stopped::collect(tracee, since, since + limit, since + queued_limit)
+    let stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
+    if !stopped.group && !stopped.is_quiet() {
+        // A signal that it gets no time to take: its interrupted call is not ours to issue again.
+        return Err(NotStopped::Timeout);
+    }
+    Ok(stopped)
 }

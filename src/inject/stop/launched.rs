@@ -12,7 +12,7 @@ use super::super::error::InjectError;
 use super::super::identity;
 use super::super::plan::AttachPlan;
 use super::super::ptrace::{Resume, Stop, Tracee};
-use super::{Stopped, system};
+use super::{ALL_SIGNALS, Stopped, system};
 
 /// Between two looks at a thread that runs the agent's entry.
 const RETRY: Duration = Duration::from_millis(5);
@@ -44,8 +44,11 @@ impl Stopped {
     pub(in super::super) fn launch(mut self, chain: Chain) -> Result<Launched, InjectError> {
         self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
         self.put(&chain.start)?;
-        // From here on it is its own: the chain's last frame holds its mask, too.
-        (self.touched, self.masked) = (false, false);
+        // A handler that ran on the chain could jump away. If we die before this, the first frame
+        // does it; from here on the thread is its own, as the last frame holds its mask.
+        self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
+        self.masked = true;
+        self.is_current = false;
         self.let_go()?;
         let (tid, stopped) = (self.tid(), self.since.elapsed());
         Ok(Launched { tid, saved: self.saved.clone(), chain, stopped })

@@ -128,7 +128,7 @@ impl Stopped {
                 Stop::Ended(_) => return Err(InjectError::Gone),
                 Stop::Exec => {
                     // Nothing of what was saved is this program's.
-                    (self.on_the_way, self.masked, self.touched) = (false, false, false);
+                    (self.on_the_way, self.is_current) = (false, false);
                 }
                 stop => {
                     self.on_the_way = false;
@@ -184,10 +184,10 @@ impl Stopped {
 
     fn redeliver(&mut self, signal: i32, deadline: Instant) -> Result<(), InjectError> {
         self.tracee.interrupt().map_err(|e| InjectError::system("PTRACE_INTERRUPT", &e))?;
+        (self.is_current, self.touched) = (false, false);
         self.tracee
             .resume(Resume::Run, signal)
             .map_err(|e| InjectError::system("PTRACE_CONT", &e))?;
-        self.touched = false;
         self.group = wait_interrupt(&self.tracee, deadline)?;
         self.settle(deadline)?;
         self.prepare()
