@@ -3,6 +3,7 @@
 mod account;
 mod attach;
 mod batch;
+mod blocked;
 mod clock;
 mod collect;
 mod collections;
@@ -10,6 +11,7 @@ mod crash_reporter;
 mod ended;
 mod engine;
 mod exit_times;
+mod failures;
 mod file;
 mod heaviest;
 mod kernel;
@@ -22,10 +24,12 @@ mod priority;
 mod program;
 mod remainder;
 mod report;
+mod rescue;
 mod ring;
 mod scribe;
 mod session;
 mod shm;
+mod shortfall;
 mod signals;
 mod spawn;
 mod stop;
@@ -43,6 +47,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use traceprof_abi::layout::{PRIMING, SAMPLING, SIGNALS};
 
 use self::attach::{Attached, Before};
 use self::clock::Clock;
@@ -265,7 +270,7 @@ fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
 }
 
 /// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
-fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; 2], RecordError> {
+fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
     let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
     let timer_signal = || {
         wanted.choose().ok_or_else(|| {
@@ -275,14 +280,18 @@ fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; 2], RecordError> {
             ))
         })
     };
-    Ok(match choice.engine {
-        Engine::Perf if wanted.is_open_elsewhere() => {
-            // A thread that blocks SIGTRAP alone gets a timer.
-            [attach::SIGTRAP, wanted.choose().unwrap_or(0)]
+    let mut signals = [0; SIGNALS];
+    match choice.engine {
+        Engine::Perf => {
+            signals[SAMPLING] = attach::SIGTRAP;
+            if wanted.is_open_elsewhere() {
+                // A thread that blocks SIGTRAP alone gets a timer.
+                signals[PRIMING] = wanted.choose().unwrap_or(0);
+            }
         }
-        Engine::Perf => [attach::SIGTRAP, 0],
-        Engine::Timer => [0, timer_signal()?],
-    })
+        Engine::Timer => signals[PRIMING] = timer_signal()?,
+    }
+    Ok(signals)
 }
 
 fn output_error(error: TraceError) -> RecordError {
