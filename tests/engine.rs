@@ -131,6 +131,21 @@ fn started_programs_have_timers_from_their_first_instruction() {
 }
 
 #[test]
+fn an_option_that_timers_cannot_follow_is_told_once() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let notes = |options: &[&str]| {
+        let outcome = record_cpu(target.pid(), SECOND / 5, options);
+        outcome.text().lines().filter(|line| line.contains("--no-kernel has no effect")).count()
+    };
+    assert_eq!(notes(&["--engine", "timer", "--no-kernel"]), 1);
+    assert_eq!(notes(&["--engine", "timer"]), 0);
+    assert_eq!(notes(&["--engine", "perf", "--no-kernel"]), 0);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
 fn timers_leave_nothing() {
     needs_recording!();
     let _machine = together();

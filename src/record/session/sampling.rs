@@ -291,7 +291,10 @@ impl Session<'_> {
                 return false;
             }
         };
-        self.attached.setup.kernel = true;
+        if !std::mem::replace(&mut self.attached.setup.kernel, true) {
+            let text = "time in the kernel counts from now on, as timers make no difference";
+            self.observer.event(Event::Notice(text.to_owned()));
+        }
         let mut timers = Timers::start(self.pid, self.attached.data(), signal);
         timers.cover(self.registry.alive());
         self.timers = Some(timers);
