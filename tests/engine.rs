@@ -416,12 +416,8 @@ fn threads_that_can_have_neither_timer_nor_event_are_named() {
     assert!(line.contains("in threads that could have no timer"), "{line}");
 }
 
-/// It may reset SIGTRAP at any time: no event, not even for a thread that would need it.
-#[test]
-fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
-    needs_recording!();
-    let _machine = alone();
-    let mut target = Target::start("sigtrap_user", &[]);
+/// From now on the target can have no more timers than it has.
+fn leave_no_timer(target: &Target) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", target.pid()));
     let status = status.expect("a status");
     let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:")).expect("a count");
@@ -432,6 +428,48 @@ fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
         libc::prlimit(target.pid(), libc::RLIMIT_SIGPENDING, &raw const limit, std::ptr::null_mut())
     };
     assert_eq!(set, 0);
+}
+
+/// The events of threads without a timer go when SIGTRAP is not ours any more, and nothing takes
+/// their place.
+#[test]
+fn a_reset_of_the_signal_ends_the_events_of_threads_without_a_timer() {
+    needs_recording!();
+    let _machine = alone();
+    for (what, why) in [("default", "reset SIGTRAP"), ("own", "its own handler for SIGTRAP")] {
+        let mut target = Target::start("trap_reset", &[what]);
+        leave_no_timer(&target);
+        let mut recorder = start(&target, &["--engine", "timer", "--freq", "499"]);
+        recorder.wait_for_cpu(target.pid(), SECOND);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(target.pid(), 3 * SECOND);
+        let outcome = end(recorder);
+        let text = outcome.text();
+        let told =
+            text.lines().any(|line| line.contains("no longer sampled") && line.contains(why));
+        assert!(told, "{what}: {text}");
+        let folded = outcome.trace.folded();
+        assert!(folded.count_of("before_the_reset") > 300, "{what}: {text}");
+        assert!(folded.count_of("after_the_reset") < 50, "{what}: {text}");
+        assert_eq!(outcome.trace.number("threads_by_events"), 1, "{text}");
+        assert_eq!(outcome.trace.number("threads_without_timer"), 1, "{text}");
+        let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
+        assert!(line.contains("in threads that could have no timer"), "{line}");
+        if what == "own" {
+            assert!(text.contains("may still call ours"), "{text}");
+        }
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("hits") > 0, what == "own", "{what}");
+    }
+}
+
+/// It may reset SIGTRAP at any time: no event, not even for a thread that would need it.
+#[test]
+fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("sigtrap_user", &[]);
+    leave_no_timer(&target);
     let mut recorder = start(&target, &["--engine", "timer"]);
     recorder.wait_for_cpu(target.pid(), SECOND);
     recorder.send(Signal::SIGINT);
