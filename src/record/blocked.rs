@@ -1,8 +1,8 @@
 //! Threads that the sampling signal does not reach, because they block it.
 //!
 //! Many block all signals for a moment: the C library does so in whoever creates a thread, and in
-//! that thread. Only one that blocks the signal at two looks in a row, and got no sample between
-//! them, is taken for one that means it.
+//! that thread. Only one that blocks the signal at two looks in a row, got no sample between them,
+//! and blocks it whenever it is asked at the second, is taken for one that means it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -18,6 +18,11 @@ const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 /// Looks may take one part of so many of the recorder's time.
 const SHARE: u32 = 50;
+
+/// How often a thread is asked before it is believed,
+const QUESTIONS: usize = 10;
+/// and how long after one another: longer than the creation of a thread takes.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// A thread that blocked the signal at the last look.
 #[derive(Debug, Clone, Copy)]
@@ -72,20 +77,17 @@ impl Blocked {
         let before = std::mem::take(&mut self.threads);
         let mut news = Vec::new();
         for (tid, inner, name) in threads {
-            let Ok(status) = proc::task_status(self.pid, tid) else { continue };
-            if status.blocked >> (signal - 1) & 1 == 0 {
-                continue;
-            }
+            let Some(state) = blocks(self.pid, tid, signal) else { continue };
             let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
             let now =
                 Suspect { cpu_ns, samples: self.samples(inner), is_sure: false, first_ns: cpu_ns };
-            let suspect = before.get(&tid).map_or(now, |before| again(before, now, status.state));
+            let suspect = before.get(&tid).map_or(now, |before| again(before, now, state));
             if suspect.is_sure && !before.get(&tid).is_some_and(|before| before.is_sure) {
-                self.names.insert(tid, name.to_owned());
-                news.push(tid);
+                news.push((tid, name));
             }
             self.threads.insert(tid, suspect);
         }
+        let news = self.confirm(signal, news);
         for (tid, suspect) in before.iter().filter(|(_, suspect)| suspect.is_sure) {
             if !self.threads.contains_key(tid) {
                 // It blocks the signal no more, or is gone.
@@ -96,6 +98,34 @@ impl Blocked {
         self.period = (self.period * 2).min(LONGEST).max(start.elapsed() * SHARE);
         self.due = Instant::now() + self.period;
         news
+    }
+
+    /// Those of the threads that block the signal all of the time, not only again and again: one that
+    /// starts threads without end does so for half of its time. One that waits for a processor
+    /// meanwhile says nothing; it is asked again at the next look.
+    fn confirm(&mut self, signal: i32, mut threads: Vec<(i32, &str)>) -> Vec<i32> {
+        let cpu_ns = |pid, tid| proc::task_cpu_or_ticks_ns(pid, tid).unwrap_or(0);
+        let used = |(tid, _): &(i32, &str)| (*tid, cpu_ns(self.pid, *tid));
+        let before: HashMap<i32, u64> = threads.iter().map(used).collect();
+        for question in 0..QUESTIONS {
+            if threads.is_empty() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            threads.retain(|(tid, _)| {
+                let state = blocks(self.pid, *tid, signal);
+                let is_last = question + 1 == QUESTIONS;
+                let got_on = || state == Some('S') || before[tid] < cpu_ns(self.pid, *tid);
+                let is_meant = state.is_some() && (!is_last || got_on());
+                if !is_meant && let Some(suspect) = self.threads.get_mut(tid) {
+                    suspect.is_sure = false;
+                }
+                is_meant
+            });
+        }
+        let names = threads.iter().map(|(tid, name)| (*tid, (*name).to_owned()));
+        self.names.extend(names);
+        threads.into_iter().map(|(tid, _)| tid).collect()
     }
 
     /// Those that block it now, with their names.
@@ -134,6 +164,12 @@ impl Blocked {
     }
 }
 
+/// The state of a thread that blocks the signal; `None` for one that does not.
+fn blocks(pid: i32, tid: i32, signal: i32) -> Option<char> {
+    let status = proc::task_status(pid, tid).ok()?;
+    (status.blocked >> (signal - 1) & 1 == 1).then_some(status.state)
+}
+
 /// What a thread is that blocks the signal at a second look.
 fn again(before: &Suspect, now: Suspect, state: char) -> Suspect {
     // One that waits for a processor has not got on: it may still be about to let signals through.
@@ -162,6 +198,44 @@ mod tests {
         check(at(100, 3), at(200, 4), 'R', false);
         // With a timer it has samples; it blocks the signal all the same.
         check(Suspect { is_sure: true, ..at(100, 3) }, at(200, 4), 'R', true);
+    }
+
+    /// As one that starts threads: at every look it blocks the signal, by chance.
+    #[test]
+    fn who_blocks_it_again_and_again_is_not_believed() {
+        use crate::record::shm::Shared;
+        use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+        use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let data = Shared::create(traceprof_abi::layout::DATA_LEN, user).unwrap().as_data();
+        let pid = std::process::id() as i32;
+        let (tid, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut mask = SigSet::empty();
+                mask.add(Signal::SIGTRAP);
+                // Relaxed, all: flags of a test.
+                tid.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
+                let start = Instant::now();
+                while !is_over.load(Ordering::Relaxed) && start.elapsed().as_secs() < 60 {
+                    for how in [SigmaskHow::SIG_BLOCK, SigmaskHow::SIG_UNBLOCK] {
+                        mask.thread_swap_mask(how).unwrap();
+                        let start = Instant::now();
+                        while start.elapsed() < Duration::from_micros(70) {}
+                    }
+                }
+            });
+            while tid.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let tid = tid.load(Ordering::Relaxed);
+            let mut blocked = Blocked::new(pid, data);
+            for _ in 0..30 {
+                let news = blocked.look(libc::SIGTRAP, [(tid, tid as u32, "me")].into_iter());
+                assert_eq!((news.len(), blocked.list().len()), (0, 0));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]
