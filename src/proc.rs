@@ -300,6 +300,13 @@ pub fn frozen(pid: i32) -> bool {
         .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
+/// Whether pids in `/proc` are those that this process knows: it may be mounted for another pid
+/// namespace.
+pub fn is_of_own_namespace() -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
+}
+
 /// Class and machine of the executable that a process runs.
 pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
     let mut header = [0u8; 20];

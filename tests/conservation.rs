@@ -1,14 +1,12 @@
 //! Samples against the threads' own CPU clocks: what they stand for is what was used.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Outcome, Recorder, Target, Trace, alone, cpu_clock, is_long_run, needs_recording, traceprof,
-    wait_until,
+    Outcome, Recorder, Target, alone, cpu_clock, is_long_run, needs_recording, wait_until,
 };
 
 /// How long a target may take on a busy machine.
@@ -18,21 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(1200);
 fn report(line: &str) {
     // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "measured: {line}");
-}
-
-/// Sampling periods of each thread, by its name.
-fn periods(trace: &Trace) -> HashMap<String, u64> {
-    let path = trace.dir().join("threads.folded");
-    let mut command = traceprof(&["export", "--threads", "--format", "folded", "--output"]);
-    let output = command.arg(&path).arg(trace.path()).output().expect("traceprof");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut periods = HashMap::new();
-    for line in std::fs::read_to_string(path).expect("the exported file").lines() {
-        let (stack, count) = line.rsplit_once(' ').expect("a count");
-        let thread = stack.split(';').next().expect("a thread").to_owned();
-        *periods.entry(thread).or_insert(0) += count.parse::<u64>().expect("a number");
-    }
-    periods
 }
 
 /// Records threads that use so much CPU time each, from their first to their last instruction of it.
@@ -59,16 +42,12 @@ fn record_busy(threads: usize, each: Duration, options: &[&str]) -> (Target, Out
 fn check_threads(threads: usize, each: Duration, options: &[&str]) {
     const PERCENT: f64 = 2.0;
     let (target, outcome) = record_busy(threads, each, options);
-    let periods = periods(&outcome.trace);
     let (mut worst, mut sum, mut used_ns) = (0.0f64, 0.0, 0);
     for thread in 0..threads {
         let name = format!("busy-{thread}");
-        let found = periods.iter().find(|(label, _)| {
-            label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).any(|it| it == name)
-        });
-        let (_, count) = found.unwrap_or_else(|| panic!("no {name} in {:?}", periods.keys()));
+        let count = outcome.trace.periods(&name);
         let own_ns = target.fact(&format!("used_{thread}"));
-        let sampled_ns = *count as f64 / 999.0 * 1e9;
+        let sampled_ns = count as f64 / 999.0 * 1e9;
         let error = 100.0 * (sampled_ns / own_ns as f64 - 1.0);
         worst = if error.abs() > worst.abs() { error } else { worst };
         sum += sampled_ns;

@@ -131,6 +131,21 @@ fn started_programs_have_timers_from_their_first_instruction() {
 }
 
 #[test]
+fn an_option_that_timers_cannot_follow_is_told_once() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let notes = |options: &[&str]| {
+        let outcome = record_cpu(target.pid(), SECOND / 5, options);
+        outcome.text().lines().filter(|line| line.contains("--no-kernel has no effect")).count()
+    };
+    assert_eq!(notes(&["--engine", "timer", "--no-kernel"]), 1);
+    assert_eq!(notes(&["--engine", "timer"]), 0);
+    assert_eq!(notes(&["--engine", "perf", "--no-kernel"]), 0);
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
 fn timers_leave_nothing() {
     needs_recording!();
     let _machine = together();
@@ -255,22 +270,25 @@ fn a_reset_of_the_signal_is_followed_by_timers() {
 }
 
 #[test]
-fn a_handler_in_place_of_the_timers_is_noticed() {
+fn a_handler_in_place_of_the_timers_is_followed_by_another_signal() {
     needs_recording!();
     let _machine = together();
     let mut target = Target::start("trap_reset", &["urgent"]);
     let mut recorder = start(&target, &["--engine", "timer", "--freq", "499"]);
     recorder.wait_for_cpu(target.pid(), SECOND / 2);
     target.send(Signal::SIGUSR1);
-    let ended = wait_until(Duration::from_secs(120), || recorder.has_ended());
-    assert!(ended, "our signals go on into its handler");
-    let outcome = recorder.finish().expect_code(0);
+    recorder.wait_for_cpu(target.pid(), 3 * SECOND);
+    let outcome = end(recorder);
     let text = outcome.text();
-    assert!(text.contains("its own handler for SIGURG"), "{text}");
-    assert!(outcome.trace.folded().count_of("before_the_reset") > 100, "{text}");
+    let told = |line: &&str| line.starts_with("note:") && line.contains("handler for SIGURG");
+    let line = text.lines().find(told).unwrap_or_else(|| panic!("not noticed: {text}"));
+    assert!(line.contains("SIGWINCH"), "{line}");
+    let folded = outcome.trace.folded();
+    assert!(folded.count_of("before_the_reset") > 100, "{text}");
+    assert!(folded.count_of("after_the_reset") > 500, "{text}");
     assert_eq!(timers(target.pid()), 0, "timers are left");
     target.goes_on_and_ends_by_itself();
-    assert!(target.fact("hits") > 0);
+    assert!(target.fact("hits") > 0, "it has none of our signals, so nothing was to be noticed");
 }
 
 #[test]
@@ -326,21 +344,141 @@ fn a_user_without_privileges_records_with_timers() {
     assert!(folded.total() > 800 && folded.percent_of("timed") > 90.0, "{}", folded.total());
 }
 
-/// The limit of pending signals is the user's, and timers count.
-#[test]
-fn threads_that_can_have_no_timer_are_named() {
-    needs_recording!();
-    // Others of the same user would use up what is left, or give it back.
-    let _machine = alone();
-    let mut target = Target::start("busy_named", &["6", "400", "3"]);
-    let mut recorder = start(&target, &["--engine", "timer", "--freq", "997"]);
-    std::thread::sleep(SECOND / 2);
+/// Six threads, of which the limit of pending signals leaves some without a timer. The limit is the
+/// user's, and timers count.
+fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
+    let ms = each.as_millis().to_string();
+    let mut target = Target::start("busy_named", &["6", &ms, "3"]);
+    command.args(["--freq", "999", "--stats", "--pid"]).arg(target.pid().to_string());
+    let mut recorder = Recorder::spawn(command, Trace::new());
+    recorder.wait_until_attached(target.pid());
+    std::thread::sleep(SECOND);
     target.send(Signal::SIGUSR1);
-    recorder.wait_for_cpu(target.pid(), 2 * SECOND);
+    recorder.wait_for_cpu(target.pid(), each * 6);
+    std::thread::sleep(SECOND / 2);
     let outcome = end(recorder);
+    target.goes_on_and_ends_by_itself();
+    (target, outcome)
+}
+
+#[test]
+fn threads_that_can_have_no_timer_have_events() {
+    const PERCENT: f64 = 2.0;
+    needs_recording!();
+    // Others of the same user would use up what is left of the limit, or give it back.
+    let _machine = alone();
+    for engine in ["timer", "auto"] {
+        let mut command = traceprof(&["record", "--engine", engine]);
+        if engine == "auto" {
+            // As many events as threads, that is what `auto` would not take perf events with.
+            command = with_descriptors(70, command);
+        }
+        let (target, outcome) = record_limited(command, 2 * SECOND);
+        let (text, trace) = (outcome.text(), &outcome.trace);
+        assert!(text.contains(TIMER), "{text}");
+        let (events, armed) = (trace.number("threads_by_events"), trace.number("timers_armed"));
+        assert!(events >= 3 && events + armed == 7, "{events} of 7, {armed} armed: {text}");
+        assert_eq!(trace.number("threads_without_timer"), 0, "{text}");
+        let told = format!("{events} threads sampled by perf events, as they could have no timer");
+        assert_eq!(text.matches(&told).count(), 2, "in the report and in --stats: {text}");
+        for thread in 0..6 {
+            let own_ns = target.fact(&format!("used_{thread}")) as f64;
+            let sampled_ns = trace.periods(&format!("busy-{thread}")) as f64 / 999.0 * 1e9;
+            let error = 100.0 * (sampled_ns / own_ns - 1.0);
+            assert!(error.abs() < PERCENT, "{engine}, busy-{thread}: {error:+.2} %\n{text}");
+        }
+    }
+}
+
+/// The command with so many descriptors at most.
+fn with_descriptors(most: u64, mut command: Command) -> Command {
+    let limit = move || {
+        use nix::sys::resource::{Resource, setrlimit};
+        Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
+    };
+    // SAFETY: the closure makes a system call only.
+    unsafe { command.pre_exec(limit) };
+    command
+}
+
+#[test]
+fn threads_that_can_have_neither_timer_nor_event_are_named() {
+    needs_recording!();
+    let _machine = alone();
+    let command = without_perf(traceprof(&["record", "--engine", "timer"]));
+    let (_, outcome) = record_limited(command, SECOND / 2);
     let (text, trace) = (outcome.text(), &outcome.trace);
     let (without, armed) = (trace.number("threads_without_timer"), trace.number("timers_armed"));
-    assert!(without > 0 && without + armed == 7, "{without} of 7, {armed} armed: {text}");
-    assert!(text.contains("could have no timer"), "{text}");
+    assert!(without >= 3 && without + armed == 7, "{without} of 7, {armed} armed: {text}");
+    assert!(text.contains("could have no timer") && text.contains("refused here"), "{text}");
+    assert_eq!(trace.number("threads_by_events"), 0, "{text}");
+    let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
+    assert!(line.contains("in threads that could have no timer"), "{line}");
+}
+
+/// From now on the target can have no more timers than it has.
+fn leave_no_timer(target: &Target) {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", target.pid()));
+    let status = status.expect("a status");
+    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:")).expect("a count");
+    let queued: u64 = queued.trim().split('/').next().and_then(|it| it.parse().ok()).expect("it");
+    let limit = libc::rlimit { rlim_cur: queued, rlim_max: queued };
+    // SAFETY: the call reads the limit, and writes no old one.
+    let set = unsafe {
+        libc::prlimit(target.pid(), libc::RLIMIT_SIGPENDING, &raw const limit, std::ptr::null_mut())
+    };
+    assert_eq!(set, 0);
+}
+
+/// The events of threads without a timer go when SIGTRAP is not ours any more, and nothing takes
+/// their place.
+#[test]
+fn a_reset_of_the_signal_ends_the_events_of_threads_without_a_timer() {
+    needs_recording!();
+    let _machine = alone();
+    for (what, why) in [("default", "reset SIGTRAP"), ("own", "its own handler for SIGTRAP")] {
+        let mut target = Target::start("trap_reset", &[what]);
+        leave_no_timer(&target);
+        let mut recorder = start(&target, &["--engine", "timer", "--freq", "499"]);
+        recorder.wait_for_cpu(target.pid(), SECOND);
+        target.send(Signal::SIGUSR1);
+        recorder.wait_for_cpu(target.pid(), 3 * SECOND);
+        let outcome = end(recorder);
+        let text = outcome.text();
+        let told =
+            text.lines().any(|line| line.contains("no longer sampled") && line.contains(why));
+        assert!(told, "{what}: {text}");
+        let folded = outcome.trace.folded();
+        assert!(folded.count_of("before_the_reset") > 300, "{what}: {text}");
+        assert!(folded.count_of("after_the_reset") < 50, "{what}: {text}");
+        assert_eq!(outcome.trace.number("threads_by_events"), 1, "{text}");
+        assert_eq!(outcome.trace.number("threads_without_timer"), 1, "{text}");
+        let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
+        assert!(line.contains("in threads that could have no timer"), "{line}");
+        if what == "own" {
+            assert!(text.contains("may still call ours"), "{text}");
+        }
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("hits") > 0, what == "own", "{what}");
+    }
+}
+
+/// It may reset SIGTRAP at any time: no event, not even for a thread that would need it.
+#[test]
+fn a_program_that_handles_sigtrap_has_no_event_whatever_it_lacks() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("sigtrap_user", &[]);
+    leave_no_timer(&target);
+    let mut recorder = start(&target, &["--engine", "timer"]);
+    recorder.wait_for_cpu(target.pid(), SECOND);
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(4);
+    let text = outcome.text();
+    let why = "s in threads that could have no timer;";
+    assert!(text.lines().last().is_some_and(|line| line.contains(why)), "not what is true: {text}");
+    assert!(text.contains("no perf events instead: the application handles SIGTRAP"), "{text}");
+    assert_eq!(outcome.trace.number("threads_by_events"), 0, "{text}");
     target.goes_on_and_ends_by_itself();
+    assert_eq!(target.fact("raised"), target.fact("handled"), "traps");
 }

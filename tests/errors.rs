@@ -8,8 +8,8 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::common::{
-    Recorder, Target, Trace, as_nobody, needs_recording, program_for_everyone, record, scratch_dir,
-    skip, together, traceprof,
+    Recorder, Target, Trace, as_nobody, is_root, needs_recording, program_for_everyone, record,
+    scratch_dir, skip, together, traceprof,
 };
 
 fn stderr(output: &Output) -> String {
@@ -44,6 +44,22 @@ fn help_and_version_are_no_errors() {
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{args:?}");
     }
+}
+
+/// Pid 2 of the namespace outside is a kernel thread, or another process.
+#[test]
+fn a_proc_of_another_pid_namespace_is_noticed() {
+    if !is_root() {
+        skip!("root: needed for a pid namespace");
+    }
+    let trace = Trace::new();
+    // Nothing is mounted: /proc stays that of the namespace outside.
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_traceprof"), "record", "--pid", "2"]);
+    let output = command.arg("--output").arg(trace.path()).output().expect("unshare");
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("another pid namespace") && !text.contains("kernel thread"), "{text}");
 }
 
 #[test]

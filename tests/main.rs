@@ -18,6 +18,7 @@ mod harm; // what a target must never notice
 mod kill; // a recorder that is killed at any moment
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready
+mod priority; // whose is raised
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests

@@ -66,12 +66,15 @@ pub const TRACE_TABLE_STRIDE: u64 = 0x400_0000;
 /// Trace tables: three roles, and spares that rotate in when a dead or stopped thread holds one.
 pub const TRACE_TABLES: usize = 8;
 
-/// Signals that the agent may have a handler for: see [`SAMPLING`] and [`PRIMING`].
-pub const SIGNALS: usize = 2;
+/// Signals that the agent may have a handler for: see [`SAMPLING`], [`PRIMING`] and [`FORMER`].
+pub const SIGNALS: usize = 4;
 /// Place in [`ControlBlock::signals`] of the signal of perf events.
 pub const SAMPLING: usize = 0;
 /// Place in [`ControlBlock::signals`] of the signal that primes threads, which is also their timers'.
 pub const PRIMING: usize = 1;
+/// Places in [`ControlBlock::signals`] of signals that primed until the application took them. Our
+/// handler may still be called for them, by a handler that was put in its place.
+pub const FORMER: core::ops::Range<usize> = 2..SIGNALS;
 
 /// How threads are sampled, in [`ControlBlock::engine`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,6 +249,13 @@ pub enum Counter {
     LeaseEnded = 24,
     /// Threads that were primed by the signal.
     Primed = 25,
+    /// Periods that hits of timers stood for besides one each, where the sample was lost.
+    LostOverruns = 26,
+    /// Priming signals to a thread that got no slot.
+    PrimeFailed = 27,
+    /// Hazards that were not ours any more when they were to be released, after their sample was
+    /// stored.
+    ReleaseFailed = 28,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;
@@ -324,13 +334,13 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 784);
+    const _: () = assert!(size_of::<ControlBlock>() == 928);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
     const _: () = assert!(offset_of!(ControlBlock, signals) == 48);
     const _: () = assert!(size_of::<SignalAction>() == 72);
-    const _: () = assert!(offset_of!(ControlBlock, active) == 192);
-    const _: () = assert!(offset_of!(ControlBlock, slots_free) == 216);
-    const _: () = assert!(offset_of!(ControlBlock, counters) == 272);
+    const _: () = assert!(offset_of!(ControlBlock, active) == 336);
+    const _: () = assert!(offset_of!(ControlBlock, slots_free) == 360);
+    const _: () = assert!(offset_of!(ControlBlock, counters) == 416);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);

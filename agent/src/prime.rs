@@ -21,7 +21,7 @@ pub fn on_prime(data: DataSegment, frame: &Frame<'_>) {
         return control.count(Counter::Off);
     }
     let Some(thread) = sample::find_thread(data) else {
-        return control.count(Counter::LostThreadSlot);
+        return control.count(Counter::PrimeFailed);
     };
     // Relaxed: raised only when this thread is gone.
     let generation = thread.slot.generation.load(Ordering::Relaxed);
@@ -98,8 +98,9 @@ mod tests {
         let data = segment();
         data.control().pid.store(sys::getpid(), Ordering::Relaxed);
         prime(data);
-        let lost =
-            data.control().counters[Counter::LostThreadSlot as usize].load(Ordering::Relaxed);
-        assert_eq!((lost, data.control().prime_acks.load(Ordering::Relaxed)), (1, 0));
+        let control = data.control();
+        let count = |counter: Counter| control.counters[counter as usize].load(Ordering::Relaxed);
+        assert_eq!((count(Counter::PrimeFailed), count(Counter::LostThreadSlot)), (1, 0));
+        assert_eq!(control.prime_acks.load(Ordering::Relaxed), 0);
     }
 }

@@ -122,7 +122,8 @@ fn take_once(
         _ => control.count(Counter::Broken),
     }
     if !hazards.release(hazard) {
-        control.count(Counter::Broken);
+        // What came of the sample is counted already.
+        control.count(Counter::ReleaseFailed);
     }
 }
 

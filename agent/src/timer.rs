@@ -57,7 +57,13 @@ pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let overruns = frame.info.overruns();
     control.count(Counter::TimerHits);
     control.count_by(Counter::TimerOverruns, u64::from(overruns));
+    // Relaxed, both: a count of this thread's own.
+    let stored = thread.slot.samples.load(Ordering::Relaxed);
     sample::take(data, tables, frame, &thread, Origin::Timer { overruns });
+    if thread.slot.samples.load(Ordering::Relaxed) == stored {
+        // The loss is counted where it happened, as one period.
+        control.count_by(Counter::LostOverruns, u64::from(overruns));
+    }
 }
 
 /// The hit is of the timer that was made for this life of the thread's slot.
@@ -360,6 +366,10 @@ mod tests {
         hit(data, timer(data, own), timer_value(0, own as u32, 0), 3);
         let hits = || [Counter::TimerHits, Counter::TimerOverruns, Counter::Stale];
         assert_eq!(hits().map(|counter| count(data, counter)), [1, 3, 0]);
+        // There is no table: the sample is lost, and with it all that it stood for.
+        let lost = [Counter::LostOverruns, Counter::LostThreadSlot, Counter::Broken];
+        let [overruns, slot, broken] = lost.map(|counter| count(data, counter));
+        assert_eq!((overruns, slot + broken), (3, 1));
         // Another life, another slot, another recording.
         for (cookie, slot, generation) in [(0, own, 1), (0, other, 0), (1, own, 0)] {
             let value = timer_value(cookie, slot as u32, generation);

@@ -126,8 +126,10 @@ pub struct RecordArguments {
     /// CPU timer with a signal that is ignored by default: a program may do with its signals
     /// whatever it likes. The kernel delivers at most one such signal a tick (100 to 1000 a second);
     /// a sample then stands for several periods, and a thread is armed some milliseconds after its
-    /// start. auto takes perf where it is permitted and safe; for a program that is started, one
-    /// that handles SIGTRAP, or one with a known crash reporter, it takes timer.
+    /// start. A thread that can have no timer, because the limit of pending signals is used up, has
+    /// perf events of its own, except in a program for which auto would not take perf. auto takes
+    /// perf where it is permitted and safe; for a program that is started, one that handles SIGTRAP,
+    /// or one with a known crash reporter, it takes timer.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: EngineName,
 

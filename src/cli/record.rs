@@ -127,11 +127,8 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     if let Some(text) = &summary.cut_short {
         return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
     }
-    if summary.samples == 0 {
-        let error = anyhow!(
-            "no samples: the target used no CPU time that could be seen; {output} is written \
-             (record for longer, or while the target works)"
-        );
+    if let Some(why) = &summary.nothing {
+        let error = anyhow!("no samples: {why}; {output} is written");
         return Err(Failure::new(ExitCode::NoSamples, error));
     }
     match fail_under {
@@ -172,6 +169,7 @@ mod tests {
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
             cut_short: None,
+            nothing: None,
             quality_percent: 90.0,
         }
     }
@@ -185,9 +183,15 @@ mod tests {
         assert_eq!(code(outcome(&summary(), None)), ExitCode::Ok);
         assert_eq!(code(outcome(&summary(), Some(Percent(90.0)))), ExitCode::Ok);
         assert_eq!(code(outcome(&summary(), Some(Percent(90.1)))), ExitCode::LowQuality);
-        let empty = Summary { samples: 0, ..summary() };
+        let nothing = || Some("no CPU time".to_owned());
+        let empty = Summary { samples: 0, nothing: nothing(), ..summary() };
         assert_eq!(code(outcome(&empty, Some(Percent(99.0)))), ExitCode::NoSamples);
-        let cut_short = Summary { cut_short: Some("no space".to_owned()), samples: 0, ..summary() };
+        let cut_short = Summary {
+            cut_short: Some("no space".to_owned()),
+            samples: 0,
+            nothing: nothing(),
+            ..summary()
+        };
         assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
         assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);

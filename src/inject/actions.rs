@@ -54,12 +54,12 @@ impl Actions<'_> {
         Ok(residue)
     }
 
-    /// The plan's, or one that was added later.
+    /// One that was named later, or the plan's.
     fn signal(self, index: usize) -> Option<i32> {
         let planned = self.plan.signals[index];
         // Relaxed: written before the signal's handler was installed.
         let added = self.data.control().signals[index].signal.load(Ordering::Relaxed) as i32;
-        [planned, added].into_iter().find(|signal| (1..=64).contains(signal))
+        [added, planned].into_iter().find(|signal| (1..=64).contains(signal))
     }
 
     fn delete_timers(self, worker: &mut Stopped) -> Result<(), InjectError> {

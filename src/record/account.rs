@@ -8,9 +8,11 @@ use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
 use super::collect::Stats;
-use super::engine::{Choice, Engine};
+use super::engine::Choice;
+use super::failures::Unsampled;
 use super::liveness::Heavy;
 use super::scribe::Totals;
+use super::session::Relieved;
 use super::tally;
 use super::threads::ThreadMetrics;
 use crate::trace::{Metadata, Value};
@@ -66,6 +68,22 @@ pub(super) fn lost(control: &ControlBlock) -> u64 {
     during.map(|(counter, _)| count(control, *counter)).fold(0, u64::saturating_add)
 }
 
+/// For the eye.
+pub(super) fn seconds(ns: u64) -> String {
+    format!("{:.3} s", ns as f64 / 1e9)
+}
+
+/// The first few names, and how many more there are.
+fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = names.take(SHOWN).collect();
+    let more = match count.saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
 /// All that the trailer tells.
 #[derive(Debug)]
 pub(super) struct Reckoning<'a> {
@@ -85,10 +103,10 @@ pub(super) struct Reckoning<'a> {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
-    /// Threads that could have no timer, with the errno that says why.
-    pub(super) failed: Vec<(i32, i32)>,
-    /// CPU time of theirs.
-    pub(super) failed_ns: u64,
+    /// Threads that could have no timer, and that nothing else sampled.
+    pub(super) unsampled: &'a Unsampled,
+    /// Threads that could have none, and had events instead.
+    pub(super) relieved: &'a Relieved,
     /// Priming signals sent.
     pub(super) primed: u64,
     /// Periods of the sum that no hit stands for: rests of threads that ended, given to their last
@@ -123,7 +141,7 @@ impl Reckoning<'_> {
     }
 
     /// CPU time that the weights stand for, in nanoseconds.
-    fn sampled_ns(&self) -> u64 {
+    pub(super) fn sampled_ns(&self) -> u64 {
         self.totals.weight.saturating_mul(self.period_ns)
     }
 
@@ -146,6 +164,7 @@ impl Reckoning<'_> {
         for (counter, name) in LOSSES {
             set(&format!("lost.{name}"), count(self.control, counter));
         }
+        set("lost.periods besides", count(self.control, Counter::LostOverruns));
         set("lost.log holes", self.storage.holes);
         set("lost.log records unreadable", self.storage.unreadable);
         set("lost.kernel ring full", self.kernel_lost);
@@ -156,7 +175,8 @@ impl Reckoning<'_> {
         set("priming_signals", self.primed);
         set("rest_periods", self.given);
         set("entries", self.entries_ns.0);
-        set("threads_without_timer", self.failed.len() as u64);
+        set("threads_without_timer", self.unsampled.count);
+        set("threads_by_events", self.relieved.threads);
         if let Some(ns) = self.detach_stopped_ns {
             set("detach_stopped_ns", ns);
         }
@@ -188,10 +208,13 @@ impl Reckoning<'_> {
         line("CPU time", self.cpu());
         if !self.blocked.is_empty() {
             let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
-            let names = names.collect::<Vec<_>>().join(", ");
+            let names = listed(names, self.blocked.len());
             line("not sampled", format!("threads that block the signal: {names}"));
         }
-        if !self.failed.is_empty() {
+        if self.relieved.threads > 0 {
+            line("by events", self.by_events());
+        }
+        if self.unsampled.count > 0 {
             line("not sampled", self.without_timer());
         }
         if !self.heaviest.is_empty() {
@@ -222,19 +245,24 @@ impl Reckoning<'_> {
 
     /// Threads whose timer could not be created.
     fn without_timer(&self) -> String {
-        const SHOWN: usize = 8;
-        let error = self.failed.first().map_or(0, |(_, errno)| *errno);
+        let Unsampled { count, first, .. } = self.unsampled;
+        let error = first.first().map_or(0, |(_, errno)| *errno);
         let error = std::io::Error::from_raw_os_error(error);
-        let names: Vec<String> =
-            self.failed.iter().take(SHOWN).map(|(tid, _)| tid.to_string()).collect();
-        let more = match self.failed.len().saturating_sub(SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let names = listed(first.iter().map(|(tid, _)| tid.to_string()), *count as usize);
+        let why = self.relieved.denied.as_ref();
+        let why = why.map_or(String::new(), |why| format!("; no perf events instead: {why}"));
         format!(
             "threads that could have no timer ({error}; see the limit of pending signals): \
-             {}{more}",
-            names.join(", ")
+             {names}{why}"
+        )
+    }
+
+    /// Threads that had events in place of a timer.
+    fn by_events(&self) -> String {
+        let scope = if self.relieved.is_user_only { ", in user mode only" } else { "" };
+        format!(
+            "{} threads sampled by perf events, as they could have no timer{scope}",
+            self.relieved.threads
         )
     }
 
@@ -276,12 +304,15 @@ impl Reckoning<'_> {
         if self.storage.orphans > 0 {
             parts.push(format!("{} kept without their stack (not found)", self.storage.orphans));
         }
+        let more = count(self.control, Counter::LostOverruns);
+        if more > 0 {
+            parts.push(format!("with them {more} periods more that they stood for"));
+        }
         if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
     }
 
     /// Sum of the weights against the CPU clock, and what is known of the difference.
-    fn cpu(&self) -> String {
-        let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
+    pub(super) fn cpu(&self) -> String {
         let mut text = format!(
             "{} used, {} sampled ({})",
             seconds(self.cpu_ns),
@@ -296,54 +327,16 @@ impl Reckoning<'_> {
                 seconds(given_ns)
             ));
         }
-        let Some(mut missing) = self.cpu_ns.checked_sub(self.sampled_ns()) else {
-            if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {
-                // The signalling events' timers never expire while their own signal is delivered, so
-                // they count that time as user time; the kernel's events see it as well.
-                text.push_str(
-                    "; what is above is the cost of the signals, seen by both event families",
-                );
-            }
-            return text;
-        };
-        let mut known = Vec::new();
-        let mut explain = |ns: u64, what: &str| {
-            let part = ns.min(missing);
-            if part > 0 {
-                missing -= part;
-                known.push(format!("{} {what}", seconds(part)));
-            }
-        };
-        explain(self.blocked_ns, "in threads that block the signal");
-        explain(self.failed_ns, "in threads that could have no timer");
-        if let Some(system) = self.system_ns {
-            explain(system, "in the kernel, which was not sampled");
+        if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {
+            // The signalling events' timers never expire while their own signal is delivered, so
+            // they count that time as user time; the kernel's events see it as well.
+            text.push_str(
+                "; what is above is the cost of the signals, seen by both event families",
+            );
         }
-        let lost = lost(self.control)
-            .saturating_add(self.storage.holes)
-            .saturating_add(self.storage.unreadable)
-            .saturating_add(self.kernel_lost)
-            .saturating_add(self.totals.unattributed);
-        explain(lost.saturating_mul(self.period_ns), "lost");
-        if missing > self.period_ns {
-            // An inherited event starts with a whole period, so a thread that ends within its first
-            // one is never hit; what is left of each thread's last period is not hit either.
-            known.push(match self.choice.engine {
-                Engine::Perf => format!(
-                    "{} in threads or remainders shorter than the period of {:.1} ms (a higher \
-                     --freq sees them)",
-                    seconds(missing),
-                    self.period_ns as f64 / 1e6,
-                ),
-                // A hit waits for the kernel's next tick, a thread's last ones for ever.
-                Engine::Timer => format!(
-                    "{} before threads had their timers and after the last tick of each",
-                    seconds(missing),
-                ),
-            });
-        }
-        if !known.is_empty() {
-            text.push_str(&format!("; the rest: {}", known.join(", ")));
+        let rest = self.rest();
+        if !rest.is_empty() {
+            text.push_str(&format!("; the rest: {}", rest.join(", ")));
         }
         text
     }
@@ -380,88 +373,4 @@ impl Reckoning<'_> {
 /// A share in percent.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
-}
-
-#[cfg(test)]
-mod tests {
-    use traceprof_abi::layout;
-
-    use super::*;
-    use crate::record::shm::Shared;
-
-    const MS: u64 = 1_000_000;
-
-    fn check(change: impl FnOnce(&mut Reckoning<'_>), expected: &str) {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
-        let choice = Choice { engine: Engine::Perf, why: String::new(), is_free: true };
-        let totals = Totals { samples: 90, weight: 90, ..Totals::default() };
-        let mut reckoning = Reckoning {
-            control: data.control(),
-            totals: &totals,
-            period_ns: MS,
-            kernel: false,
-            cpu_ns: 100 * MS,
-            system_ns: None,
-            blocked_ns: 0,
-            blocked: Vec::new(),
-            failed: Vec::new(),
-            failed_ns: 0,
-            primed: 0,
-            given: 0,
-            choice: &choice,
-            entries_ns: (0, 0),
-            elapsed_ns: 200 * MS,
-            storage: Stats::default(),
-            threads: ThreadMetrics { seen: 1, ..ThreadMetrics::default() },
-            kernel_lost: 0,
-            heaviest: Vec::new(),
-            attach_stops_ns: Vec::new(),
-            detach_stopped_ns: None,
-            is_gone: false,
-        };
-        change(&mut reckoning);
-        let text = reckoning.cpu();
-        let rest = text.split_once("; the rest: ").map_or("", |(_, rest)| rest);
-        assert_eq!(rest, expected, "{text}");
-    }
-
-    #[test]
-    fn what_is_missing_is_explained_once() {
-        let short = "in threads or remainders shorter than the period of 1.0 ms (a higher --freq \
-                     sees them)";
-        check(|_| {}, &format!("0.010 s {short}"));
-        check(
-            |it| it.blocked_ns = 4 * MS,
-            &format!("0.004 s in threads that block the signal, 0.006 s {short}"),
-        );
-        check(|it| it.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
-        check(|it| it.storage.holes = 10, "0.010 s lost");
-        check(
-            |it| {
-                it.given = 3;
-                let text = it.cpu();
-                assert!(text.contains("0.003 s of it reckoned for threads that ended"), "{text}");
-                assert_eq!(it.metadata().get("rest_periods"), Some(&Value::Unsigned(3)));
-            },
-            &format!("0.010 s {short}"),
-        );
-        check(|it| it.kernel_lost = 10, "0.010 s lost");
-        check(|it| it.cpu_ns = 80 * MS, "");
-        check(|it| it.system_ns = Some(9 * MS), "0.009 s in the kernel, which was not sampled");
-    }
-
-    #[test]
-    fn scribbled_counters_are_only_wrong() {
-        let scribble = |reckoning: &mut Reckoning<'_>| {
-            for counter in &reckoning.control.counters {
-                counter.store(u64::MAX, Ordering::Relaxed);
-            }
-            assert_eq!(lost(reckoning.control), u64::MAX);
-            assert!(!reckoning.lines().is_empty());
-            assert!(!reckoning.metadata().is_empty());
-            assert!(!tally::lines(reckoning).is_empty());
-        };
-        check(scribble, "0.010 s lost");
-    }
 }

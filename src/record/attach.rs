@@ -270,6 +270,11 @@ impl Attached {
         }
     }
 
+    /// The signal in a place of [`layout::ControlBlock::signals`].
+    pub(super) fn signal_in(&self, place: usize) -> i32 {
+        self.signals[place]
+    }
+
     /// The signal of timers, if the agent has a handler for it.
     pub(super) fn timer_signal(&self) -> Option<i32> {
         Some(self.signals[layout::PRIMING]).filter(|signal| *signal != 0)
@@ -306,11 +311,47 @@ impl Attached {
         let signal = signal
             .context("every signal that timers could use is blocked")
             .map_err(RecordError::Other)?;
-        let action = &self.data().control().signals[layout::PRIMING];
+        self.add_signal(layout::PRIMING, signal)?;
+        Ok(signal)
+    }
+
+    /// Installs the handler for one signal more.
+    pub(super) fn add_signal(&mut self, place: usize, signal: i32) -> Result<(), RecordError> {
+        let action = &self.data().control().signals[place];
         // Relaxed: published to the target by the system calls of the injection.
         action.signal.store(signal as u32, Ordering::Relaxed);
         self.enter(Operation::Install)?;
-        self.signals[layout::PRIMING] = signal;
+        self.signals[place] = signal;
+        Ok(())
+    }
+
+    /// The application took the timers' signal: deletes the timers, and installs the handler for
+    /// another signal. After a reset, `is_reset`, what would end the program by its default action is
+    /// not taken: it may be reset as well.
+    pub(super) fn replace_timer_signal(&mut self, is_reset: bool) -> Result<i32, RecordError> {
+        let gone = |error: io::Error| super::target_error(self.pid, error);
+        let mut others = signals::Use::of(self.pid).map_err(gone)?;
+        let places = &self.data().control().signals;
+        // Relaxed, all: written by this side; a handler looks at them when it runs next.
+        let named = |place: usize| places[place].signal.load(Ordering::Relaxed) as i32;
+        (0..layout::SIGNALS).map(named).for_each(|signal| others.leave_out(signal));
+        let signal = if is_reset { others.choose_harmless() } else { others.choose() };
+        let place = layout::FORMER.clone().find(|&place| named(place) == 0);
+        let (Some(signal), Some(place)) = (signal, place) else {
+            return Err(RecordError::Other(anyhow::anyhow!("no other signal is free")));
+        };
+        let (old, former) = (&places[layout::PRIMING], &places[place]);
+        let pairs = old.old_action.iter().chain(&old.our_action);
+        for (from, to) in pairs.zip(former.old_action.iter().chain(&former.our_action)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        former.installed.store(old.installed.load(Ordering::Relaxed), Ordering::Relaxed);
+        former.signal.store(old.signal.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Release: whoever sees that the place has no handler arms nothing; the words above are for
+        // handlers that are called by what was put in our place.
+        old.installed.store(0, Ordering::Release);
+        self.enter(Operation::Disarm)?;
+        self.add_signal(layout::PRIMING, signal)?;
         Ok(signal)
     }
 

@@ -3,9 +3,10 @@
 use super::account::Reckoning;
 use super::attach::{Attached, Detached};
 use super::collect::Stats;
+use super::failures::Unsampled;
 use super::liveness::Heavy;
 use super::scribe::Finished;
-use super::session::End;
+use super::session::{End, Relieved};
 use super::threads::ThreadMetrics;
 
 /// A recording whose target is cured and whose samples are written.
@@ -26,10 +27,10 @@ pub(super) struct Ended {
     pub(super) blocked_ns: u64,
     /// Such threads: id and name.
     pub(super) blocked: Vec<(i32, String)>,
-    /// Threads that could have no timer, with the errno that says why.
-    pub(super) failed: Vec<(i32, i32)>,
-    /// CPU time of theirs.
-    pub(super) failed_ns: u64,
+    /// Threads that could have no timer, and that nothing else sampled.
+    pub(super) unsampled: Unsampled,
+    /// Threads that could have none, and had events instead.
+    pub(super) relieved: Relieved,
     /// Priming signals sent.
     pub(super) primed: u64,
     /// Periods that were given to the last stacks of threads that ended.
@@ -59,8 +60,8 @@ impl Ended {
             system_ns: self.system_ns.filter(|_| !setup.kernel),
             blocked_ns: self.blocked_ns,
             blocked: self.blocked.clone(),
-            failed: self.failed.clone(),
-            failed_ns: self.failed_ns,
+            unsampled: &self.unsampled,
+            relieved: &self.relieved,
             primed: self.primed,
             given: self.given,
             choice: &self.attached.choice,

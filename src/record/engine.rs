@@ -42,6 +42,8 @@ pub(super) struct Choice {
     pub(super) why: String,
     /// Nobody asked for it: if it fails, the other one is taken.
     pub(super) is_free: bool,
+    /// The program is started for the recording.
+    pub(super) is_started: bool,
 }
 
 /// What the choice depends on.
@@ -84,21 +86,29 @@ impl Facts {
         })
     }
 
-    /// Why `perf` cannot be had, if so.
-    fn obstacle(&self) -> Option<String> {
-        let (threads, descriptors) = self.descriptors;
+    /// Why no thread can have a perf event, if so.
+    fn refusal(&self) -> Option<String> {
         match (&self.perf, self.kernel) {
             (_, Some(version)) if version < KERNEL_MIN => Some(format!(
                 "Linux {}.{} has no reliable events that signal threads; 6.1 has",
                 version.0, version.1
             )),
             (Err(error), _) => Some(format!("perf events are refused here ({error})")),
-            _ if threads + DESCRIPTORS_KEPT > descriptors => Some(format!(
-                "perf events need a descriptor for each of {threads} threads; the limit is \
-                 {descriptors}"
-            )),
             _ => None,
         }
+    }
+
+    /// Why `perf` cannot be had, if so.
+    fn obstacle(&self) -> Option<String> {
+        let (threads, descriptors) = self.descriptors;
+        let is_short = threads + DESCRIPTORS_KEPT > descriptors;
+        let too_few = is_short.then(|| {
+            format!(
+                "perf events need a descriptor for each of {threads} threads; the limit is \
+                 {descriptors}"
+            )
+        });
+        self.refusal().or(too_few)
     }
 
     /// What may go wrong with the signal of `perf`, if anything.
@@ -119,8 +129,9 @@ impl Facts {
 /// The reason of the kernel's why the engine that was asked for does not work. A target that is
 /// gone is an error whatever was asked.
 pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
-    let is_free = asked == EngineChoice::Auto;
-    let choice = |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free });
+    let (is_free, is_started) = (asked == EngineChoice::Auto, facts.is_started);
+    let choice =
+        |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free, is_started });
     let is_gone =
         |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT));
     match asked {
@@ -134,6 +145,11 @@ pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
             None => choice(Engine::Perf, "the best that works here"),
         },
     }
+}
+
+/// Why threads that can have no timer get no perf event either, if so.
+pub(super) fn why_no_events(facts: &Facts) -> Option<String> {
+    facts.refusal().or_else(|| facts.danger())
 }
 
 fn find_reporter(pid: i32, mappings: &[Mapping]) -> Option<&'static str> {
@@ -203,6 +219,28 @@ mod tests {
         check(|facts| facts.is_started = true, Engine::Timer, "starts");
         check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
         check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
+    }
+
+    #[test]
+    fn single_threads_have_events_only_where_nothing_is_to_be_feared() {
+        let check = |change: fn(&mut Facts), expected: Option<&str>| {
+            let mut facts = facts();
+            change(&mut facts);
+            let why = why_no_events(&facts);
+            match expected {
+                Some(part) => {
+                    assert!(why.as_ref().is_some_and(|why| why.contains(part)), "{why:?}")
+                }
+                None => assert_eq!(why, None),
+            }
+        };
+        check(|_| {}, None);
+        check(|facts| facts.descriptors = (2000, 1024), None);
+        check(|facts| facts.is_started = true, Some("starts"));
+        check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
+        check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
+        check(|facts| facts.perf = errno(libc::EPERM), Some("refused"));
+        check(|facts| facts.kernel = Some((5, 19)), Some("Linux 5.19"));
     }
 
     #[test]

@@ -91,6 +91,11 @@ fn stack_len(period_ns: u64) -> u32 {
     if period_ns >= 2_000_000 { 32 << 10 } else { 16 << 10 }
 }
 
+/// Bytes of each core's buffer: a power of two.
+fn ring_len(cores: usize) -> usize {
+    1 << (RINGS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
+}
+
 /// Whether this user may sample kernel mode on this thread.
 pub(super) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
@@ -120,19 +125,47 @@ impl KernelEvents {
     /// Opens a disabled event for each thread and core. Threads that come later inherit theirs.
     pub(super) fn open(pid: i32, setup: Setup, tables: Tables) -> io::Result<Self> {
         let mut kernel = Self::new(share(setup.period_ns), tables);
-        let share = kernel.share;
         let cpus = cpus();
         let threads = proc::tasks(pid)?.len().max(1);
         if threads.saturating_mul(cpus.len()) > DESCRIPTORS_MAX {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
-        let ring_len = (RINGS_LEN / cpus.len().max(1)).clamp(RING_MIN, RING_MAX);
-        let ring_len = 1 << ring_len.ilog2();
-        let period_ns = setup.period_ns.saturating_mul(share) / SHARE;
+        let (ring_len, period_ns) = (ring_len(cpus.len()), kernel.period_ns(setup));
         for cpu in cpus {
             kernel.open_core(pid, cpu, period_ns, ring_len)?;
         }
         Ok(kernel)
+    }
+
+    /// Buffers only: threads are added one by one.
+    pub(super) fn open_empty(setup: Setup, tables: Tables) -> io::Result<Self> {
+        let mut kernel = Self::new(share(setup.period_ns), tables);
+        let cpus = cpus();
+        let ring_len = ring_len(cpus.len());
+        for cpu in cpus {
+            // A buffer belongs to an event: this one is of the calling thread, and never on.
+            let (own, stack) = (0, stack_len(setup.period_ns));
+            let event = perf::open_kernel_alone(own, cpu, kernel.period_ns(setup), stack)?;
+            kernel.rings.push(Ring::map(&event, ring_len)?);
+            kernel.events.push(event);
+        }
+        Ok(kernel)
+    }
+
+    /// Events for one thread alone, disabled, in the buffers of [`Self::open_empty`]. They are the
+    /// caller's to close.
+    pub(super) fn add(&self, tid: i32, setup: Setup) -> io::Result<Vec<OwnedFd>> {
+        let (period_ns, stack) = (self.period_ns(setup), stack_len(setup.period_ns));
+        let open = |(cpu, owner): (i32, &OwnedFd)| {
+            let event = perf::open_kernel_alone(tid, cpu, period_ns, stack)?;
+            perf::share_output(&event, owner)?;
+            Ok(event)
+        };
+        cpus().into_iter().zip(&self.events).map(open).collect()
+    }
+
+    fn period_ns(&self, setup: Setup) -> u64 {
+        setup.period_ns.saturating_mul(self.share) / SHARE
     }
 
     /// The events of all threads on one core share its buffer.

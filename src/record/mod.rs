@@ -3,6 +3,7 @@
 mod account;
 mod attach;
 mod batch;
+mod blocked;
 mod clock;
 mod collect;
 mod collections;
@@ -10,6 +11,7 @@ mod crash_reporter;
 mod ended;
 mod engine;
 mod exit_times;
+mod failures;
 mod file;
 mod heaviest;
 mod kernel;
@@ -22,10 +24,12 @@ mod priority;
 mod program;
 mod remainder;
 mod report;
+mod rescue;
 mod ring;
 mod scribe;
 mod session;
 mod shm;
+mod shortfall;
 mod signals;
 mod spawn;
 mod stop;
@@ -43,6 +47,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use traceprof_abi::layout::{PRIMING, SAMPLING, SIGNALS};
 
 use self::attach::{Attached, Before};
 use self::clock::Clock;
@@ -51,6 +56,7 @@ use self::engine::{Choice, Engine, Facts};
 use self::heaviest::Heaviest;
 use self::liveness::LastOfThreads;
 use self::perf::Setup;
+use self::priority::Raised;
 use self::scribe::Scribe;
 use self::session::{Parts, Session};
 use self::spawn::{Held, Started};
@@ -69,25 +75,30 @@ use report::{inject_error, refusal_error};
 /// [`RecordError`] tells by its kind which exit code fits; the target is as it was before.
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
     check_output(options)?;
+    check_proc()?;
     let mut stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
         Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
-    let mut opened = Opened::open(options, &mut guardian)?;
+    // After the fork of the guardian, and before the first of the target's threads is looked at.
+    let raised = Raised::raise();
+    let mut opened = Opened::open(options, &mut guardian, &raised)?;
     let before = opened.before(options)?;
+    if !options.kernel && before.choice.engine == Engine::Timer {
+        observer.event(Event::Notice(NO_KERNEL.to_owned()));
+    }
     let clock = Clock::start(before.clock_mode);
     let attached = Attached::attach(guardian, before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
-    let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
+    let scribe = raised.as_before(|| Scribe::start(writer, opened.pid));
+    let scribe = scribe.map_err(|error| RecordError::Other(error.into()))?;
     let mut collector = Collector::start(attached.data());
     collector.register(Box::new(LastOfThreads::new(attached.data())));
     if options.preserve > 0 {
         collector.register(Box::new(Heaviest::new(options.preserve)));
     }
     collector.register(Box::new(scribe.open_samples()));
-    // After the fork of a program and the start of the scribe, which must not inherit it.
-    priority::raise();
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
     let mut session = Session::start(parts, options.duration, observer)?;
     opened.go_on();
@@ -99,6 +110,10 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     report::conclude(ended, options, opened.command)
 }
 
+/// Why an option does nothing.
+const NO_KERNEL: &str =
+    "--no-kernel has no effect with timers, which count all of a thread's CPU time";
+
 /// The process to record, before anything is changed in it.
 struct Opened {
     pid: i32,
@@ -109,7 +124,11 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(options: &Options, guardian: &mut Guardian) -> Result<Self, RecordError> {
+    fn open(
+        options: &Options,
+        guardian: &mut Guardian,
+        raised: &Raised,
+    ) -> Result<Self, RecordError> {
         let (pid, command, hold_fd) = match &options.target {
             Target::Pid(pid) => {
                 let permits = Permits { seccomp_filter: options.allow_seccomp };
@@ -117,7 +136,7 @@ impl Opened {
                 (*pid, None, None)
             }
             Target::Command(command) => {
-                let (pid, hold_fd, started) = start(command, guardian)?;
+                let (pid, hold_fd, started) = start(command, guardian, raised)?;
                 (pid, Some(started), hold_fd)
             }
         };
@@ -176,10 +195,12 @@ impl Opened {
 fn start(
     command: &[OsString],
     guardian: &mut Guardian,
+    raised: &Raised,
 ) -> Result<(i32, Option<i32>, Started), RecordError> {
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let late = command.first().is_some_and(|program| program::takes_all_signals(program));
-    let held = Held::start(command, guardian.pid(), !late)
+    let held = raised
+        .as_before(|| Held::start(command, guardian.pid(), !late))
         .with_context(|| format!("starting {name}"))
         .map_err(RecordError::Other)?;
     let (pid, hold_fd) = (held.pid(), held.hold_fd());
@@ -239,6 +260,17 @@ fn check_output(options: &Options) -> Result<(), RecordError> {
     Ok(())
 }
 
+/// With another namespace's list of processes every pid is somebody else.
+fn check_proc() -> Result<(), RecordError> {
+    if proc::is_of_own_namespace() {
+        return Ok(());
+    }
+    Err(RecordError::Other(anyhow!(
+        "/proc is that of another pid namespace than this one, or not mounted: record from the \
+         namespace that it belongs to, or with a /proc of this one (unshare --mount-proc)"
+    )))
+}
+
 fn create(
     options: &Options,
     opened: &Opened,
@@ -265,7 +297,7 @@ fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
 }
 
 /// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
-fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; 2], RecordError> {
+fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
     let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
     let timer_signal = || {
         wanted.choose().ok_or_else(|| {
@@ -275,14 +307,18 @@ fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; 2], RecordError> {
             ))
         })
     };
-    Ok(match choice.engine {
-        Engine::Perf if wanted.is_open_elsewhere() => {
-            // A thread that blocks SIGTRAP alone gets a timer.
-            [attach::SIGTRAP, wanted.choose().unwrap_or(0)]
+    let mut signals = [0; SIGNALS];
+    match choice.engine {
+        Engine::Perf => {
+            signals[SAMPLING] = attach::SIGTRAP;
+            if wanted.is_open_elsewhere() {
+                // A thread that blocks SIGTRAP alone gets a timer.
+                signals[PRIMING] = wanted.choose().unwrap_or(0);
+            }
         }
-        Engine::Perf => [attach::SIGTRAP, 0],
-        Engine::Timer => [0, timer_signal()?],
-    })
+        Engine::Timer => signals[PRIMING] = timer_signal()?,
+    }
+    Ok(signals)
 }
 
 fn output_error(error: TraceError) -> RecordError {

@@ -187,7 +187,7 @@ impl Drop for Events {
 
 /// Stops events and closes them; false if the kernel does not come back from it in time. They are
 /// stopped all the same.
-fn close_all(events: Vec<OwnedFd>) -> bool {
+pub(super) fn close_all(events: Vec<OwnedFd>) -> bool {
     if events.is_empty() {
         return true;
     }
@@ -237,10 +237,19 @@ fn control(event: &OwnedFd, request: u64, argument: i32) -> i32 {
 /// A signalling event. Kernel mode is left out: a hit there would be delivered after the system
 /// call, and after `execve` that is in another program, which it would kill.
 fn open(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
+    open_with(COMMON, tid, setup, index)
+}
+
+/// The same for one thread alone: none that it starts inherits it.
+pub(super) fn open_alone(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
+    open_with(ALONE, tid, setup, index)
+}
+
+fn open_with(common: u64, tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
     let mark = u64::from(SIG_DATA_MARK) << 48 | u64::from(setup.cookie) << 32;
     let attributes = Attributes {
         sample_period: setup.period_ns,
-        flags: COMMON | EXCLUDE_KERNEL | SIGTRAP,
+        flags: common | EXCLUDE_KERNEL | SIGTRAP,
         sig_data: mark | u64::from(index),
         ..TASK_CLOCK
     };
@@ -256,10 +265,29 @@ pub(super) fn open_kernel(
     period_ns: u64,
     user_stack: u32,
 ) -> io::Result<OwnedFd> {
+    open_kernel_with(COMMON, (tid, cpu), period_ns, user_stack)
+}
+
+/// The same for one thread alone.
+pub(super) fn open_kernel_alone(
+    tid: i32,
+    cpu: i32,
+    period_ns: u64,
+    user_stack: u32,
+) -> io::Result<OwnedFd> {
+    open_kernel_with(ALONE, (tid, cpu), period_ns, user_stack)
+}
+
+fn open_kernel_with(
+    common: u64,
+    (tid, cpu): (i32, i32),
+    period_ns: u64,
+    user_stack: u32,
+) -> io::Result<OwnedFd> {
     let attributes = Attributes {
         sample_period: period_ns,
         sample_type: KERNEL_SAMPLE_TYPE,
-        flags: COMMON | EXCLUDE_USER | USE_CLOCK,
+        flags: common | EXCLUDE_USER | USE_CLOCK,
         user_registers: USER_REGISTERS_MASK,
         user_stack,
         clock: libc::CLOCK_MONOTONIC,
@@ -285,7 +313,9 @@ pub(super) fn open_task(tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
 }
 
 /// Disabled, inherited by threads, gone at exec.
-const COMMON: u64 = DISABLED | INHERIT | EXCLUDE_HV | INHERIT_THREAD | REMOVE_ON_EXEC;
+const COMMON: u64 = ALONE | INHERIT | INHERIT_THREAD;
+/// The same for a thread without those that it starts.
+const ALONE: u64 = DISABLED | EXCLUDE_HV | REMOVE_ON_EXEC;
 const TASK_CLOCK: Attributes = Attributes {
     kind: PERF_TYPE_SOFTWARE,
     size: ATTRIBUTES_LEN,

@@ -82,6 +82,8 @@ pub struct Summary {
     pub output: PathBuf,
     /// Why not all of it could be written, what is kept, and what to do.
     pub cut_short: Option<String>,
+    /// What is known of the reason why there is no sample, if there is none.
+    pub nothing: Option<String>,
     /// The figure that `--fail-under` looks at: samples that reached a root, in percent.
     pub quality_percent: f64,
 }
@@ -186,6 +188,7 @@ pub(super) fn conclude(
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
     let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
     let quality_percent = quality(&reckoning);
+    let nothing = (samples == 0).then(|| reckoning.nothing());
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
     // With `--call-traces` they are there already.
@@ -201,7 +204,17 @@ pub(super) fn conclude(
         text.push(("cut short".to_string(), format!("{kept} are in the trace")));
     }
     let output = options.output.clone();
-    Ok(Summary { text, stats, samples, rooted, command_status, output, cut_short, quality_percent })
+    Ok(Summary {
+        text,
+        stats,
+        samples,
+        rooted,
+        command_status,
+        output,
+        cut_short,
+        nothing,
+        quality_percent,
+    })
 }
 
 /// What the files are like.

@@ -17,6 +17,7 @@ use traceprof_abi::sync::Ordering;
 
 use super::account::{self, CpuClock};
 use super::attach::Attached;
+use super::blocked::Blocked;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::ended::Ended;
@@ -33,8 +34,11 @@ use super::{Event, Observer, Progress, RecordError};
 use crate::proc;
 
 mod drain;
+mod relief;
 mod sampling;
 
+use self::relief::Relief;
+pub(super) use self::relief::Relieved;
 use self::sampling::{Silence, Started};
 
 /// How long the loop sleeps at most.
@@ -50,6 +54,8 @@ const SETTLING: Duration = Duration::from_secs(1);
 const ROTATION: Duration = Duration::from_millis(100);
 /// Between two looks at whether the application took our signal away.
 const SIGNAL_WATCH: Duration = Duration::from_millis(10);
+/// Between two looks at whether hits keep up with the time that is used.
+const SILENCE_WATCH: Duration = Duration::from_millis(50);
 /// Between two readings of the mappings when nothing hints at a change.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Samples must be readable by others after a second: this, a rotation more, and the time that
@@ -107,6 +113,7 @@ pub(super) struct Session<'a> {
     events: Option<Events>,
     kernel: Option<KernelEvents>,
     timers: Option<Timers>,
+    relief: Relief,
     attached: Attached,
     clock: Clock,
     collector: Collector,
@@ -124,6 +131,11 @@ pub(super) struct Session<'a> {
     system_start_ns: u64,
     flushed_unknown: u64,
     silence: Silence,
+    silence_watch: Every,
+    blocked: Blocked,
+    /// Threads that were told of as blocking the signal.
+    blocked_told: usize,
+    relieved: Relieved,
     remainder: Remainder,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
@@ -158,6 +170,7 @@ impl<'a> Session<'a> {
         parts.clock.advance();
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
+        let blocked = Blocked::new(pid, parts.attached.data());
         let remainder = Remainder::new(parts.attached.setup.period_ns);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
@@ -190,6 +203,11 @@ impl<'a> Session<'a> {
             system_start_ns: proc::system_time_ns(pid).unwrap_or(0),
             flushed_unknown: 0,
             silence: Silence::new(pid),
+            silence_watch: Every::new(SILENCE_WATCH),
+            blocked,
+            blocked_told: 0,
+            relief: Relief::Unneeded,
+            relieved: Relieved::default(),
             remainder,
             entry_failed: false,
         })
@@ -202,12 +220,6 @@ impl<'a> Session<'a> {
         let threads = self.events.as_ref().map_or_else(|| self.registry.count(), Events::len);
         let stops_ns = self.attached.stops_ns.clone();
         self.observer.event(Event::Attached { engine, why, threads, stops_ns, command_pid });
-        for (tid, name) in self.registry.blocked() {
-            let text = format!(
-                "thread {tid} ({name}) blocks the sampling signal: it is not sampled while it does"
-            );
-            self.observer.event(Event::Notice(text));
-        }
         self.tell_notices();
     }
 
@@ -249,7 +261,8 @@ impl<'a> Session<'a> {
             if self.collector.is_ending() {
                 return End::OutOfIds;
             }
-            if watch.is_due() && !self.watch_signal() {
+            self.look_for_blocked(false);
+            if watch.is_due() && !self.watch_signals() {
                 return End::SignalTaken;
             }
             if !self.scribe.is_busy() && (rotation.is_due() || self.collector.is_wanted()) {
@@ -325,14 +338,12 @@ impl<'a> Session<'a> {
         self.observer.event(Event::Detaching);
         self.cpu.advance();
         let elapsed_ns = monotonic_now_ns() - self.started_ns;
-        let signal = self.attached.signal();
         self.registry.scan(true);
-        self.registry.note_blocked(signal);
-        let blocked_ns = self.registry.blocked_ns();
-        let timers = self.timers.as_ref();
-        let failed = timers.map_or_else(Vec::new, |timers| timers.failed().collect());
-        let failed_ns = timers.map_or(0, Timers::failed_ns);
-        let primed = timers.map_or(0, |timers| timers.signals);
+        self.look_for_blocked(true);
+        let blocked_ns = self.blocked.cpu_ns();
+        let timers = self.timers.as_mut();
+        let primed = timers.as_ref().map_or(0, |timers| timers.signals);
+        let unsampled = timers.map_or_else(Default::default, |it| it.failures.unsampled());
         let system_now_ns = proc::system_time_ns(self.pid).ok();
         if let Some(events) = &self.events {
             events.disable();
@@ -344,6 +355,7 @@ impl<'a> Session<'a> {
         // Again: sampling ends here, and on a busy machine the lines above take their time.
         self.cpu.advance();
         let had_events = self.events.take().is_some();
+        let relieved = self.end_relief();
         let detached = self.attached.detach(end == End::Exited);
         let mut shared = self.scribe.blank();
         let batch = Arc::make_mut(&mut shared);
@@ -367,9 +379,9 @@ impl<'a> Session<'a> {
             system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
             blocked_ns,
             threads: self.registry.metrics(),
-            blocked: self.registry.blocked(),
-            failed,
-            failed_ns,
+            blocked: self.blocked.list(),
+            unsampled,
+            relieved,
             primed,
             given: self.remainder.given,
             elapsed_ns,

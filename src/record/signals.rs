@@ -55,6 +55,19 @@ impl Use {
         self.blocks_trap
     }
 
+    /// A signal that is not to be chosen.
+    pub(super) fn leave_out(&mut self, signal: i32) {
+        if (1..=64).contains(&signal) {
+            self.taken |= 1 << (signal - 1);
+            self.blocked |= 1 << (signal - 1);
+        }
+    }
+
+    /// A free signal that does nothing by default.
+    pub(super) fn choose_harmless(self) -> Option<i32> {
+        IGNORED.into_iter().find(|signal| self.is_free(*signal))
+    }
+
     fn is_free(self, signal: i32) -> bool {
         (self.taken | self.blocked) >> (signal - 1) & 1 == 0
     }
@@ -152,6 +165,19 @@ mod tests {
             taken |= bits([signal]);
         }
         assert_eq!(taken.count_ones(), 2 + 24);
+    }
+
+    #[test]
+    fn after_a_reset_only_what_does_nothing_by_default_is_taken() {
+        let mut signals = Use::default();
+        assert_eq!(signals.choose_harmless(), Some(libc::SIGURG));
+        signals.leave_out(libc::SIGURG);
+        signals.leave_out(0);
+        assert_eq!(signals.choose_harmless(), Some(libc::SIGWINCH));
+        signals.leave_out(libc::SIGWINCH);
+        assert_eq!((signals.choose_harmless(), signals.choose()), (None, Some(63)));
+        (40..=63).for_each(|signal| signals.leave_out(signal));
+        assert_eq!(signals.choose(), None, "none is shared that was taken from us");
     }
 
     #[test]

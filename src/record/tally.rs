@@ -7,7 +7,7 @@ use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use super::account::{Reckoning, count, percent};
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 21] = [
+const NAMES: [(Counter, &str); 23] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
@@ -29,6 +29,8 @@ const NAMES: [(Counter, &str); 21] = [
     (Counter::TimerOverruns, "timer_overruns"),
     (Counter::LeaseEnded, "timers_expired"),
     (Counter::Off, "signals_while_off"),
+    (Counter::PrimeFailed, "primings_failed"),
+    (Counter::ReleaseFailed, "hazard_releases_failed"),
 ];
 
 /// Numbers for the metadata, by name.
@@ -90,7 +92,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     lines.extend(storage(reckoning));
     lines.extend(threads(reckoning));
     lines.push(("priming", priming(control)));
-    lines.push(("timers", timers(control)));
+    lines.push(("timers", timers(reckoning)));
     let others = [
         (Counter::DuplicateEvent, "of a second event"),
         (Counter::Foreign, "not ours"),
@@ -129,10 +131,11 @@ fn storage(reckoning: &Reckoning<'_>) -> Vec<(&'static str, String)> {
         time(it.rotation_ns.1),
     );
     let waits = format!(
-        "{} waits of {} on average, {} hazards of dead threads",
+        "{} waits of {} on average, {} hazards of dead threads, {} lost to their owners",
         it.hazard_waits,
         mean(it.hazard_wait_ns, it.hazard_waits),
         it.reclaimed,
+        count(reckoning.control, Counter::ReleaseFailed),
     );
     let tables = format!(
         "{} quarantined, {} released, {} rotations blocked",
@@ -154,22 +157,25 @@ fn priming(control: &ControlBlock) -> String {
     let acks = large(&control.prime_acks);
     let sum = large(&control.prime_latency_sum_ns);
     format!(
-        "{} threads by signal, {acks} acknowledged, {} on average, {} at most",
+        "{} threads by signal, {} without a slot, {acks} acknowledged, {} on average, {} at most",
         count(control, Counter::Primed),
+        count(control, Counter::PrimeFailed),
         time(sum.checked_div(acks).unwrap_or(0)),
         time(small(&control.prime_latency_max_ns)),
     )
 }
 
-fn timers(control: &ControlBlock) -> String {
-    let of = |counter| count(control, counter);
+fn timers(reckoning: &Reckoning<'_>) -> String {
+    let of = |counter| count(reckoning.control, counter);
     format!(
-        "{} armed, {} failed, {} expired with their lease; {} hits, {} overruns",
+        "{} armed, {} failed, {} expired with their lease; {} hits, {} overruns; {} threads \
+         sampled by perf events, as they could have no timer",
         of(Counter::Armed),
         of(Counter::TimerFailed),
         of(Counter::LeaseEnded),
         of(Counter::TimerHits),
         of(Counter::TimerOverruns),
+        reckoning.relieved.threads,
     )
 }
 

@@ -15,7 +15,7 @@ mod changes;
 mod lives;
 mod slots;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use traceprof_abi::segment::DataSegment;
@@ -104,8 +104,6 @@ pub(super) struct Registry {
     new: Vec<i32>,
     /// Ends that were told before the starts they belong to, which another core tells.
     early_ends: HashMap<i32, (u64, Option<u64>)>,
-    /// Threads seen with the sampling signal blocked: name, and the CPU time they had then.
-    blocked: BTreeMap<i32, (String, u64)>,
     ids_reused: u64,
     ambiguous: u64,
     told: Vec<TaskEvent>,
@@ -131,7 +129,6 @@ impl Registry {
             renamed: Vec::new(),
             new: Vec::new(),
             early_ends: HashMap::new(),
-            blocked: BTreeMap::new(),
             ids_reused: 0,
             ambiguous: 0,
             told: Vec::new(),
@@ -164,6 +161,11 @@ impl Registry {
     pub(super) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
         let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
         alive.filter(|(_, inner)| *inner != 0)
+    }
+
+    /// The same with their names.
+    pub(super) fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
+        self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
     }
 
     /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or its
@@ -220,38 +222,6 @@ impl Registry {
                 life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
             }
         }
-    }
-
-    /// Threads that block `signal` now are remembered.
-    pub(super) fn note_blocked(&mut self, signal: i32) {
-        for (_, life) in self.lives.alive() {
-            let blocks = |status: proc::Status| status.blocked >> (signal - 1) & 1 == 1;
-            if proc::task_status(self.pid, life.tid).is_ok_and(blocks) {
-                let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).unwrap_or(0);
-                self.blocked.entry(life.tid).or_insert((life.name.clone(), cpu_ns));
-            }
-        }
-    }
-
-    /// Threads seen with the signal blocked, by id, with their names.
-    pub(super) fn blocked(&self) -> Vec<(i32, String)> {
-        self.blocked.iter().map(|(tid, (name, _))| (*tid, name.clone())).collect()
-    }
-
-    /// The same threads: id here, id in the target.
-    pub(super) fn blocked_threads(&self) -> impl Iterator<Item = (i32, u32)> {
-        let life = |tid: &i32| self.lives.last(*tid).and_then(|number| self.lives.get(number));
-        let inner = move |tid: &i32| Some((*tid, life(tid)?.inner));
-        self.blocked.keys().filter_map(inner)
-    }
-
-    /// CPU time that those threads have used since, in nanoseconds, of those still there.
-    pub(super) fn blocked_ns(&self) -> u64 {
-        let used = |(tid, (_, before)): (&i32, &(String, u64))| {
-            let now = proc::task_cpu_or_ticks_ns(self.pid, *tid).ok()?;
-            Some(now.saturating_sub(*before))
-        };
-        self.blocked.iter().filter_map(used).sum()
     }
 
     /// Events that are the younger of two on one thread, from the slots' notes.

@@ -10,7 +10,7 @@
 //! to 4 of 100 signals to threads that sleep every millisecond); the guardian repairs that.
 //!
 //! # Invariants
-//! - A slot is asked for at most once for each life of it, and signalled at most once.
+//! - A slot is asked for at most once for each life of it and each signal, and signalled at most once.
 //! - No signal goes to a thread that did not compute since the look before.
 //! - Timers end by themselves when the lease is not renewed.
 
@@ -23,6 +23,7 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::{SlotState, ThreadSlot};
 
 use super::clock::monotonic_now_ns;
+use super::failures::Failures;
 use super::signals;
 use crate::proc;
 
@@ -65,22 +66,14 @@ enum Help {
     Entry,
 }
 
-/// A thread that cannot have a timer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Failed {
-    /// Why.
-    pub(super) errno: i32,
-    /// CPU time that it had used when that was seen.
-    cpu_ns: u64,
-}
-
 /// The timers of one recording.
 pub(super) struct Timers {
     pid: i32,
     data: DataSegment,
     signal: i32,
     waiting: BTreeMap<usize, Waiting>,
-    failed: BTreeMap<i32, Failed>,
+    /// Threads that can have none.
+    pub(super) failures: Failures,
     entered: Instant,
     /// Priming signals sent.
     pub(super) signals: u64,
@@ -94,7 +87,7 @@ impl Timers {
             data,
             signal,
             waiting: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            failures: Failures::new(pid),
             entered: Instant::now(),
             signals: 0,
         };
@@ -116,7 +109,10 @@ impl Timers {
             let index = threads.find(inner).or_else(|| threads.claim(inner).index());
             let slot = index.and_then(|index| Some((index, threads.slots.get(index)?)));
             let Some((index, slot)) = slot else { continue };
-            if has_timer(slot) || self.waiting.contains_key(&index) || self.has_failed(tid, slot) {
+            if has_timer(slot)
+                || self.waiting.contains_key(&index)
+                || self.has_failed(tid, (index, slot))
+            {
                 continue;
             }
             self.data.want_timer(index);
@@ -127,8 +123,9 @@ impl Timers {
 
     /// Asks for the end of timers whose threads are gone: the kernel keeps them, and counts them
     /// against the user's limit.
-    pub(super) fn sweep(&self) {
+    pub(super) fn sweep(&mut self) {
         let threads = self.data.threads();
+        self.failures.sweep(threads.slots);
         // Relaxed, all: notes that are looked at again and again; the taker of a bit looks closely.
         let used = threads.next.load(Ordering::Relaxed) as usize;
         for (index, slot) in threads.slots.iter().enumerate().take(used) {
@@ -142,13 +139,14 @@ impl Timers {
         }
     }
 
-    fn has_failed(&mut self, tid: i32, slot: &ThreadSlot) -> bool {
-        // Relaxed: a note of a handler's, read at leisure.
+    fn has_failed(&mut self, tid: i32, (index, slot): (usize, &ThreadSlot)) -> bool {
+        // Relaxed, both: a note of a handler's, read at leisure; the generation is raised by this
+        // side only.
         let errno = slot.timer_error.load(Ordering::Relaxed) as i32;
+        let life = (index, slot.generation.load(Ordering::Relaxed));
         // A thread that is gone has none, and needs none.
-        if errno != 0 && errno != libc::EINVAL && !self.failed.contains_key(&tid) {
-            let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
-            self.failed.insert(tid, Failed { errno, cpu_ns });
+        if errno != 0 && errno != libc::EINVAL {
+            self.failures.note(life, tid, errno);
         }
         errno != 0
     }
@@ -162,7 +160,7 @@ impl Timers {
         let (mut is_entry_due, mut looks) = (false, 0);
         for (index, mut waiting) in std::mem::take(&mut self.waiting) {
             let Some(slot) = slots.get(index) else { continue };
-            if has_timer(slot) || self.has_failed(waiting.tid, slot) {
+            if has_timer(slot) || self.has_failed(waiting.tid, (index, slot)) {
                 continue;
             }
             if now.duration_since(waiting.since) >= PATIENCE && looks < LOOKS_MAX {
@@ -206,18 +204,10 @@ impl Timers {
         self.entered = Instant::now();
     }
 
-    /// Threads that cannot have a timer, by their id.
-    pub(super) fn failed(&self) -> impl Iterator<Item = (i32, i32)> {
-        self.failed.iter().map(|(tid, failed)| (*tid, failed.errno))
-    }
-
-    /// CPU time that those threads have used since, in nanoseconds, of those still there.
-    pub(super) fn failed_ns(&self) -> u64 {
-        let used = |(tid, failed): (&i32, &Failed)| {
-            let now = proc::task_cpu_or_ticks_ns(self.pid, *tid).ok()?;
-            Some(now.saturating_sub(failed.cpu_ns))
-        };
-        self.failed.iter().filter_map(used).sum()
+    /// All timers were deleted: those of these threads are asked for anew, with this signal.
+    pub(super) fn restart(&mut self, signal: i32) {
+        self.signal = signal;
+        self.waiting.clear();
     }
 }
 
@@ -263,6 +253,7 @@ fn help(waiting: &Waiting, is_running: bool, before: Option<(Instant, u64)>, now
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::failures::Rescue;
     use crate::record::shm::Shared;
 
     fn segment() -> DataSegment {
@@ -295,7 +286,12 @@ mod tests {
         timers.turn();
         timers.cover([(700, 7), (800, 8)].into_iter());
         assert_eq!(pending(data), 0, "one has its timer, the other cannot have one");
-        assert_eq!(timers.failed().collect::<Vec<_>>(), [(800, libc::EAGAIN)]);
+        assert_eq!(timers.failures.unsampled().first, [(800, libc::EAGAIN)]);
+        assert_eq!(timers.failures.wanted().map(|(life, _)| life).collect::<Vec<_>>(), [(1, 0)]);
+        timers.failures.set((1, 0), Rescue::Event);
+        assert_eq!((timers.failures.wanted().count(), timers.failures.unsampled().count), (0, 0));
+        timers.failures.set((1, 0), Rescue::Impossible);
+        assert_eq!((timers.failures.wanted().count(), timers.failures.unsampled().count), (0, 1));
         // The lease had ended: the handler took the timer away.
         slots[0].timer.store(0, Ordering::Relaxed);
         timers.cover([(700, 7)].into_iter());
@@ -324,13 +320,38 @@ mod tests {
         threads.slots[old].timer.store(0, Ordering::Relaxed);
         threads.slots[old].timer_error.store(libc::EINVAL as u32, Ordering::Relaxed);
         timers.cover([(800, 8)].into_iter());
-        assert_eq!((pending(data), timers.failed().count()), (0, 0));
+        assert_eq!((pending(data), timers.failures.unsampled().count), (0, 0));
+    }
+
+    /// Ids are reused: what the thread before could not have is nothing of the next one's.
+    #[test]
+    fn a_failure_is_that_of_one_life_of_the_slot() {
+        let data = segment();
+        let mut timers = timers(data);
+        let threads = data.threads();
+        for generation in 0..20 {
+            timers.cover([(800, 8)].into_iter());
+            let index = threads.find(8).unwrap();
+            threads.slots[index].timer_error.store(libc::EAGAIN as u32, Ordering::Relaxed);
+            timers.turn();
+            timers.sweep();
+            assert_eq!(timers.failures.wanted().count(), 1);
+            assert!(threads.mark_retired(8, index, generation));
+            timers.sweep();
+            assert_eq!(timers.failures.wanted().count(), 0, "it has ended");
+            assert!(threads.recycle(index, generation));
+        }
+        data.arm_pending()[0].store(0, Ordering::Relaxed);
+        timers.cover([(800, 8)].into_iter());
+        assert_eq!(pending(data), 1 << threads.find(8).unwrap(), "the next one may have its own");
+        let failures = timers.failures.unsampled();
+        assert_eq!((failures.count, failures.first.len()), (20, 8));
     }
 
     #[test]
     fn timers_of_threads_that_are_gone_are_to_be_deleted() {
         let data = segment();
-        let timers = timers(data);
+        let mut timers = timers(data);
         let slots = data.threads().slots;
         for (tid, timer) in [(1, 3), (2, 3), (3, 0), (4, TIMER_BUSY)] {
             let index = data.threads().claim(tid).index().unwrap();

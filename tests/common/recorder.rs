@@ -102,6 +102,23 @@ impl Trace {
         value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
     }
 
+    /// Sampling periods of the threads with this name.
+    pub(crate) fn periods(&self, thread: &str) -> u64 {
+        let path = self.dir.join("threads.folded");
+        let mut command = traceprof(&["export", "--threads", "--format", "folded", "--force"]);
+        let output = command.arg("--output").arg(&path).arg(self.path()).output();
+        let output = output.expect("traceprof");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(path).expect("the exported file");
+        let of = |line: &str| {
+            let (stack, count) = line.rsplit_once(' ').expect("a count");
+            let label = stack.split(';').next().expect("a thread");
+            let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+            words.any(|it| it == thread).then(|| count.parse::<u64>().expect("a number"))
+        };
+        text.lines().filter_map(of).sum()
+    }
+
     /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns what it printed.
     pub(crate) fn view(&self, args: &[&str]) -> String {
         let output = traceprof(args).arg(self.path()).output().expect("traceprof");

@@ -54,7 +54,7 @@ impl Agent {
             data: segment(&data, layout::DATA_DISTANCE, lengths[2], Access::ReadWrite),
             entry_avma: entries.entry,
             restorer_avma: entries.restorer,
-            signals: [0, 0],
+            signals: [0; layout::SIGNALS],
             hold_fd: None,
         };
         let agent = Agent { plan, _code: code, _tables: tables, data };

@@ -89,7 +89,7 @@ impl StandIn {
             data: segment(&data, 8 << 20, DATA_LEN, Access::ReadWrite),
             entry_avma: hole,
             restorer_avma: hole + image.restorer,
-            signals: [signal, 0],
+            signals: [signal, 0, 0, 0],
             hold_fd: None,
         };
         // SAFETY: the segment is a page, the image less; nobody else uses it yet.

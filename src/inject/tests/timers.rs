@@ -335,7 +335,7 @@ fn forked_child_has_no_timers_and_touches_no_slot() {
     let mut of_child = Agent::new(victim.pid);
     of_child.plan.pid = child;
     of_child.prime(child, SIGNAL);
-    until("its handler", || agent.count(Counter::LostThreadSlot) == 1);
+    until("its handler", || agent.count(Counter::PrimeFailed) == 1);
     assert_eq!(agent.data().control().slots_next.load(Ordering::Relaxed), slots as u32);
     assert_eq!(agent.data().threads().find(child as u32), None);
     kill(Pid::from_raw(child), Signal::SIGTERM).unwrap();

@@ -1,9 +1,8 @@
 //! What samples, while it does: its turn in the loop, its dangers, and going on with timers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{ControlBlock, Counter, Operation, REPLACED};
-use traceprof_abi::sync::Ordering;
+use traceprof_abi::layout::{ControlBlock, Counter, Operation, PRIMING, SAMPLING};
 
 use super::super::account::count;
 use super::super::engine::Engine;
@@ -12,7 +11,7 @@ use super::super::threads::Registry;
 use super::super::timer::Timers;
 use super::super::{RecordError, event_error};
 use super::{Event, Parts, Session};
-use crate::proc;
+use crate::proc::{self, Status};
 
 /// What a handler counts whenever it runs for one of our hits.
 const HITS: [Counter; 9] = [
@@ -30,6 +29,23 @@ const HITS: [Counter; 9] = [
 const SILENT_PERIODS: u64 = 20;
 /// and so much time, since the clock is read in ticks.
 const SILENT_MIN: Duration = Duration::from_millis(200);
+
+/// A signal of ours that the application took.
+struct Loss {
+    signal: i32,
+    /// Its action is the default one, or to ignore it; else another handler's.
+    is_reset: bool,
+}
+
+impl Loss {
+    fn text(&self) -> String {
+        let name = super::signal_name(self.signal);
+        match self.is_reset {
+            true => format!("the application reset {name}"),
+            false => format!("the application installed its own handler for {name}"),
+        }
+    }
+}
 
 /// Watches whether hits keep up with the CPU time of the threads that can be hit.
 #[derive(Debug)]
@@ -105,9 +121,6 @@ pub(super) fn start(parts: &mut Parts) -> Result<Started, RecordError> {
     }
     let events = events.transpose().map_err(gone)?;
     registry.scan(true);
-    if !parts.attached.is_parked {
-        registry.note_blocked(parts.attached.signal());
-    }
     if let Some(events) = &events {
         registry.prime(events.threads());
     }
@@ -120,9 +133,9 @@ pub(super) fn start(parts: &mut Parts) -> Result<Started, RecordError> {
 impl Started {
     fn cover(&mut self) {
         let Some(timers) = &mut self.timers else { return };
-        match self.events {
-            None => timers.cover(self.registry.alive()),
-            Some(_) => timers.cover(self.registry.blocked_threads()),
+        // Where there are events, those that block their signal are not known yet.
+        if self.events.is_none() {
+            timers.cover(self.registry.alive());
         }
     }
 }
@@ -131,15 +144,41 @@ impl Session<'_> {
     /// After a scan of the threads.
     pub(super) fn cover(&mut self) {
         let Some(timers) = &mut self.timers else { return };
-        if self.events.is_none() {
-            timers.cover(self.registry.alive());
+        match self.events {
+            None => timers.cover(self.registry.alive()),
+            Some(_) => {
+                let blocked = &self.blocked;
+                timers.cover(self.registry.alive().filter(|(tid, _)| blocked.holds(*tid)));
+            }
         }
         timers.sweep();
+    }
+
+    /// Looks for threads that block the signal when it is time, or now.
+    pub(super) fn look_for_blocked(&mut self, is_end: bool) {
+        const TOLD: usize = 8;
+        // A program that is parked blocks all signals as long.
+        if self.attached.is_parked || !is_end && !self.blocked.is_due(Instant::now()) {
+            return;
+        }
+        let news = self.blocked.look(self.attached.signal(), self.registry.named());
+        self.cover();
+        for tid in news {
+            self.blocked_told += 1;
+            if self.blocked_told <= TOLD {
+                let text = format!(
+                    "thread {tid} ({}) blocks the sampling signal: it is not sampled while it does",
+                    self.blocked.name(tid)
+                );
+                self.observer.event(Event::Notice(text));
+            }
+        }
     }
 
     /// The timers' turn of the loop.
     pub(super) fn turn_timers(&mut self) {
         let is_due = self.timers.as_mut().is_some_and(Timers::turn);
+        self.relieve();
         if is_due {
             self.enter_to_arm();
         }
@@ -159,51 +198,77 @@ impl Session<'_> {
         }
     }
 
-    /// The signal does not reach the handler any more: its next hit would end the target, or run
+    /// The signals do not reach our handler any more: the next hit would end the target, or run
     /// somebody else's handler. False if sampling cannot go on.
-    pub(super) fn watch_signal(&mut self) -> bool {
-        let signal = self.attached.signal();
+    pub(super) fn watch_signals(&mut self) -> bool {
         let Ok(status) = proc::status(self.pid) else { return true };
-        let is_caught = status.caught >> (signal - 1) & 1 == 1;
         if !status.has_memory {
             return true;
         }
-        let name = super::signal_name(signal);
-        match (is_caught, self.events.is_some()) {
-            (false, true) => self.fall_back(&format!("the application reset {name}")),
-            (false, false) => false,
-            (true, has_events) if self.is_replaced(signal) => {
-                let why = format!("the application installed its own handler for {name}");
-                if has_events {
-                    return self.fall_back(&why);
-                }
-                // Its handler gets our timers' signals: the cure deletes them now.
-                self.observer.event(Event::Notice(why));
-                false
-            }
-            (true, _) => true,
+        let is_look_due = self.silence_watch.is_due();
+        self.watch_relief(&status, is_look_due);
+        let is_silent = is_look_due && self.is_silent();
+        if self.events.is_some()
+            && let Some(why) = self.loss_of(SAMPLING, &status, is_silent)
+            && !self.fall_back(&why.text())
+        {
+            return false;
+        }
+        match self.timers {
+            Some(_) => match self.loss_of(PRIMING, &status, is_silent) {
+                Some(why) => self.switch_signal(&why),
+                None => true,
+            },
+            None => true,
         }
     }
 
-    /// The handler of a signal is not ours any more. Asked of the target itself, which a thread is
-    /// stopped for, only if no hit came in spite of the time that was used.
-    fn is_replaced(&mut self, signal: i32) -> bool {
+    /// What became of the signal in this place, if it is not ours any more. Asked of the target
+    /// itself, which a thread is stopped for, only if no hit came in spite of the time that was used.
+    fn loss_of(&mut self, place: usize, status: &Status, is_silent: bool) -> Option<Loss> {
+        let signal = self.attached.signal_in(place);
+        let is_caught = status.caught >> (signal - 1) & 1 == 1;
+        if !is_caught {
+            return Some(Loss { signal, is_reset: true });
+        }
+        (is_silent && self.is_replaced(place)).then_some(Loss { signal, is_reset: false })
+    }
+
+    fn is_silent(&mut self) -> bool {
         let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
         let control = self.attached.data().control();
-        if !self.silence.is_broken(pid, signal, control, period_ns) {
-            return false;
+        let is_silent = self.silence.is_broken(pid, self.attached.signal(), control, period_ns);
+        if is_silent {
+            // Short threads may use much time without a hit: the next question comes after as much
+            // again.
+            self.silence = Silence::new(pid);
         }
-        // Short threads may use much time without a hit: the next question comes after as much again.
-        self.silence = Silence::new(pid);
-        if self.attached.enter(Operation::Look).is_err() {
-            return false;
+        is_silent
+    }
+
+    /// Goes on with timers that use another signal.
+    fn switch_signal(&mut self, loss: &Loss) -> bool {
+        let why = loss.text();
+        match self.attached.replace_timer_signal(loss.is_reset) {
+            Ok(signal) => {
+                if let Some(timers) = &mut self.timers {
+                    timers.restart(signal);
+                }
+                self.cover();
+                self.enter_to_arm();
+                self.silence = Silence::new(self.pid);
+                let name = super::signal_name(signal);
+                let text = format!("going on with timers that use {name} after {why}");
+                self.observer.event(Event::Notice(text));
+                true
+            }
+            Err(error) => {
+                // The cure deletes the timers now.
+                let text = format!("{why}, and sampling cannot go on: {}", error.text());
+                self.observer.event(Event::Notice(text));
+                false
+            }
         }
-        let mut signals = self.attached.data().control().signals.iter();
-        // Relaxed: the entry has returned.
-        signals.any(|action| {
-            action.signal.load(Ordering::Relaxed) == signal as u32
-                && action.installed.load(Ordering::Relaxed) == REPLACED
-        })
     }
 
     /// Goes on with timers. The events go first, whatever comes then.
@@ -214,6 +279,8 @@ impl Session<'_> {
             kernel.disable();
             kernel.drain();
         }
+        // The same signal, which is not ours any more.
+        self.deny_relief(why);
         let after = self.started.elapsed();
         let why = format!("{:.1} s, when {why}", after.as_secs_f64());
         let signal = match self.attached.switch_to_timers(&why) {
@@ -224,7 +291,10 @@ impl Session<'_> {
                 return false;
             }
         };
-        self.attached.setup.kernel = true;
+        if !std::mem::replace(&mut self.attached.setup.kernel, true) {
+            let text = "time in the kernel counts from now on, as timers make no difference";
+            self.observer.event(Event::Notice(text.to_owned()));
+        }
         let mut timers = Timers::start(self.pid, self.attached.data(), signal);
         timers.cover(self.registry.alive());
         self.timers = Some(timers);
@@ -237,8 +307,6 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use traceprof_abi::layout;
 
     use super::*;
