@@ -23,6 +23,7 @@ use super::ended::Ended;
 use super::engine::{Choice, Engine};
 use super::kernel::KernelEvents;
 use super::modules::AddressMap;
+use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
 use super::scribe::Scribe;
@@ -125,6 +126,7 @@ pub(super) struct Session<'a> {
     flushed_unknown: u64,
     silence: Silence,
     remainder: Remainder,
+    parents: Parents,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
 }
@@ -159,6 +161,7 @@ impl<'a> Session<'a> {
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
         let remainder = Remainder::new(parts.attached.setup.period_ns);
+        let parents = Parents::new(parts.attached.setup.period_ns);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         if let Some(events) = &events {
@@ -191,6 +194,7 @@ impl<'a> Session<'a> {
             flushed_unknown: 0,
             silence: Silence::new(pid),
             remainder,
+            parents,
             entry_failed: false,
         })
     }

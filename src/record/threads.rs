@@ -65,6 +65,17 @@ pub(super) struct Exit {
     pub(super) cpu_ns: Option<u64>,
 }
 
+/// A thread that has started others and is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parent {
+    /// The key of its samples.
+    pub(super) key: Key,
+    /// As the recorder sees it.
+    pub(super) tid: i32,
+    /// CPU time that it has used while it was sampled.
+    pub(super) cpu_ns: u64,
+}
+
 /// What is known of threads and slots in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ThreadMetrics {
@@ -166,6 +177,28 @@ impl Registry {
         alive.filter(|(_, inner)| *inner != 0)
     }
 
+    /// The first so many threads that have started others. Where nobody tells who did, those that were
+    /// there at the beginning.
+    pub(super) fn parents(&self, most: usize) -> Vec<Parent> {
+        let is_told = self.watch.is_told();
+        let alive = self.lives.alive().filter(|(_, life)| match is_told {
+            true => life.is_parent,
+            false => life.start_ns < self.started_ns,
+        });
+        let parents = alive.take(most).filter_map(|(number, life)| {
+            let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
+            let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
+            Some(Parent { key: (number, 0), tid: life.tid, cpu_ns })
+        });
+        parents.collect()
+    }
+
+    /// Whether a thread blocks a signal now.
+    pub(super) fn blocks(&self, tid: i32, signal: i32) -> bool {
+        let status = proc::task_status(self.pid, tid);
+        status.is_ok_and(|status| status.blocked >> (signal - 1) & 1 == 1)
+    }
+
     /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or its
     /// thread is not there.
     pub(super) fn is_owner_gone(&self, owner: u32) -> bool {
@@ -206,7 +239,9 @@ impl Registry {
     pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
         for (tid, event) in threads {
             let Some(number) = self.lives.last(tid) else { continue };
-            let Some(inner) = self.lives.get(number).map(|life| life.inner) else { continue };
+            let Some(life) = self.lives.get_mut(number) else { continue };
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
+            let inner = life.inner;
             let registry = self.data.threads();
             let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
@@ -214,19 +249,13 @@ impl Registry {
             // turned on; the generation is raised by this side only.
             slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
             registry.prime(index, slot.generation.load(Ordering::Relaxed));
-            if self.watch.has_cpu_times()
-                && let Some(life) = self.lives.get_mut(number)
-            {
-                life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
-            }
         }
     }
 
     /// Threads that block `signal` now are remembered.
     pub(super) fn note_blocked(&mut self, signal: i32) {
         for (_, life) in self.lives.alive() {
-            let blocks = |status: proc::Status| status.blocked >> (signal - 1) & 1 == 1;
-            if proc::task_status(self.pid, life.tid).is_ok_and(blocks) {
+            if self.blocks(life.tid, signal) {
                 let cpu_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).unwrap_or(0);
                 self.blocked.entry(life.tid).or_insert((life.name.clone(), cpu_ns));
             }
