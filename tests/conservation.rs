@@ -6,7 +6,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Outcome, Recorder, Target, alone, cpu_clock, is_long_run, needs_recording, wait_until,
+    Outcome, Recorder, Target, alone, cpu_clock, is_long_run, is_root, needs_recording, skip,
+    wait_until,
 };
 
 /// How long a target may take on a busy machine.
@@ -78,8 +79,8 @@ fn every_thread_has_its_cpu_time_with_timers() {
     check_engine(&["--engine", "timer"]);
 }
 
-/// Records the storm; the share of its threads' CPU time that samples stand for. The thread that
-/// starts them uses some too.
+/// Records the storm; the share of its threads' CPU time that samples stand for. What the thread uses
+/// that starts them is left out.
 fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
     let mut target = Target::start("shortlived", &[]);
     let pid = target.pid().to_string();
@@ -94,8 +95,7 @@ fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
     assert_eq!(target.fact("failed"), 0, "threads that could not be created");
     let in_threads = (target.fact("threads_ns") as f64 / whole_ns).min(1.0);
     let used_ns = outcome.trace.number("cpu_time_ns") as f64 * in_threads;
-    let folded = outcome.trace.folded();
-    let periods = folded.total() - folded.count_of("main");
+    let periods = outcome.trace.periods_by_label().get("short").copied().unwrap_or(0);
     (periods as f64 / 999.0 * 1e9 / used_ns, outcome)
 }
 
@@ -105,7 +105,8 @@ fn a_storm_of_threads_has_its_cpu_time_with_perf_events() {
     let _machine = alone();
     let (share, outcome) = record_storm(&["--engine", "perf"], Duration::from_secs(3));
     report(&format!("storm of 1 ms threads at 999 Hz: {:.1} % of its CPU time", 100.0 * share));
-    assert!((0.97..=1.03).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
+    // By their own clocks, which they read before the work of ending: 2 to 3 % of such a thread.
+    assert!((0.97..=1.05).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
 }
 
 #[test]
@@ -116,8 +117,103 @@ fn a_storm_of_threads_has_a_shortfall_with_timers_and_it_is_told() {
     let text = outcome.text();
     report(&format!("the same with timers: {:.1} %", 100.0 * share));
     assert!(share < 1.03, "{:.1} %", 100.0 * share);
+    // The thread that starts them is there all the time.
+    let starter = outcome.trace.periods_by_label().get("shortlived").copied().unwrap_or(0);
+    let all_ns = outcome.trace.number("cpu_time_ns") as f64;
+    let starter = starter as f64 / 999.0 * 1e9 / all_ns;
+    report(&format!("of which the thread that starts them has {:.1} %", 100.0 * starter));
+    assert!(starter > 0.02, "{:.1} %\n{text}", 100.0 * starter);
     let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
     assert!(line.contains("before threads had their timers"), "{line}");
+}
+
+/// A storm that the recording sees from its first thread to its last.
+struct Storm {
+    /// Share of its own CPU time that samples of the thread have that starts the others.
+    starter: f64,
+    /// The same of all the others together.
+    others: f64,
+    outcome: Outcome,
+}
+
+/// Records `storm` until its first thread has used so much CPU time.
+fn record_short(options: &[&str], loops: u32, starter: Duration) -> Storm {
+    let (loops, ms) = (loops.to_string(), starter.as_millis().to_string());
+    let mut target = Target::start("storm", &["16", &loops, &ms]);
+    let pid = target.pid();
+    let pid_text = pid.to_string();
+    let args = ["--pid", &pid_text, "--duration", "3600", "--freq", "999"];
+    let mut recorder = Recorder::start(&[&args[..], options].concat());
+    recorder.wait_until_attached(pid);
+    std::thread::sleep(Duration::from_millis(500));
+    target.send(Signal::SIGUSR1);
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    assert!(wait_until(PATIENCE, || name().trim() == "storm-done"), "it does not end");
+    // The rests of the last threads come with a later rotation.
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    let periods = outcome.trace.periods_by_label();
+    let all: u64 = periods.values().sum();
+    // It has renamed itself at the end.
+    let starter = periods.get("storm-done").copied().unwrap_or(0);
+    let (starter_ns, all_ns) = (target.fact("starter_ns"), target.fact("all_ns"));
+    let share = |periods: u64, ns: u64| periods as f64 / 999.0 * 1e9 / ns as f64;
+    let storm = Storm {
+        starter: share(starter, starter_ns),
+        others: share(all - starter, all_ns - starter_ns),
+        outcome,
+    };
+    report(&format!(
+        "storm of threads of {loops} loops {options:?}: {:.1} % of the time of who starts them, \
+         {:.1} % of theirs",
+        100.0 * storm.starter,
+        100.0 * storm.others,
+    ));
+    storm
+}
+
+/// The kernel gives a parent's begun periods to its children, with which they die.
+#[test]
+fn who_starts_a_storm_has_its_cpu_time_with_perf_events() {
+    needs_recording!();
+    let _machine = alone();
+    // Some 25 us.
+    let storm = record_short(&["--engine", "perf"], 20_000, Duration::from_secs(3));
+    let text = storm.outcome.text();
+    assert!((0.98..=1.02).contains(&storm.starter), "{:.1} %\n{text}", 100.0 * storm.starter);
+    // Most of what these use is spent on their ends, after the kernel's last word on them.
+    assert!((0.3..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
+    // Most of it was hit: an anchor, not a guess.
+    let folded = storm.outcome.trace.folded();
+    let share = folded.count_of("main") as f64 / folded.total() as f64;
+    assert!(share > 0.15, "main is in {:.1} %\n{text}", 100.0 * share);
+}
+
+/// Threads that never ask for their own time: the scheduler's count of them is that of their last
+/// tick or switch.
+#[test]
+fn threads_shorter_than_a_tick_have_their_cpu_time_with_perf_events() {
+    needs_recording!();
+    if !is_root() {
+        skip!("root: the kernel tells the privileged only how long ended threads ran");
+    }
+    let _machine = alone();
+    // Nearly a millisecond.
+    let storm = record_short(&["--engine", "perf"], 700_000, Duration::from_millis(60));
+    let text = storm.outcome.text();
+    assert!((0.9..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
+}
+
+#[test]
+fn who_starts_a_storm_has_its_cpu_time_with_timers() {
+    needs_recording!();
+    let _machine = alone();
+    let storm = record_short(&["--engine", "timer"], 20_000, Duration::from_secs(3));
+    let text = storm.outcome.text();
+    assert!((0.96..=1.04).contains(&storm.starter), "{:.1} %\n{text}", 100.0 * storm.starter);
+    assert!(storm.others < 1.02, "{:.1} %\n{text}", 100.0 * storm.others);
 }
 
 /// Every hit of ten thousand a second and core is written, or counted.

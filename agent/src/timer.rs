@@ -301,6 +301,43 @@ mod tests {
         assert_eq!(slots.map(|index| timer(data, index)), [0; 5]);
     }
 
+    /// Who takes the bit has the job: of two that saw it one creates the timer, or fails to.
+    #[test]
+    fn two_that_serve_at_once_serve_each_slot_once() {
+        const SLOTS: usize = 4096;
+        const ROUNDS: usize = 200;
+        let data = ready();
+        let control = data.control();
+        control.slots_next.store(SLOTS as u32, Ordering::Relaxed);
+        // No such thread: each attempt is counted.
+        for slot in &data.threads().slots[..SLOTS] {
+            slot.tid.store(1 << 30, Ordering::Relaxed);
+        }
+        let line = std::sync::Barrier::new(2);
+        let serve = || {
+            for _ in 0..ROUNDS {
+                line.wait();
+                control.arm_wanted.store(1, Ordering::Relaxed);
+                drain(data, SLOTS);
+                line.wait();
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(serve);
+            for _ in 0..ROUNDS {
+                for index in 0..SLOTS {
+                    data.want_timer(index);
+                }
+                line.wait();
+                control.arm_wanted.store(1, Ordering::Relaxed);
+                drain(data, SLOTS);
+                line.wait();
+            }
+            other.join().unwrap();
+        });
+        assert_eq!(count(data, Counter::TimerFailed), (ROUNDS * SLOTS) as u64);
+    }
+
     #[test]
     fn nothing_is_armed_without_a_recorder_a_handler_or_a_thread() {
         let data = ready();

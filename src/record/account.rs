@@ -323,7 +323,7 @@ impl Reckoning<'_> {
             // What is sampled must not look like more than what was hit.
             let given_ns = self.given.saturating_mul(self.period_ns);
             text.push_str(&format!(
-                ", {} of it reckoned for threads that ended between two hits",
+                ", {} of it reckoned for threads that ended or started others between two hits",
                 seconds(given_ns)
             ));
         }

@@ -165,7 +165,7 @@ impl Blocked {
 }
 
 /// The state of a thread that blocks the signal; `None` for one that does not.
-fn blocks(pid: i32, tid: i32, signal: i32) -> Option<char> {
+pub(super) fn blocks(pid: i32, tid: i32, signal: i32) -> Option<char> {
     let status = proc::task_status(pid, tid).ok()?;
     (status.blocked >> (signal - 1) & 1 == 1).then_some(status.state)
 }

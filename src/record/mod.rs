@@ -19,6 +19,7 @@ mod liveness;
 mod modules;
 mod names;
 mod options;
+mod parents;
 mod perf;
 mod priority;
 mod program;

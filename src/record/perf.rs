@@ -312,6 +312,18 @@ pub(super) fn open_task(tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
     perf_event_open(&attributes, tid.unwrap_or(-1), cpu)
 }
 
+/// An event that counts nothing, is never on and is not inherited: with it a thread's events are no
+/// longer those of the threads that it starts, and the kernel does not exchange them with theirs.
+pub(super) fn open_anchor(tid: i32) -> io::Result<OwnedFd> {
+    let attributes = Attributes {
+        config: PERF_COUNT_SW_DUMMY,
+        flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | REMOVE_ON_EXEC,
+        ..TASK_CLOCK
+    };
+    let any_cpu = -1;
+    perf_event_open(&attributes, tid, any_cpu)
+}
+
 /// Disabled, inherited by threads, gone at exec.
 const COMMON: u64 = ALONE | INHERIT | INHERIT_THREAD;
 /// The same for a thread without those that it starts.

@@ -2,14 +2,16 @@
 //!
 //! A thread that uses two and a half periods is hit twice. Over many short threads the halves are
 //! much of what is used, so the rest of a thread that has ended is given to its last stack. Weights
-//! are whole periods: what is less than one is carried on to the next thread that ends.
+//! are whole periods: what is less than one is carried on to the next thread that ends. What a parent
+//! lacks that is still there (`parents`) goes the same way.
 //!
 //! # Invariants
 //! - Over all threads that have ended, weights differ from what was used by less than a period,
 //!   where the kernel tells how much that was.
 //!
 //! # Does not
-//! - look at threads that are still there: theirs is less than a period each, and will be hit.
+//! - look for what threads lack that are still there: theirs is less than a period each, and will be
+//!   hit, unless they start others.
 
 use std::collections::HashMap;
 
@@ -17,7 +19,7 @@ use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::log::{Sample, flags};
 
 use super::batch::Batch;
-use super::threads::{Exit, Key};
+use super::threads::{Exit, Key, Parent};
 
 /// What the samples of one thread say.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +32,15 @@ struct Known {
     is_fresh: bool,
 }
 
+/// What is added for one thread.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    key: Key,
+    tid: i32,
+    time_ns: u64,
+    weight: u32,
+}
+
 /// The rests of one recording.
 #[derive(Debug)]
 pub(super) struct Remainder {
@@ -37,6 +48,8 @@ pub(super) struct Remainder {
     known: HashMap<Key, Known>,
     /// Time that no sample stands for yet, in nanoseconds; negative if samples stand for more.
     owed_ns: i64,
+    /// Periods that all samples stand for.
+    weight: u64,
     /// Periods that were given to last stacks.
     pub(super) given: u64,
 }
@@ -45,7 +58,7 @@ impl Remainder {
     /// With so many nanoseconds to a period.
     pub(super) fn new(period_ns: u64) -> Self {
         let period_ns = i64::try_from(period_ns).unwrap_or(i64::MAX).max(1);
-        Self { period_ns, known: HashMap::new(), owed_ns: 0, given: 0 }
+        Self { period_ns, known: HashMap::new(), owed_ns: 0, weight: 0, given: 0 }
     }
 
     /// Reads the samples of a batch.
@@ -53,6 +66,7 @@ impl Remainder {
         for sample in samples {
             let known = self.known.entry((sample.slot, sample.generation)).or_default();
             known.weight += u64::from(sample.weight);
+            self.weight += u64::from(sample.weight);
             known.is_fresh |= sample.flags & flags::FIRST != 0;
             known.time_ns = known.time_ns.max(sample.time);
             if sample.flags & flags::KERNEL == 0 {
@@ -73,23 +87,48 @@ impl Remainder {
                 continue;
             }
             self.owed_ns %= self.period_ns;
-            self.given += u64::from(weight);
-            let is_there = |(id, _): &(u64, u16)| batch.traces.get(*id).is_some();
-            let (trace_id, reason) = known.trace.filter(is_there).unwrap_or((DROPPED_TRACE_ID, 0));
-            batch.samples.push(Sample {
-                // After the last of its samples, whose clock is not the one that its end is told by.
-                time: exit.time_ns.max(known.time_ns),
-                trace_id,
-                reason,
-                slot: exit.key.0,
-                generation: exit.key.1,
-                tid: exit.tid as u32,
-                weight,
-                flags: flags::REMAINDER,
-                ..Sample::default()
-            });
+            let rest = Rest { key: exit.key, tid: exit.tid, time_ns: exit.time_ns, weight };
+            self.add(&known, rest, batch);
         }
         batch.samples.len() > before
+    }
+
+    /// Periods of the samples of a thread that is still there.
+    pub(super) fn weight(&self, key: Key) -> u64 {
+        self.known.get(&key).map_or(0, |known| known.weight)
+    }
+
+    /// Time of `cpu_ns` that no sample stands for.
+    pub(super) fn lacking_ns(&self, cpu_ns: u64) -> u64 {
+        cpu_ns.saturating_sub(self.weight.saturating_mul(self.period_ns as u64))
+    }
+
+    /// Adds to the batch a sample of so many periods for a thread that is still there.
+    pub(super) fn give(&mut self, parent: &Parent, weight: u32, time_ns: u64, batch: &mut Batch) {
+        let known = self.known.entry(parent.key).or_default();
+        known.weight += u64::from(weight);
+        let known = *known;
+        self.add(&known, Rest { key: parent.key, tid: parent.tid, time_ns, weight }, batch);
+    }
+
+    fn add(&mut self, known: &Known, rest: Rest, batch: &mut Batch) {
+        let Rest { key, tid, time_ns, weight } = rest;
+        self.given += u64::from(weight);
+        self.weight += u64::from(weight);
+        let is_there = |(id, _): &(u64, u16)| batch.traces.get(*id).is_some();
+        let (trace_id, reason) = known.trace.filter(is_there).unwrap_or((DROPPED_TRACE_ID, 0));
+        batch.samples.push(Sample {
+            // After the last of its samples, whose clock is not the one that its end is told by.
+            time: time_ns.max(known.time_ns),
+            trace_id,
+            reason,
+            slot: key.0,
+            generation: key.1,
+            tid: tid as u32,
+            weight,
+            flags: flags::REMAINDER,
+            ..Sample::default()
+        });
     }
 
     /// What no hit stands for of one thread's time.

@@ -24,6 +24,7 @@ use super::ended::Ended;
 use super::engine::{Choice, Engine};
 use super::kernel::KernelEvents;
 use super::modules::AddressMap;
+use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
 use super::scribe::Scribe;
@@ -137,6 +138,7 @@ pub(super) struct Session<'a> {
     blocked_told: usize,
     relieved: Relieved,
     remainder: Remainder,
+    parents: Parents,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
 }
@@ -172,6 +174,7 @@ impl<'a> Session<'a> {
         let cpu = CpuClock::start(pid);
         let blocked = Blocked::new(pid, parts.attached.data());
         let remainder = Remainder::new(parts.attached.setup.period_ns);
+        let parents = Parents::new(parts.attached.setup.period_ns);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         if let Some(events) = &events {
@@ -209,6 +212,7 @@ impl<'a> Session<'a> {
             relief: Relief::Unneeded,
             relieved: Relieved::default(),
             remainder,
+            parents,
             entry_failed: false,
         })
     }

@@ -93,6 +93,7 @@ impl TaskEvents {
     }
 
     /// The CPU time of threads that end is told.
+    #[cfg(test)]
     pub(super) fn has_cpu_times(&self) -> bool {
         self.exit_times.is_some()
     }

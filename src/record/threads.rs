@@ -65,6 +65,17 @@ pub(super) struct Exit {
     pub(super) cpu_ns: Option<u64>,
 }
 
+/// A thread that has started others and is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parent {
+    /// The key of its samples.
+    pub(super) key: Key,
+    /// As the recorder sees it.
+    pub(super) tid: i32,
+    /// CPU time that it has used while it was sampled.
+    pub(super) cpu_ns: u64,
+}
+
 /// What is known of threads and slots in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ThreadMetrics {
@@ -163,6 +174,22 @@ impl Registry {
         alive.filter(|(_, inner)| *inner != 0)
     }
 
+    /// The first so many threads that have started others. Where nobody tells who did, those that were
+    /// there at the beginning.
+    pub(super) fn parents(&self, most: usize) -> Vec<Parent> {
+        let is_told = self.watch.is_told();
+        let alive = self.lives.alive().filter(|(_, life)| match is_told {
+            true => life.is_parent,
+            false => life.start_ns < self.started_ns,
+        });
+        let parents = alive.take(most).filter_map(|(number, life)| {
+            let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
+            let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
+            Some(Parent { key: (number, 0), tid: life.tid, cpu_ns })
+        });
+        parents.collect()
+    }
+
     /// The same with their names.
     pub(super) fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
         self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
@@ -208,7 +235,9 @@ impl Registry {
     pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
         for (tid, event) in threads {
             let Some(number) = self.lives.last(tid) else { continue };
-            let Some(inner) = self.lives.get(number).map(|life| life.inner) else { continue };
+            let Some(life) = self.lives.get_mut(number) else { continue };
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
+            let inner = life.inner;
             let registry = self.data.threads();
             let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
@@ -216,11 +245,6 @@ impl Registry {
             // turned on; the generation is raised by this side only.
             slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
             registry.prime(index, slot.generation.load(Ordering::Relaxed));
-            if self.watch.has_cpu_times()
-                && let Some(life) = self.lives.get_mut(number)
-            {
-                life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
-            }
         }
     }
 

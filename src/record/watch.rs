@@ -52,11 +52,6 @@ impl Watch {
         self.events.has_lives()
     }
 
-    /// The CPU time of threads that end is told.
-    pub(super) fn has_cpu_times(&self) -> bool {
-        self.events.has_cpu_times()
-    }
-
     /// Side-band records that were lost.
     pub(super) fn lost(&self) -> u64 {
         self.events.lost
@@ -94,6 +89,12 @@ impl Watch {
             _ if self.is_told() => LONGEST,
             _ => SHORTEST,
         };
+    }
+
+    /// The CPU time of threads that end is told.
+    #[cfg(test)]
+    pub(super) fn has_cpu_times(&self) -> bool {
+        self.events.has_cpu_times()
     }
 
     #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The command under test.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -104,19 +105,27 @@ impl Trace {
 
     /// Sampling periods of the threads with this name.
     pub(crate) fn periods(&self, thread: &str) -> u64 {
+        let is_of = |label: &str| {
+            let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+            words.any(|it| it == thread)
+        };
+        self.periods_by_label().iter().filter(|(label, _)| is_of(label)).map(|(_, n)| n).sum()
+    }
+
+    /// Sampling periods of each thread, by what an export calls it.
+    pub(crate) fn periods_by_label(&self) -> HashMap<String, u64> {
         let path = self.dir.join("threads.folded");
         let mut command = traceprof(&["export", "--threads", "--format", "folded", "--force"]);
         let output = command.arg("--output").arg(&path).arg(self.path()).output();
         let output = output.expect("traceprof");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = std::fs::read_to_string(path).expect("the exported file");
-        let of = |line: &str| {
+        let mut periods = HashMap::new();
+        for line in std::fs::read_to_string(path).expect("the exported file").lines() {
             let (stack, count) = line.rsplit_once(' ').expect("a count");
-            let label = stack.split(';').next().expect("a thread");
-            let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-            words.any(|it| it == thread).then(|| count.parse::<u64>().expect("a number"))
-        };
-        text.lines().filter_map(of).sum()
+            let label = stack.split(';').next().expect("a thread").to_owned();
+            *periods.entry(label).or_insert(0) += count.parse::<u64>().expect("a number");
+        }
+        periods
     }
 
     /// Runs `traceprof SUBCOMMAND ARGS TRACE`, which must succeed, and returns what it printed.

@@ -14,6 +14,7 @@ APART uint64_t short_lived_work(void) {
 
 static void *thread_main(void *unused) {
     (void)unused;
+    prctl(PR_SET_NAME, "short", 0, 0, 0);
     sink = short_lived_work();
     threads_ns += clock_ns(CLOCK_THREAD_CPUTIME_ID);
     return NULL;

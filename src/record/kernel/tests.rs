@@ -68,6 +68,43 @@ fn hits_after_the_rotation_come_with_the_next_batch() {
     kernel.take(200, &mut Batch::default(), nobody, |tid, _, _| (tid, 5));
 }
 
+/// The time of a delivery is the signalling family's.
+#[test]
+fn hits_during_the_delivery_of_a_signal_are_left_out() {
+    const START: u64 = 1_000_000;
+    // The words of the frames that hits at these places have.
+    let mut kernel = made_up();
+    for (tid, pc) in [(1, 0xa), (2, 0xb)] {
+        hit(&mut kernel, tid, START, pc);
+    }
+    let told = taken(&mut kernel, START, 3);
+    let leaf =
+        |sample: &Sample| told.traces.frames_of(told.traces.get(sample.trace_id).unwrap()).to_vec();
+    let frames: Vec<_> = told.samples.iter().map(leaf).collect();
+    let mut count = |tid: u32, pc: u64, before_ns: u64| {
+        let mut batch = Batch::default();
+        for (number, (thread, frames)) in [(2, &frames[1]), (1, &frames[0])].into_iter().enumerate()
+        {
+            let trace_id = 9 << 32 | number as u64;
+            let entry = crate::record::collections::TraceEntry::new(trace_id, 0, 1);
+            batch.traces.push(entry, frames.iter().copied());
+            let time = START + u64::from(thread);
+            let sample =
+                Sample { slot: thread, generation: 5, time, trace_id, ..Sample::default() };
+            batch.samples.push(sample);
+        }
+        hit(&mut kernel, tid, START - before_ns, pc);
+        kernel.drain();
+        kernel.take(START, &mut batch, || Some(4), |tid, _, _| (tid, 5));
+        batch.samples.len() - 2
+    };
+    assert_eq!((count(1, 0xa, 0), count(1, 0xa, 20_000), count(2, 0xb, 9_000)), (0, 0, 0));
+    assert_eq!(count(1, 0xa, 40_000), 1, "long before");
+    assert_eq!(count(1, 0xb, 20_000), 1, "another instruction");
+    assert_eq!(count(3, 0xa, 20_000), 1, "another thread");
+    assert_eq!(count(2, 0xa, 20_000), 1, "what another thread was at");
+}
+
 #[test]
 fn without_an_id_hits_wait() {
     let mut kernel = made_up();

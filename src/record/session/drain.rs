@@ -7,7 +7,10 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
 use super::super::batch::Batch;
+use super::super::blocked::blocks;
 use super::super::clock::{Clock, monotonic_now_ns};
+use super::super::parents::PARENTS_MAX;
+use super::super::perf::open_anchor;
 use super::{Event, Session};
 use crate::proc;
 
@@ -66,17 +69,45 @@ impl Session<'_> {
     /// comes at any part of a period: of those nothing is missing on average.
     pub(super) fn settle(&mut self, drained: bool, batch: &mut Batch) {
         self.remainder.note(&batch.samples);
-        let exits = self.registry.exits(drained);
-        if exits.is_empty() {
-            return;
-        }
-        let sampled = if self.attached.setup.kernel { 1000 } else { self.user_share() };
         let before = batch.samples.len();
-        if self.remainder.settle(&exits, sampled, batch) {
+        let exits = self.registry.exits(drained);
+        if !exits.is_empty() {
+            let sampled = if self.attached.setup.kernel { 1000 } else { self.user_share() };
+            self.remainder.settle(&exits, sampled, batch);
+        }
+        if self.events.is_some() {
+            self.look_at_parents(batch);
+        }
+        if batch.samples.len() > before {
             for sample in &batch.samples[before..] {
                 self.registry.tell((sample.slot, sample.generation), &mut batch.threads);
             }
             batch.sort();
+        }
+    }
+
+    /// Anchors threads that start others where hits do not keep up with them, and gives them what
+    /// they lack.
+    fn look_at_parents(&mut self, batch: &mut Batch) {
+        // What is not sampled is not lacked. How much of that is one thread's is not known: nothing
+        // is given then.
+        let has_kernel = self.attached.setup.kernel;
+        let sampled = if has_kernel { 1000 } else { self.user_share() };
+        let process_ns = self.cpu.used_ns();
+        self.parents.begin_turn();
+        for mut parent in self.registry.parents(PARENTS_MAX) {
+            parent.cpu_ns = parent.cpu_ns / 1000 * sampled;
+            let weight = self.remainder.weight(parent.key);
+            let lacks_ns = self.remainder.lacking_ns(process_ns);
+            let signal = self.attached.signal();
+            let is_deaf = || blocks(self.pid, parent.tid, signal).is_some();
+            let advice = self.parents.look(&parent, weight, (process_ns, lacks_ns), is_deaf);
+            if advice.anchor {
+                self.parents.keep(&parent, open_anchor(parent.tid));
+            }
+            if advice.weight > 0 && has_kernel {
+                self.remainder.give(&parent, advice.weight, monotonic_now_ns(), batch);
+            }
         }
     }
 

@@ -72,8 +72,11 @@ impl Registry {
             true => tid as u32,
             false => proc::task_status(self.pid, tid).map_or(0, |status| status.inner_pid as u32),
         };
-        let name = self.lives.latest(parent).and_then(|number| self.lives.get(number));
-        let name = name.map_or(String::new(), |parent| parent.name.clone());
+        let parent = self.lives.latest(parent).and_then(|number| self.lives.get_mut(number));
+        let name = parent.map_or(String::new(), |parent| {
+            parent.is_parent = true;
+            parent.name.clone()
+        });
         let number = self.begin(Life { tid, inner, name, start_ns: time_ns, ..Life::default() });
         match self.early_ends.remove(&tid) {
             Some((end_ns, cpu_ns)) if end_ns >= time_ns => {

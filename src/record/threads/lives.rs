@@ -35,6 +35,8 @@ pub(in crate::record) struct Life {
     pub(in crate::record) cpu_ns: Option<u64>,
     /// CPU time that it had used when sampling began.
     pub(in crate::record) cpu_before_ns: u64,
+    /// It has started others.
+    pub(in crate::record) is_parent: bool,
     /// The scribe has been told of it.
     pub(in crate::record) is_told: bool,
 }

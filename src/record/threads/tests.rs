@@ -82,6 +82,77 @@ fn only_a_thread_that_is_not_there_is_gone() {
     }
 }
 
+/// Runs a test again in a process of its own, where it may do what others would feel; true there.
+fn is_apart(name: &str) -> bool {
+    const APART: &str = "TRACEPROF_TEST_APART";
+    if std::env::var_os(APART).is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let path = module_path!().split_once("::").unwrap().1;
+    let output = again.env(APART, "1").args(["--exact", &format!("{path}::{name}")]).output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// The recorder may be out of descriptors. That says nothing of the threads, and to take them for gone
+/// would give away slots that are in use.
+#[test]
+fn a_list_that_cannot_be_read_ends_no_thread() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if !is_apart("a_list_that_cannot_be_read_ends_no_thread") {
+        return;
+    }
+    for same_namespace in [true, false] {
+        let mut registry = registry();
+        registry.same_namespace &= same_namespace;
+        let guest = Guest::start("guest");
+        let inner = proc::task_status(registry.pid, guest.tid).unwrap().inner_pid as u32;
+        registry.scan(false);
+        let before = registry.count();
+        assert!(registry.alive().any(|(tid, _)| tid == guest.tid));
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
+        let is_readable = proc::tasks(registry.pid).is_ok();
+        registry.scan(true);
+        let is_gone = registry.is_gone(inner);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+        assert!(!is_readable && !is_gone);
+        assert_eq!((registry.count(), registry.ended.len()), (before, 0));
+        guest.end();
+    }
+}
+
+#[test]
+fn parents_are_those_that_start_others() {
+    let mut registry = registry();
+    let before = registry.parents(usize::MAX).len();
+    let (send, tids) = channel();
+    let (hold, held): (_, Receiver<()>) = channel();
+    let parent = std::thread::spawn(move || {
+        let child = std::thread::spawn(nix::unistd::gettid);
+        send.send((nix::unistd::gettid().as_raw(), child.join().unwrap().as_raw())).unwrap();
+        let _ = held.recv();
+    });
+    let (parent_tid, child_tid) = tids.recv().unwrap();
+    registry.scan(false);
+    let parents = registry.parents(usize::MAX);
+    if registry.watch.is_told() {
+        let found = parents.iter().find(|it| it.tid == parent_tid);
+        assert!(found.is_some_and(|it| it.cpu_ns > 0), "{parents:?}");
+        assert!(parents.iter().all(|it| it.tid != child_tid));
+        assert_eq!(registry.parents(1).len(), 1);
+    }
+    drop(hold);
+    parent.join().unwrap();
+    registry.watch.deafen();
+    // Nobody tells: those that were there.
+    assert!(registry.parents(usize::MAX).len() >= before);
+    assert!(registry.parents(usize::MAX).iter().all(|it| it.tid != parent_tid));
+}
+
 #[test]
 fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
     let registry = registry();
