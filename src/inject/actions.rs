@@ -6,7 +6,7 @@
 //!   application's action, or the default one, is deadly.
 //! - The signal's action is touched only if it is ours.
 
-use traceprof_abi::layout::SIGNALS;
+use traceprof_abi::layout::{REPLACED, SIGNALS};
 use traceprof_abi::sync::Ordering;
 
 use super::chain::{Call, Step};
@@ -18,6 +18,8 @@ use super::stop::Stopped;
 use crate::proc::Mapping;
 
 const SIGSET_LEN: u64 = 8;
+/// What an action's `installed` says from the moment in which it is about to be taken back.
+const TAKING_BACK: u32 = REPLACED + 1;
 /// Steps of a chain that deletes timers.
 const DELETED_AT_ONCE: usize = 16;
 
@@ -91,8 +93,18 @@ impl Actions<'_> {
         self.place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
-        if !self.plan.code.contains(current) {
-            let was_ours = action.installed.load(Ordering::Relaxed) != 0;
+        let installed = action.installed.load(Ordering::Relaxed);
+        // An attempt before may have got this far, and no further.
+        let is_flushed = installed == TAKING_BACK && current == libc::SIG_IGN as u64;
+        let is_back = installed == TAKING_BACK
+            && current == action.old_action[0].load(Ordering::Relaxed)
+            && !is_flushed;
+        if is_back {
+            action.installed.store(0, Ordering::Relaxed);
+            return Ok(None);
+        }
+        if !self.plan.code.contains(current) && !is_flushed {
+            let was_ours = installed != 0;
             return Ok(was_ours.then(|| {
                 format!(
                     "the application replaced the handler of signal {signal} and may still call \
@@ -109,6 +121,9 @@ impl Actions<'_> {
         }
         for (word, saved) in self.data.action(OLD_ACTION).iter().zip(&action.old_action) {
             word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if installed != 0 {
+            action.installed.store(TAKING_BACK, Ordering::Relaxed);
         }
         let steps = [act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)];
         self.place.run(worker, if flush { &steps } else { &steps[1..] })?;

@@ -11,6 +11,7 @@
 //! - If the application replaced our action, it may have kept our handler's address to call it:
 //!   then everything stays mapped.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::{AgentState, Operation, SignalAction};
@@ -60,9 +61,10 @@ const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1))
 /// What an attempt came to.
 enum Attempt {
     Done(DetachReport),
-    /// A thread did not stop, or did not leave the agent's code.
+    /// A thread did not stop, or did not leave the agent's code; the others were held so long.
     Stuck {
         tid: i32,
+        held: Duration,
     },
     /// All but the mappings was taken back.
     Mapped(DetachReport),
@@ -105,18 +107,14 @@ pub(super) fn cure(
         let is_late = |patience| since.elapsed() >= patience;
         let outcome = identity::disposable(|| Cure { plan, data }.attempt());
         let (failure, patience) = match outcome {
-            Ok(Attempt::Done(report)) if report.stopped_ns >= longest.stopped_ns => {
-                return Ok(report);
-            }
-            Ok(Attempt::Done(report)) => {
-                return Ok(DetachReport { residue: report.residue, ..longest });
-            }
-            Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(report),
+            Ok(Attempt::Done(report)) => return Ok(longest.and(report)),
+            Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(longest.and(report)),
             Ok(Attempt::Mapped(report)) => {
-                longest = report;
+                longest = longest.and(report);
                 (InjectError::EntrySilent, starved)
             }
-            Ok(Attempt::Stuck { tid }) => {
+            Ok(Attempt::Stuck { tid, held }) => {
+                longest.stopped_ns = longest.stopped_ns.max(held.as_nanos() as u64);
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
                 let patience = if state == 'R' { starved } else { patience };
                 (InjectError::WouldNotStop { tid, state }, patience)
@@ -126,10 +124,9 @@ pub(super) fn cure(
         };
         // What stands in the way may go away: a debugger, a child that has not yet executed.
         if is_late(patience) && !failure.is_gone() {
-            return Err(InjectError::Residue {
-                cause: Box::new(failure),
-                residue: "the agent, which swallows its signal and does nothing".to_owned(),
-            });
+            let whole = || "the agent, which swallows its signal and does nothing".to_owned();
+            let residue = longest.residue.unwrap_or_else(whole);
+            return Err(InjectError::Residue { cause: Box::new(failure), residue });
         }
         // The threads were held for most of an attempt that failed: they run for as long.
         std::thread::sleep(attempted.elapsed().max(RETRY));
@@ -155,12 +152,13 @@ impl Cure<'_> {
         let threads = stopped.len();
         if let Some(tid) = stuck {
             release(stopped)?;
-            return Ok(Attempt::Stuck { tid });
+            return Ok(Attempt::Stuck { tid, held: since.elapsed() });
         }
         let Some(chosen) = choose(&stopped, &mappings) else {
             return Ok(Attempt::Done(DetachReport::default()));
         };
-        let worker = stopped.swap_remove(chosen);
+        let mut worker = stopped.swap_remove(chosen);
+        worker.hold_until(since + HELD_MAX);
         let took = self.take_back(worker, stopped, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue };
@@ -210,22 +208,26 @@ impl Cure<'_> {
     /// Stops every thread, outside of the agent's code, until a pass over the task list finds no
     /// new one. Gives a thread that could not be brought there.
     fn stop_all(&self, stopped: &mut Vec<Stopped>) -> Result<Option<i32>, InjectError> {
-        let mut passed_over = Vec::new();
+        let last = Instant::now() + HELD_MAX;
+        let mut passed_over = HashSet::new();
         for _ in 0..NUDGES_MAX {
             let tids = proc::tasks(self.plan.pid).map_err(|_| InjectError::Gone)?;
-            let known = |tid: &i32| stopped.iter().any(|s| s.tid() == *tid);
-            let new: Vec<i32> =
-                tids.into_iter().filter(|t| !known(t) && !passed_over.contains(t)).collect();
+            let known: HashSet<i32> = stopped.iter().map(Stopped::tid).collect();
+            let is_new = |tid: &i32| !known.contains(tid) && !passed_over.contains(tid);
+            let new: Vec<i32> = tids.into_iter().filter(is_new).collect();
             let inside = stopped.iter().position(|thread| self.is_inside(thread));
             if new.is_empty() && inside.is_none() {
                 return Ok(None);
             }
-            if let Some(tid) = self.stop_these(&new, stopped, &mut passed_over)? {
+            if let Some(tid) = self.stop_these(&new, last, stopped, &mut passed_over)? {
                 return Ok(Some(tid));
             }
             let Some(inside) = inside else { continue };
             // It may create threads while it runs, so the list is read again afterwards.
             let mut thread = stopped.swap_remove(inside);
+            if Instant::now() >= last {
+                return Ok(Some(thread.tid()));
+            }
             match thread.nudge(NUDGE, Instant::now() + COLLECT_MAX) {
                 Ok(()) => stopped.push(thread),
                 Err(error) if error.is_gone() => {}
@@ -240,8 +242,9 @@ impl Cure<'_> {
     fn stop_these(
         &self,
         tids: &[i32],
+        last: Instant,
         stopped: &mut Vec<Stopped>,
-        passed_over: &mut Vec<i32>,
+        passed_over: &mut HashSet<i32>,
     ) -> Result<Option<i32>, InjectError> {
         let mut asked = Vec::with_capacity(tids.len());
         for &tid in tids {
@@ -252,15 +255,13 @@ impl Cure<'_> {
                 Err(error) => {
                     let error = InjectError::system("PTRACE_SEIZE", &error);
                     match identity::explain(self.plan.pid, tid, error) {
-                        InjectError::Gone => passed_over.push(tid),
+                        InjectError::Gone => drop(passed_over.insert(tid)),
                         other => return Err(other),
                     }
                 }
             }
         }
-        let last = Instant::now() + HELD_MAX;
         let mut deadline = Instant::now() + COLLECT_MAX;
-        let mut stuck = None;
         for (tracee, since) in asked {
             let tid = tracee.tid();
             let queued = last.min(Instant::now() + QUEUED_COLLECT_MAX);
@@ -270,12 +271,12 @@ impl Cure<'_> {
                     // Many threads take their turns to stop.
                     deadline = last.min(Instant::now() + COLLECT_MAX);
                 }
-                Err(NotStopped::Gone(InjectError::Gone)) => passed_over.push(tid),
+                Err(NotStopped::Gone(InjectError::Gone)) => drop(passed_over.insert(tid)),
                 Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
-                Err(NotStopped::Timeout | NotStopped::Foreign) => stuck = Some(tid),
+                Err(NotStopped::Timeout | NotStopped::Foreign) => return Ok(Some(tid)),
             }
         }
-        Ok(stuck)
+        Ok(None)
     }
 
     /// The thread runs the agent, or something that the agent called.
@@ -334,6 +335,7 @@ impl Cure<'_> {
         release(others)?;
         // Nobody needs to wait for it any more: it detaches the segments on its way home.
         let launchable = !worker.group
+            && worker.is_quiet()
             && worker.interrupted != Interrupted::RestartBlock
             && gadgets.call.is_some()
             && gadgets.restorer.is_some();

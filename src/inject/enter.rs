@@ -104,9 +104,8 @@ fn await_entered(
         }
         if used.is_overdue(since, ENTERED_MAX) {
             // It is not on its way any more: what it has not done by now is never done.
-            let was_late = !used.recall(plan)?;
-            let late = outcome(data, before).filter(|_| was_late);
-            return late.unwrap_or(Err(InjectError::EntrySilent));
+            used.recall(plan)?;
+            return outcome(data, before).unwrap_or(Err(InjectError::EntrySilent));
         }
         std::thread::sleep(Duration::from_micros(50));
     }

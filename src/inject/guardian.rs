@@ -33,7 +33,8 @@ use super::{attach, cure, held, identity, residue};
 
 /// Longest message; a plan takes less than a kilobyte.
 const MESSAGE_MAX: usize = 16 << 10;
-/// Longest wait for an answer: more than all deadlines behind it together.
+/// Longest wait for an answer. The guardian waits for a target that gets no processor for longer;
+/// its answer comes late then.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the guardian's own end.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -60,6 +61,8 @@ pub struct Guardian {
     pidfd: OwnedFd,
     pid: i32,
     attached: Option<AttachPlan>,
+    /// Answers that were not waited for to the end.
+    unread: u32,
 }
 
 impl Guardian {
@@ -80,7 +83,7 @@ impl Guardian {
             nix::unistd::ForkResult::Parent { child } => {
                 let pid = child.as_raw();
                 let pidfd = pidfd_open(pid)?;
-                Ok(Guardian { socket: ours, pidfd, pid, attached: None })
+                Ok(Guardian { socket: ours, pidfd, pid, attached: None, unread: 0 })
             }
         }
     }
@@ -135,11 +138,18 @@ impl Guardian {
         wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX).is_ok()
     }
 
-    fn ask<T: DeserializeOwned>(&self, command: &Command) -> Result<T, InjectError> {
+    fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
         let lost = |error: io::Error| InjectError::Guardian { reason: error.to_string() };
         write_message(self.socket.as_fd(), command).map_err(lost)?;
         let deadline = Instant::now() + ANSWER_MAX;
+        self.unread += 1;
+        while self.unread > 1 {
+            wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+            read_message::<serde_json::Value>(self.socket.as_fd()).map_err(lost)?;
+            self.unread -= 1;
+        }
         wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+        self.unread -= 1;
         match read_message::<Result<T, InjectError>>(self.socket.as_fd()).map_err(lost)? {
             Some(answer) => answer,
             None => Err(InjectError::Guardian { reason: "it was killed".to_owned() }),

@@ -34,8 +34,9 @@ fn widest(gaps: impl Iterator<Item = (u64, u64)>, len: u64) -> Option<u64> {
     let (start, end) = gaps.max_by_key(|(start, end)| end.saturating_sub(*start))?;
     let spare = end.checked_sub(start)?.checked_sub(len)?;
     // Of the spare room a quarter, at least, stays on either side.
-    let (least, most) = ((spare / 4).max(MARGIN + ALIGN), spare - spare / 4);
+    let least = (spare / 4).max(MARGIN + ALIGN);
     (spare / 2 >= MARGIN + ALIGN).then(|| {
+        let most = spare - least;
         let choices = most.saturating_sub(least) / ALIGN + 1;
         (start + least + random() % choices * ALIGN) & !(ALIGN - 1)
     })

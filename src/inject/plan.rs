@@ -149,3 +149,14 @@ pub struct DetachReport {
     /// What is left in the target, and why.
     pub residue: Option<String>,
 }
+
+impl DetachReport {
+    /// With a later attempt: the longest stop, and what is left after the last.
+    pub(super) fn and(self, later: DetachReport) -> DetachReport {
+        DetachReport {
+            stopped_ns: self.stopped_ns.max(later.stopped_ns),
+            threads: self.threads.max(later.threads),
+            residue: later.residue,
+        }
+    }
+}

@@ -151,6 +151,15 @@ impl Tracee {
         request(libc::PTRACE_DETACH, self.tid, 0, signal as usize).map(drop)
     }
 
+    /// Sends the thread a signal.
+    pub(super) fn send(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: takes numbers only.
+        match unsafe { libc::syscall(libc::SYS_tkill, self.tid, signal) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// The thread has stopped at the entry of a system call, which has not yet been made.
     pub(super) fn is_at_entry(&self) -> bool {
         /// `PTRACE_SYSCALL_INFO_ENTRY`, in the first byte.

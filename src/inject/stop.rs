@@ -55,6 +55,10 @@ pub(super) struct Stopped {
     on_the_way: bool,
     /// A signal that it was about to take when it was caught on its way.
     owed_signal: i32,
+    /// It was asked to stop while it was led.
+    stop_asked: bool,
+    /// It is led through no call after this, while others are held.
+    held_until: Option<Instant>,
     is_let_go: bool,
 }
 
@@ -110,7 +114,7 @@ impl Stopped {
                 outcome => break outcome?,
             }
         };
-        Self::take(tracee, group, since, deadline.max(Instant::now() + SETTLED_MAX))
+        Self::take(tracee, group, since, deadline.max(last.min(Instant::now() + SETTLED_MAX)))
     }
 
     /// Takes a thread over that was stopped before its program's first instruction.
@@ -136,6 +140,8 @@ impl Stopped {
             touched: false,
             on_the_way: false,
             owed_signal: 0,
+            stop_asked: false,
+            held_until: None,
             is_let_go: false,
         };
         stopped.settle(deadline)?;
@@ -191,7 +197,7 @@ impl Stopped {
     }
 
     /// No signal is about to be delivered.
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         let pending = self.tracee.pending().unwrap_or_default();
         pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
     }
@@ -291,22 +297,31 @@ impl Stopped {
         if !self.is_current {
             return Ok(());
         }
+        if self.touched {
+            self.pass_entry()?;
+        }
         if self.masked {
             // The mask first: the registers are still on a chain, which restores it as well.
             self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
             self.masked = false;
         }
         if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
-            // At the entry of a call of ours the call is skipped, and no exit looks at restart
-            // codes: the registers must already be those of the call issued again.
-            let own = if self.tracee.is_at_entry() {
-                arch::resumed(&self.saved.registers)
-            } else {
-                arch::untouched(&self.saved.registers)
-            };
-            self.put(&own)?;
+            self.put(&arch::untouched(&self.saved.registers))?;
         }
         Ok(())
+    }
+
+    /// What it goes on with is this.
+    fn put_on(&mut self, saved: Saved) {
+        self.interrupted = arch::interrupted(&saved.registers);
+        self.saved = saved;
+        // The chain has its own mask.
+        (self.masked, self.touched) = (true, true);
+    }
+
+    /// Lets it be led no further than until then: others are held meanwhile.
+    pub(super) fn hold_until(&mut self, last: Instant) {
+        self.held_until = Some(last);
     }
 
     /// Puts the thread back as it was and lets it go. One that was set going and has not stopped
@@ -320,7 +335,12 @@ impl Stopped {
 
     fn let_go(&mut self) -> Result<(), InjectError> {
         self.is_let_go = true;
-        self.tracee.detach(self.owed_signal).map_err(|e| system("PTRACE_DETACH", &e))
+        self.tracee.detach(self.owed_signal).map_err(|e| system("PTRACE_DETACH", &e))?;
+        if self.stop_asked {
+            // If it cannot be sent the thread is gone.
+            let _ = self.tracee.send(libc::SIGSTOP);
+        }
+        Ok(())
     }
 }
 

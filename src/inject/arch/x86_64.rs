@@ -167,6 +167,14 @@ pub(in super::super) fn calling(
     calling
 }
 
+/// The registers at the entry of a system call that make it another one.
+pub(in super::super) fn instead(registers: &Registers, call: &Call) -> Registers {
+    let mut instead = *registers;
+    instead.orig_rax = call.number as u64;
+    [instead.rdi, instead.rsi, instead.rdx, instead.r10, instead.r8, instead.r9] = call.args;
+    instead
+}
+
 /// The registers of a thread about to enter a function with one argument.
 pub(in super::super) fn entering(
     registers: &Registers,

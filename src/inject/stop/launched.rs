@@ -6,17 +6,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::arch::{self, Registers};
 use super::super::chain::{Chain, Saved};
 use super::super::error::InjectError;
 use super::super::identity;
 use super::super::plan::AttachPlan;
-use super::super::ptrace::{Resume, Stop, Tracee};
-use super::{ALL_SIGNALS, Stopped, system};
+use super::super::ptrace::Tracee;
+use super::{ALL_SIGNALS, NotStopped, Stopped, failed, system};
+use crate::proc::{self, Activity};
 
 /// Between two looks at a thread that runs the agent's entry.
 const RETRY: Duration = Duration::from_millis(5);
-/// A wait for a stop is repeated until it comes; so often it is asked for the target's end.
+/// A wait for a stop is repeated until it comes; so often it is asked what the thread does.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -61,77 +61,72 @@ impl Launched {
     }
 
     /// Takes the thread off the chain if it is still on it, and puts it back as it was; `false` if
-    /// it had come home. Waits until the thread stops: without a time limit, as nothing else may be
+    /// it had come home. Waits until that is known: without a time limit, as nothing else may be
     /// done to the target before.
     pub(in super::super) fn recall(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
         loop {
             identity::check(plan.pid, plan.start_time)?;
-            match identity::disposable(|| self.try_to_recall(plan))? {
-                Recall::Home => return Ok(false),
-                Recall::Back => return Ok(true),
-                Recall::Inside => std::thread::sleep(RETRY),
+            if self.is_elsewhere(plan) {
+                return Ok(false);
+            }
+            match identity::disposable(|| self.try_to_recall(plan)) {
+                Ok(Recall::Home) => return Ok(false),
+                Ok(Recall::Back) => return Ok(true),
+                Ok(Recall::Inside) | Err(NotStopped::Timeout) => std::thread::sleep(RETRY),
+                // It ended, or its process executed: the chain is gone with it.
+                Err(NotStopped::Gone(_)) => return Ok(false),
+                Err(failure) => {
+                    return Err(identity::explain(plan.pid, self.tid, failure.into()));
+                }
             }
         }
     }
 
-    fn try_to_recall(&self, plan: &AttachPlan) -> Result<Recall, InjectError> {
-        let tracee = match Tracee::seize(self.tid) {
-            Ok(tracee) => tracee,
-            Err(error) => {
-                let error = system("PTRACE_SEIZE", &error);
-                return Err(identity::explain(plan.pid, self.tid, error));
+    /// Without stopping it: it is gone, or sleeps in a call that it made from outside of the chain.
+    fn is_elsewhere(&self, plan: &AttachPlan) -> bool {
+        let Ok(stat) = proc::task_stat(plan.pid, self.tid) else { return true };
+        if matches!(stat.state, 'Z' | 'X') {
+            return true;
+        }
+        let end = self.chain.base + self.chain.bytes.len() as u64;
+        match proc::task_activity(plan.pid, self.tid) {
+            Ok(Activity::Syscall { sp, .. }) => {
+                !(self.chain.base..end).contains(&sp) && !plan.data.contains(sp)
             }
-        };
-        tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
-        if !await_stop(&tracee)? {
+            _ => false,
+        }
+    }
+
+    fn try_to_recall(&self, plan: &AttachPlan) -> Result<Recall, NotStopped> {
+        let tracee = Tracee::seize(self.tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
+        if proc::task_stat(plan.pid, self.tid).is_err() {
+            // The number is another process's by now; this thread's end lets go of it.
             return Ok(Recall::Home);
         }
-        let now = tracee.registers().map_err(|e| system("PTRACE_GETREGSET", &e))?;
-        let recall = match now {
-            Some(now) if self.is_on_chain(&tracee, &now) => {
-                // The mask first, as the chain restores it as well.
-                tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
-                let own = arch::resumed(&self.saved.registers);
-                tracee.set_registers(&own).map_err(|e| system("PTRACE_SETREGSET", &e))?;
-                Recall::Back
-            }
-            Some(now) if plan.code.contains(now.rip) => Recall::Inside,
-            _ => Recall::Home,
+        let since = Instant::now();
+        tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+        let mut stopped = Stopped::collect(tracee, since, since + SLICE, since + SLICE)?;
+        let recall = if self.is_on_chain(&stopped) {
+            stopped.put_on(self.saved.clone());
+            Recall::Back
+        } else if plan.code.contains(stopped.saved.registers.rip) {
+            Recall::Inside
+        } else {
+            Recall::Home
         };
-        tracee.detach(0).map_err(|e| system("PTRACE_DETACH", &e))?;
+        stopped.release().map_err(NotStopped::Failed)?;
         Ok(recall)
     }
 
     /// The stack pointer and the instruction are those of a step, and from the stack pointer on the
     /// chain is as it was written: the program's own code that came by here would have overwritten
     /// what lies above its stack pointer, all of it at once.
-    fn is_on_chain(&self, tracee: &Tracee, now: &Registers) -> bool {
+    fn is_on_chain(&self, stopped: &Stopped) -> bool {
+        let now = &stopped.saved.registers;
         let Some(offset) = now.rsp.checked_sub(self.chain.base) else { return false };
         let Some(rest) = self.chain.bytes.get(offset as usize..).filter(|r| !r.is_empty()) else {
             return false;
         };
-        let mut found = vec![0; rest.len()];
-        self.chain.landing.contains(now.rip)
-            && tracee.read(now.rsp, &mut found).is_ok()
-            && found == rest
-    }
-}
-
-/// Waits for the stop that was asked for; `false` if the thread runs another program now.
-fn await_stop(tracee: &Tracee) -> Result<bool, InjectError> {
-    loop {
-        let stop = tracee.wait(Instant::now() + SLICE).map_err(|e| system("waitpid", &e))?;
-        let signal = match stop {
-            Stop::Interrupt | Stop::Group => return Ok(true),
-            Stop::Exec => {
-                tracee.detach(0).map_err(|e| system("PTRACE_DETACH", &e))?;
-                return Ok(false);
-            }
-            Stop::Ended(_) => return Err(InjectError::Gone),
-            Stop::Timeout => continue,
-            Stop::Signal(signal) => signal,
-            Stop::Syscall => 0,
-        };
-        tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e))?;
+        self.chain.landing.contains(now.rip) && stopped.holds(now.rsp, rest)
     }
 }

@@ -22,6 +22,8 @@ use crate::proc;
 const STEP_MAX: Duration = Duration::from_secs(1);
 /// The same for a thread that only waits for a processor.
 const QUEUED_STEP_MAX: Duration = Duration::from_secs(5);
+/// Bytes of the kernel's signal set.
+const SIGSET_LEN: u64 = 8;
 /// Attempts at a bare call between the arrivals of signals.
 const BARE_TRIES: usize = 16;
 
@@ -37,7 +39,11 @@ impl Stopped {
             .write(chain.base, &chain.bytes)
             .map_err(|e| InjectError::system("writing frames", &e))?;
         let mut results = Vec::with_capacity(steps.len());
+        let is_led_on = |step: &Step| matches!(step, Step::Enter { .. });
         for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
+            if !is_led_on(step) && self.held_until.is_some_and(|until| Instant::now() >= until) {
+                return Err(InjectError::EntrySilent);
+            }
             self.put(registers)?;
             if !self.masked {
                 self.tracee
@@ -103,6 +109,13 @@ impl Stopped {
         let mut until = since + STEP_MAX;
         loop {
             match self.tracee.wait(until).map_err(|e| InjectError::system("waitpid", &e))? {
+                // The one signal that no mask keeps away; the chain is not the place to stop at.
+                Stop::Signal(libc::SIGSTOP) if self.masked => {
+                    self.stop_asked = true;
+                    self.tracee
+                        .resume(Resume::ToSyscall, 0)
+                        .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
+                }
                 Stop::Timeout => {
                     let is_queued = proc::is_runnable(self.tid());
                     let is_limited = queued_max != Duration::MAX;
@@ -132,14 +145,33 @@ impl Stopped {
                 }
                 stop => {
                     self.on_the_way = false;
-                    // On a chain it can only be a fault of the chain's own.
-                    if let (Stop::Signal(signal), false) = (stop, self.masked) {
-                        self.owed_signal = signal;
+                    match stop {
+                        Stop::Signal(libc::SIGSTOP) if self.masked => self.stop_asked = true,
+                        // On a chain it can only be a fault of the chain's own.
+                        Stop::Signal(signal) if !self.masked => self.owed_signal = signal,
+                        _ => {}
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Leads a thread that is at the entry of a system call past it, without its being made: another
+    /// is made that does nothing, as no signal has number 0. To have none made at all would show a
+    /// seccomp filter a number that it forbids; this one the agent's entry has made before.
+    pub(super) fn pass_entry(&mut self) -> Result<(), InjectError> {
+        if !self.tracee.is_at_entry() {
+            return Ok(());
+        }
+        let call = Call::new(libc::SYS_rt_sigaction, &[0, 0, 0, SIGSET_LEN]);
+        let now = self.now()?;
+        self.put(&arch::instead(&now, &call))?;
+        self.tracee
+            .resume(Resume::ToSyscall, 0)
+            .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
+        self.on_the_way = true;
+        self.catch()
     }
 
     /// Makes one system call with nothing behind it.

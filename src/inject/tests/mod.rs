@@ -3,6 +3,7 @@
 mod agent;
 mod death;
 mod held;
+mod recall;
 mod stand_in;
 mod starved;
 mod timers;

@@ -70,7 +70,9 @@ fn starved_target_survives_whatever_takes_too_long() {
         match guardian.attach(&stand_in.plan) {
             Ok(_) => {
                 attached += 1;
-                guardian.detach().unwrap();
+                if let Some(residue) = guardian.detach().unwrap().residue {
+                    eprintln!("left: {residue}");
+                }
             }
             Err(
                 error @ (InjectError::EntrySilent
