@@ -31,6 +31,7 @@ mod session;
 mod shm;
 mod shortfall;
 mod signals;
+mod silence;
 mod spawn;
 mod stop;
 mod symbolizers;

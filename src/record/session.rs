@@ -27,6 +27,7 @@ use super::modules::AddressMap;
 use super::perf::Events;
 use super::remainder::Remainder;
 use super::scribe::Scribe;
+use super::silence::Silence;
 use super::stop::Stop;
 use super::threads::Registry;
 use super::timer::Timers;
@@ -39,7 +40,7 @@ mod sampling;
 
 use self::relief::Relief;
 pub(super) use self::relief::Relieved;
-use self::sampling::{Silence, Started};
+use self::sampling::Started;
 
 /// How long the loop sleeps at most.
 const NAP: Duration = Duration::from_millis(10);
