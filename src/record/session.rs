@@ -102,6 +102,11 @@ impl Every {
         due
     }
 
+    /// It is due no more often than takes a twentieth of the time, if it took so long.
+    fn spare(&mut self, took: Duration) {
+        self.due = self.due.max(Instant::now() + took * 20);
+    }
+
     fn hasten(&mut self) {
         self.due = Instant::now();
     }

@@ -94,7 +94,8 @@ impl Session<'_> {
     pub(super) fn look_for_blocked(&mut self, is_end: bool) {
         const TOLD: usize = 8;
         // A program that is parked blocks all signals as long.
-        if self.attached.is_parked || !is_end && !self.blocked.is_due(Instant::now()) {
+        let is_due = if is_end { self.blocked.is_apart() } else { self.blocked.is_due() };
+        if self.attached.is_parked || !is_due {
             return;
         }
         let news = self.blocked.look(self.attached.signal(), self.registry.named());
@@ -142,8 +143,13 @@ impl Session<'_> {
             return true;
         }
         let is_look_due = self.silence_watch.is_due();
+        let start = Instant::now();
         self.watch_relief(&status, is_look_due);
         let is_silent = is_look_due && self.is_silent();
+        if is_look_due {
+            // It may have read the masks of thousands of threads.
+            self.silence_watch.spare(start.elapsed());
+        }
         if self.events.is_some()
             && let Some(why) = self.loss_of(SAMPLING, &status, is_silent)
             && !self.fall_back(&why.text())
