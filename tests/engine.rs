@@ -344,17 +344,17 @@ fn a_user_without_privileges_records_with_timers() {
     assert!(folded.total() > 800 && folded.percent_of("timed") > 90.0, "{}", folded.total());
 }
 
-/// Six threads, of which the limit of pending signals leaves some without a timer. The limit is the
+/// Four threads, of which the limit of pending signals leaves some without a timer. The limit is the
 /// user's, and timers count.
 fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
     let ms = each.as_millis().to_string();
-    let mut target = Target::start("busy_named", &["6", &ms, "3"]);
+    let mut target = Target::start("busy_named", &["4", &ms, "2"]);
     command.args(["--freq", "999", "--stats", "--pid"]).arg(target.pid().to_string());
     let mut recorder = Recorder::spawn(command, Trace::new());
     recorder.wait_until_attached(target.pid());
     std::thread::sleep(SECOND);
     target.send(Signal::SIGUSR1);
-    recorder.wait_for_cpu(target.pid(), each * 6);
+    recorder.wait_for_cpu(target.pid(), each * 4);
     std::thread::sleep(SECOND / 2);
     let outcome = end(recorder);
     target.goes_on_and_ends_by_itself();
@@ -363,29 +363,30 @@ fn record_limited(mut command: Command, each: Duration) -> (Target, Outcome) {
 
 #[test]
 fn threads_that_can_have_no_timer_have_events() {
-    const PERCENT: f64 = 2.0;
     needs_recording!();
     // Others of the same user would use up what is left of the limit, or give it back.
     let _machine = alone();
-    for engine in ["timer", "auto"] {
+    // Both event families sample, so a short time says little: 2 % is three and a half times the
+    // standard deviation after five seconds.
+    for (engine, each, percent) in [("timer", 5 * SECOND, 2.0), ("auto", SECOND, 10.0)] {
         let mut command = traceprof(&["record", "--engine", engine]);
         if engine == "auto" {
-            // As many events as threads, that is what `auto` would not take perf events with.
-            command = with_descriptors(70, command);
+            // Too few descriptors for an event a thread, that is what `auto` would not take perf events with.
+            command = with_descriptors(68, command);
         }
-        let (target, outcome) = record_limited(command, 2 * SECOND);
+        let (target, outcome) = record_limited(command, each);
         let (text, trace) = (outcome.text(), &outcome.trace);
         assert!(text.contains(TIMER), "{text}");
         let (events, armed) = (trace.number("threads_by_events"), trace.number("timers_armed"));
-        assert!(events >= 3 && events + armed == 7, "{events} of 7, {armed} armed: {text}");
+        assert!(events >= 2 && events + armed == 5, "{events} of 5, {armed} armed: {text}");
         assert_eq!(trace.number("threads_without_timer"), 0, "{text}");
         let told = format!("{events} threads sampled by perf events, as they could have no timer");
         assert_eq!(text.matches(&told).count(), 2, "in the report and in --stats: {text}");
-        for thread in 0..6 {
+        for thread in 0..4 {
             let own_ns = target.fact(&format!("used_{thread}")) as f64;
             let sampled_ns = trace.periods(&format!("busy-{thread}")) as f64 / 999.0 * 1e9;
             let error = 100.0 * (sampled_ns / own_ns - 1.0);
-            assert!(error.abs() < PERCENT, "{engine}, busy-{thread}: {error:+.2} %\n{text}");
+            assert!(error.abs() < percent, "{engine}, busy-{thread}: {error:+.2} %\n{text}");
         }
     }
 }
@@ -409,7 +410,7 @@ fn threads_that_can_have_neither_timer_nor_event_are_named() {
     let (_, outcome) = record_limited(command, SECOND / 2);
     let (text, trace) = (outcome.text(), &outcome.trace);
     let (without, armed) = (trace.number("threads_without_timer"), trace.number("timers_armed"));
-    assert!(without >= 3 && without + armed == 7, "{without} of 7, {armed} armed: {text}");
+    assert!(without >= 2 && without + armed == 5, "{without} of 5, {armed} armed: {text}");
     assert!(text.contains("could have no timer") && text.contains("refused here"), "{text}");
     assert_eq!(trace.number("threads_by_events"), 0, "{text}");
     let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
@@ -418,11 +419,8 @@ fn threads_that_can_have_neither_timer_nor_event_are_named() {
 
 /// From now on the target can have no more timers than it has.
 fn leave_no_timer(target: &Target) {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", target.pid()));
-    let status = status.expect("a status");
-    let queued = status.lines().find_map(|line| line.strip_prefix("SigQ:")).expect("a count");
-    let queued: u64 = queued.trim().split('/').next().and_then(|it| it.parse().ok()).expect("it");
-    let limit = libc::rlimit { rlim_cur: queued, rlim_max: queued };
+    // Less than is in use already, whatever other processes of the user do.
+    let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call reads the limit, and writes no old one.
     let set = unsafe {
         libc::prlimit(target.pid(), libc::RLIMIT_SIGPENDING, &raw const limit, std::ptr::null_mut())

@@ -14,6 +14,8 @@ use crate::proc;
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(20);
+/// The same at the end.
+const APART: Duration = Duration::from_millis(10);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Looks may take one part of so many of the recorder's time.
@@ -43,6 +45,7 @@ pub(super) struct Blocked {
     names: HashMap<i32, String>,
     /// CPU time of threads that blocked it for a time.
     past_ns: u64,
+    looked: Option<Instant>,
     due: Instant,
     period: Duration,
 }
@@ -56,14 +59,20 @@ impl Blocked {
             threads: BTreeMap::new(),
             names: HashMap::new(),
             past_ns: 0,
+            looked: None,
             due: Instant::now(),
             period: SHORTEST,
         }
     }
 
     /// Whether it is time for a look.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        now >= self.due
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// Whether the last look is long enough ago for another one to say something.
+    pub(super) fn is_apart(&self) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= APART)
     }
 
     /// Looks at threads (id here, id in the target, name); those that are found to block the signal
@@ -96,6 +105,7 @@ impl Blocked {
             }
         }
         self.period = (self.period * 2).min(LONGEST).max(start.elapsed() * SHARE);
+        self.looked = Some(Instant::now());
         self.due = Instant::now() + self.period;
         news
     }
@@ -267,6 +277,6 @@ mod tests {
         let (news, list, cpu_ns) = look(1);
         assert_eq!((news, list), (vec![], vec![]));
         assert!(cpu_ns >= 6_000_000, "its time stays: {cpu_ns}");
-        assert!(!blocked.is_due(Instant::now()), "not all the time");
+        assert!(!blocked.is_due(), "not all the time");
     }
 }

@@ -98,6 +98,11 @@ impl Failures {
         });
     }
 
+    /// Whether a thread is one of them.
+    pub(super) fn holds(&self, tid: i32) -> bool {
+        self.failed.values().any(|failed| failed.tid == tid)
+    }
+
     /// Threads for which nothing else was tried: the life of their slot, and their id.
     pub(super) fn wanted(&self) -> impl Iterator<Item = (Life, i32)> {
         let wanted = self.failed.iter().filter(|(_, failed)| failed.rescue == Rescue::Wanted);

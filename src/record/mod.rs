@@ -32,6 +32,7 @@ mod session;
 mod shm;
 mod shortfall;
 mod signals;
+mod silence;
 mod spawn;
 mod stop;
 mod symbolizers;

@@ -25,6 +25,8 @@ use crate::proc;
 const SILENT_PERIODS: u64 = 100;
 /// and so much time.
 const SILENT_NS: u64 = 500_000_000;
+/// Threads whose time is read for that.
+const LISTENED_TO: usize = 64;
 
 struct Rescued {
     tid: i32,
@@ -105,7 +107,7 @@ impl RescueEvents {
     /// after as much time again.
     pub(super) fn is_silent(&mut self, slots: &[ThreadSlot]) -> bool {
         let (mut hits, mut used_ns) = (0u64, 0u64);
-        for ((index, _), rescued) in &self.open {
+        for ((index, _), rescued) in self.open.iter().take(LISTENED_TO) {
             // Relaxed: a count.
             let samples = slots.get(*index).map_or(0, |slot| slot.samples.load(Ordering::Relaxed));
             hits = hits.wrapping_add(samples);

@@ -28,6 +28,7 @@ use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
 use super::scribe::Scribe;
+use super::silence::Silence;
 use super::stop::Stop;
 use super::threads::Registry;
 use super::timer::Timers;
@@ -40,7 +41,7 @@ mod sampling;
 
 use self::relief::Relief;
 pub(super) use self::relief::Relieved;
-use self::sampling::{Silence, Started};
+use self::sampling::Started;
 
 /// How long the loop sleeps at most.
 const NAP: Duration = Duration::from_millis(10);
@@ -100,6 +101,11 @@ impl Every {
             self.due = now + self.interval;
         }
         due
+    }
+
+    /// It is due no more often than takes a twentieth of the time, if it took so long.
+    fn spare(&mut self, took: Duration) {
+        self.due = self.due.max(Instant::now() + took * 20);
     }
 
     fn hasten(&mut self) {

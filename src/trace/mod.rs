@@ -73,6 +73,7 @@ mod output;
 mod pack;
 #[cfg(any(test, fuzzing))]
 pub mod probe;
+mod recent;
 mod recover;
 mod resolve;
 mod sample;

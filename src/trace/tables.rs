@@ -1,14 +1,14 @@
 //! Interning: thread-neutral objects by content, and the block that new ones are written to.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::infer::Site;
 use super::kind::Kind;
 use super::object::{Neutral, optional};
+use super::recent::Recent;
 use super::{
-    CallTrace, Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE,
-    TraceError,
+    Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE, TraceError,
 };
 
 /// New thread-neutral objects that are not in a frame yet.
@@ -58,9 +58,7 @@ pub(super) struct Tables {
     locations: HashMap<LocationKey, u32>,
     sites: Vec<Site>,
     nodes: HashMap<(u32, LocationId), u32>,
-    /// Ids of the call traces of the latest epoch: those of earlier ones do not come again.
-    traces: HashSet<u64>,
-    epoch: u64,
+    traces: Recent,
     traces_ever: u32,
     pub(super) block: NeutralBlock,
 }
@@ -158,19 +156,18 @@ impl Tables {
         Ok(LocationId(id))
     }
 
-    /// Writes a call trace and its nodes, unless its id was written in this epoch.
-    pub(super) fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
-        self.known_stack(&trace.stack)?;
-        let epoch = trace.trace_id >> 32;
-        if epoch != self.epoch {
-            self.epoch = epoch;
-            self.traces.clear();
-        }
-        if !self.traces.insert(trace.trace_id) {
+    /// Writes a call trace and its nodes, unless it was written lately.
+    pub(super) fn call_trace(
+        &mut self,
+        (trace_id, end_reason): (u64, u16),
+        stack: &[LocationId],
+    ) -> Result<(), TraceError> {
+        self.known_stack(stack)?;
+        if !self.traces.insert(trace_id) {
             return Ok(());
         }
         let mut node = NONE;
-        for location in &trace.stack {
+        for location in stack {
             let key = (node, *location);
             node = match self.nodes.get(&key) {
                 Some(known) => *known,
@@ -185,7 +182,6 @@ impl Tables {
         }
         let id = next_id(self.traces_ever as usize)?;
         self.traces_ever += 1;
-        let CallTrace { trace_id, end_reason, .. } = *trace;
         self.block.push(&Neutral::CallTrace { id, trace_id, node, end_reason });
         Ok(())
     }

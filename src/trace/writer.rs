@@ -239,8 +239,7 @@ impl TraceWriter {
             sample.trace_id = 0;
         }
         if self.options.call_traces && sample.trace_id > 1 {
-            let Sample { trace_id, end_reason, .. } = sample;
-            self.tables.call_trace(&CallTrace { trace_id, stack: stack.to_vec(), end_reason })?;
+            self.tables.call_trace((sample.trace_id, sample.end_reason), stack)?;
         }
         let truncated = sample.end_reason != 0 || stack.is_empty();
         let unrooted = if truncated { Some(self.truncated_location()?) } else { None };
@@ -257,7 +256,7 @@ impl TraceWriter {
     /// Writes a call trace as an object of its own. [`WriterOptions::call_traces`] does this for
     /// every sample.
     pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
-        self.tables.call_trace(trace)?;
+        self.tables.call_trace((trace.trace_id, trace.end_reason), &trace.stack)?;
         self.write_full_frame()
     }
 

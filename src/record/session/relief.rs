@@ -1,5 +1,7 @@
 //! Threads that can have no timer are sampled by perf events of their own, where that is safe.
 
+use std::io;
+
 use traceprof_abi::layout::{Operation, REPLACED, SAMPLING};
 use traceprof_abi::sync::Ordering;
 
@@ -10,6 +12,9 @@ use super::super::kernel::{self, KernelEvents};
 use super::super::rescue::RescueEvents;
 use super::{Event, Session};
 use crate::proc::Status;
+
+/// Threads that get events in one turn of the loop.
+const AT_ONCE: usize = 64;
 
 /// Whether such threads have events.
 pub(super) enum Relief {
@@ -28,7 +33,7 @@ pub(in crate::record) struct Relieved {
     pub(in crate::record) threads: u64,
     /// Their time in the kernel is not sampled.
     pub(in crate::record) is_user_only: bool,
-    /// Why the others had none, if that has a common reason.
+    /// Why the others had none: the reason that all of them share, or that of the first.
     pub(in crate::record) denied: Option<String>,
 }
 
@@ -37,7 +42,7 @@ impl Session<'_> {
     pub(super) fn relieve(&mut self) {
         let has_events = self.events.is_some();
         let Some(timers) = &mut self.timers else { return };
-        let wanted: Vec<(Life, i32)> = timers.failures.wanted().collect();
+        let wanted: Vec<(Life, i32)> = timers.failures.wanted().take(AT_ONCE).collect();
         let slots = self.attached.data().threads().slots;
         if let Relief::Events(events) = &mut self.relief {
             events.sweep(slots);
@@ -60,11 +65,21 @@ impl Session<'_> {
         }
         let (kernel, Some(timers)) = (self.kernel.as_ref(), &mut self.timers) else { return };
         for (life, tid) in wanted {
-            let added = match &mut self.relief {
-                Relief::Events(events) => events.add(life, tid, kernel).is_ok(),
-                Relief::Unneeded | Relief::Denied(_) => false,
+            let rescue = match &mut self.relief {
+                Relief::Events(events) => match events.add(life, tid, kernel) {
+                    Ok(()) => Rescue::Event,
+                    Err(error) => {
+                        let is_gone = error.kind() == io::ErrorKind::NotFound
+                            || error.raw_os_error() == Some(libc::ESRCH);
+                        if !is_gone {
+                            self.relieved.denied.get_or_insert(error.to_string());
+                        }
+                        Rescue::Impossible
+                    }
+                },
+                Relief::Unneeded | Relief::Denied(_) => Rescue::Impossible,
             };
-            timers.failures.set(life, if added { Rescue::Event } else { Rescue::Impossible });
+            timers.failures.set(life, rescue);
         }
     }
 

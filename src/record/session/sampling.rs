@@ -1,34 +1,17 @@
 //! What samples, while it does: its turn in the loop, its dangers, and going on with timers.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use traceprof_abi::layout::{ControlBlock, Counter, Operation, PRIMING, SAMPLING};
+use traceprof_abi::layout::{Operation, PRIMING, SAMPLING};
 
-use super::super::account::count;
 use super::super::engine::Engine;
 use super::super::perf::Events;
+use super::super::silence::{self, Silence};
 use super::super::threads::Registry;
 use super::super::timer::Timers;
 use super::super::{RecordError, event_error};
 use super::{Event, Parts, Session};
 use crate::proc::{self, Status};
-
-/// What a handler counts whenever it runs for one of our hits.
-const HITS: [Counter; 9] = [
-    Counter::Samples,
-    Counter::TimerHits,
-    Counter::LostThreadSlot,
-    Counter::LostHazard,
-    Counter::LostRotation,
-    Counter::LostLog,
-    Counter::DuplicateEvent,
-    Counter::Broken,
-    Counter::Nested,
-];
-/// User time without a hit after which the handler is taken for replaced: so many periods,
-const SILENT_PERIODS: u64 = 20;
-/// and so much time, since the clock is read in ticks.
-const SILENT_MIN: Duration = Duration::from_millis(200);
 
 /// A signal of ours that the application took.
 struct Loss {
@@ -45,53 +28,6 @@ impl Loss {
             false => format!("the application installed its own handler for {name}"),
         }
     }
-}
-
-/// Watches whether hits keep up with the CPU time of the threads that can be hit.
-#[derive(Debug)]
-pub(super) struct Silence {
-    hits: u64,
-    /// User time of the process when the last hit was seen.
-    user_ns: u64,
-    /// Times when hits were first missed: user time of the process, and all time of the threads that
-    /// block the signal.
-    suspected: Option<(u64, u64)>,
-}
-
-impl Silence {
-    pub(super) fn new(pid: i32) -> Self {
-        let user_ns = proc::mode_times_ns(pid).map_or(0, |(user, _)| user);
-        Self { hits: 0, user_ns, suspected: None }
-    }
-
-    /// True when the threads that could be hit have used time and none was.
-    fn is_broken(&mut self, pid: i32, signal: i32, control: &ControlBlock, period_ns: u64) -> bool {
-        let hits = HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(count(control, *hit)));
-        let Ok((user_ns, _)) = proc::mode_times_ns(pid) else { return false };
-        if hits != self.hits {
-            *self = Self { hits, user_ns, suspected: None };
-            return false;
-        }
-        let limit = period_ns.saturating_mul(SILENT_PERIODS).max(SILENT_MIN.as_nanos() as u64);
-        if user_ns.saturating_sub(self.user_ns) < limit {
-            return false;
-        }
-        // The time may be that of threads which block the signal.
-        let blocked_ns = deaf_threads_ns(pid, signal);
-        let (user_before, blocked_before) = *self.suspected.get_or_insert((user_ns, blocked_ns));
-        let used_ns = user_ns.saturating_sub(user_before);
-        used_ns.saturating_sub(blocked_ns.saturating_sub(blocked_before)) >= limit
-    }
-}
-
-/// CPU time of the threads that block a signal.
-fn deaf_threads_ns(pid: i32, signal: i32) -> u64 {
-    let tids = proc::tasks(pid).unwrap_or_default();
-    let of = |tid: i32| {
-        let is_deaf = proc::task_status(pid, tid).ok()?.blocked >> (signal - 1) & 1 == 1;
-        is_deaf.then(|| proc::task_cpu_or_ticks_ns(pid, tid).ok()).flatten()
-    };
-    tids.into_iter().filter_map(of).sum()
 }
 
 /// What samples, once it is set up.
@@ -158,7 +94,8 @@ impl Session<'_> {
     pub(super) fn look_for_blocked(&mut self, is_end: bool) {
         const TOLD: usize = 8;
         // A program that is parked blocks all signals as long.
-        if self.attached.is_parked || !is_end && !self.blocked.is_due(Instant::now()) {
+        let is_due = if is_end { self.blocked.is_apart() } else { self.blocked.is_due() };
+        if self.attached.is_parked || !is_due {
             return;
         }
         let news = self.blocked.look(self.attached.signal(), self.registry.named());
@@ -206,8 +143,13 @@ impl Session<'_> {
             return true;
         }
         let is_look_due = self.silence_watch.is_due();
+        let start = Instant::now();
         self.watch_relief(&status, is_look_due);
         let is_silent = is_look_due && self.is_silent();
+        if is_look_due {
+            // It may have read the masks of thousands of threads.
+            self.silence_watch.spare(start.elapsed());
+        }
         if self.events.is_some()
             && let Some(why) = self.loss_of(SAMPLING, &status, is_silent)
             && !self.fall_back(&why.text())
@@ -236,8 +178,13 @@ impl Session<'_> {
 
     fn is_silent(&mut self) -> bool {
         let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
-        let control = self.attached.data().control();
-        let is_silent = self.silence.is_broken(pid, self.attached.signal(), control, period_ns);
+        let hits = silence::hits(self.attached.data().control(), self.attached.choice.engine);
+        let deaf_ns = || {
+            let timers = self.timers.as_ref().filter(|_| self.events.is_none());
+            let is_without = |tid: i32| timers.is_some_and(|it| it.failures.holds(tid));
+            silence::deaf_threads_ns(pid, self.attached.signal(), is_without)
+        };
+        let is_silent = self.silence.is_broken(pid, hits, period_ns, deaf_ns);
         if is_silent {
             // Short threads may use much time without a hit: the next question comes after as much
             // again.
@@ -302,44 +249,5 @@ impl Session<'_> {
         let text = format!("going on with the {} engine after {why}", Engine::Timer.name());
         self.observer.event(Event::Notice(text));
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use traceprof_abi::layout;
-
-    use super::*;
-    use crate::record::shm::Shared;
-
-    /// Uses user time.
-    fn burn(time: Duration) {
-        let start = Instant::now();
-        let before = proc::mode_times_ns(std::process::id() as i32).unwrap().0;
-        let used = || proc::mode_times_ns(std::process::id() as i32).unwrap().0 - before;
-        while used() < time.as_nanos() as u64 && start.elapsed() < Duration::from_secs(60) {
-            std::hint::black_box((0..100_000u64).sum::<u64>());
-        }
-    }
-
-    #[test]
-    fn silence_is_noticed_when_threads_that_could_be_hit_were_not() {
-        const MS: u64 = 1_000_000;
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
-        let control = data.control();
-        let pid = std::process::id() as i32;
-        let mut silence = Silence::new(pid);
-        let mut look = || silence.is_broken(pid, libc::SIGTRAP, control, MS);
-        assert!(!look(), "no time has passed");
-        burn(2 * SILENT_MIN);
-        control.count(Counter::Samples);
-        assert!(!look(), "there was a hit");
-        burn(2 * SILENT_MIN);
-        assert!(!look(), "suspected only");
-        burn(2 * SILENT_MIN);
-        assert!(look(), "twice without a hit");
-        control.count(Counter::DuplicateEvent);
-        assert!(!look(), "a hit, if not a sample");
     }
 }
