@@ -80,6 +80,9 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let attached = Attached::attach(guardian, before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
+    // After the fork of a program, which must not inherit it. The scribe has to: without its turns the
+    // tables are not emptied either.
+    priority::raise();
     let scribe = Scribe::start(writer, opened.pid).map_err(|e| RecordError::Other(e.into()))?;
     let mut collector = Collector::start(attached.data());
     collector.register(Box::new(LastOfThreads::new(attached.data())));
@@ -87,8 +90,6 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
         collector.register(Box::new(Heaviest::new(options.preserve)));
     }
     collector.register(Box::new(scribe.open_samples()));
-    // After the fork of a program and the start of the scribe, which must not inherit it.
-    priority::raise();
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
     let mut session = Session::start(parts, options.duration, observer)?;
     opened.go_on();
