@@ -57,6 +57,7 @@ use self::collect::Collector;
 use self::engine::{Choice, Engine, Facts};
 use self::heaviest::Heaviest;
 use self::liveness::LastOfThreads;
+use self::names::Names;
 use self::perf::Setup;
 use self::priority::Raised;
 use self::scribe::Scribe;
@@ -93,8 +94,11 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let attached = Attached::attach(guardian, before)?;
     let writer = create(options, &opened, &attached)?;
     let exit = exit_descriptor(opened.pid)?;
-    let scribe = raised.as_before(|| Scribe::start(writer, opened.pid));
-    let scribe = scribe.map_err(|error| RecordError::Other(error.into()))?;
+    // Reading symbols is long work, which the target's goes before. The scribe has little to do, and
+    // without its turns the tables are not emptied either.
+    let other = |error: std::io::Error| RecordError::Other(error.into());
+    let names = raised.as_before(Names::start).map_err(other)?;
+    let scribe = Scribe::start(writer, opened.pid, names).map_err(other)?;
     let mut collector = Collector::start(attached.data());
     collector.register(Box::new(LastOfThreads::new(attached.data())));
     if options.preserve > 0 {

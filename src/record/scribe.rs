@@ -87,13 +87,12 @@ impl LivenessChecker for OpenSamples {
 }
 
 impl Scribe {
-    /// Starts the thread over an open trace of process `pid`.
-    pub(super) fn start(writer: TraceWriter, pid: i32) -> std::io::Result<Self> {
+    /// Starts the thread over an open trace of process `pid`, whose addresses `names` resolves.
+    pub(super) fn start(writer: TraceWriter, pid: i32, names: Names) -> std::io::Result<Self> {
         let (queue, batches) = sync_channel(QUEUE);
         let (back, blanks) = sync_channel(BLANKS);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let names = Names::start()?;
         let work = move || {
             let finished = Work::new(writer, pid as u32, names).run(&batches, &back, &theirs);
             if finished.error.is_some() {

@@ -19,7 +19,7 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1).unwrap();
+    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
     batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
     let finished = scribe.finish();
     let totals = finished.totals().clone();
@@ -85,7 +85,7 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1).unwrap();
+    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
     let mut checker = scribe.open_samples();
     let marked = |checker: &mut OpenSamples, collected: &Batch| {
         let mut live = PreserveSet::with_room(100);
@@ -125,7 +125,7 @@ fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1).unwrap();
+    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
     let traces: Vec<_> = (0..5000u64).map(|id| (id + 2, id * 64, false)).collect();
     let shared = Arc::new(batch(&traces, 1));
     let sum = |batch: &Batch| {
