@@ -256,6 +256,8 @@ pub enum Counter {
     /// Hazards that were not ours any more when they were to be released, after their sample was
     /// stored.
     ReleaseFailed = 28,
+    /// Signals whose sender the kernel had no memory to note: maybe hits.
+    Nameless = 29,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;

@@ -96,6 +96,13 @@ fn chain(data: DataSegment, frame: &mut Frame<'_>) -> u64 {
     match handler {
         sys::SIG_IGN => 0,
         sys::SIG_DFL if sys::is_ignored_by_default(signal) => 0,
+        // The kernel had no memory for what the signal is, so it may be a hit of ours: it would end
+        // the program. So would one that root sends from outside of the pid namespace, which looks
+        // the same; that one can be sent again when we are gone.
+        sys::SIG_DFL if frame.info.is_nameless() => {
+            data.control().count(Counter::Nameless);
+            0
+        }
         sys::SIG_DFL => {
             let default = [sys::SIG_DFL, 0, 0, 0];
             let mut ours = [0; 4];
@@ -178,6 +185,17 @@ mod tests {
         saved(data, [HANDLER, sys::SA_RESETHAND, 0, 0]);
         assert_eq!([come(data, |_| {}), come(data, |_| {})], [(HANDLER, 7), (0, 7)], "once");
         assert_eq!(count(data, Counter::Foreign), 6);
+    }
+
+    /// Counted before it would be sent anew with the default action.
+    #[test]
+    fn a_signal_that_the_kernel_knows_nothing_of_does_not_end_the_program() {
+        const SIGTRAP: i32 = 5;
+        let data = ready();
+        data.control().signals[SAMPLING].signal.store(SIGTRAP as u32, Ordering::Relaxed);
+        let lost = |info: &mut SigInfo| (info.signo, info.code, info.origin) = (SIGTRAP, 0, 0);
+        assert_eq!(come(data, lost), (0, 7));
+        assert_eq!((count(data, Counter::Nameless), count(data, Counter::Foreign)), (1, 1));
     }
 
     #[test]

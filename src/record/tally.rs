@@ -7,7 +7,7 @@ use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 use super::account::{Reckoning, count, percent};
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 23] = [
+const NAMES: [(Counter, &str); 24] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
@@ -17,6 +17,7 @@ const NAMES: [(Counter, &str); 23] = [
     (Counter::TableCollision, "table_collisions"),
     (Counter::DuplicateEvent, "duplicate_events"),
     (Counter::Foreign, "foreign_signals"),
+    (Counter::Nameless, "nameless_signals"),
     (Counter::Stale, "stale_signals"),
     (Counter::Late, "late_signals"),
     (Counter::Nested, "nested_signals"),
@@ -96,6 +97,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     let others = [
         (Counter::DuplicateEvent, "of a second event"),
         (Counter::Foreign, "not ours"),
+        (Counter::Nameless, "of unknown origin, kept from ending the program"),
         (Counter::Stale, "of an earlier recording"),
         (Counter::Late, "late"),
         (Counter::Nested, "inside our handler"),

@@ -29,6 +29,8 @@ pub const TRAP_PERF: i32 = 6;
 /// `si_perf_flags`: the signal had been blocked.
 pub const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 
+/// `si_code` of a signal sent by `kill`.
+pub const SI_USER: i32 = 0;
 /// `si_code` of a POSIX timer.
 pub const SI_TIMER: i32 = -2;
 /// `si_code` of a signal that was queued with a value.
@@ -60,6 +62,11 @@ const _: () = assert!(size_of::<SigInfo>() == 128);
 const _: () = assert!(core::mem::offset_of!(SigInfo, value) == 24);
 
 impl SigInfo {
+    /// The kernel had no memory to note what it is: as if process 0 had sent it.
+    pub fn is_nameless(&self) -> bool {
+        self.code == SI_USER && self.origin == 0
+    }
+
     /// A timer's id.
     pub fn timer(&self) -> i32 {
         self.origin as u32 as i32
