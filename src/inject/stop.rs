@@ -202,6 +202,11 @@ impl Stopped {
         pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
     }
 
+    /// It was stopped in a call that a signal which waits would end.
+    fn ignores_a_signal(&self) -> bool {
+        !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
+    }
+
     /// A hit of a sampling event waits for the thread to unblock the signal.
     pub(super) fn owes_hit(&self, signal: i32) -> bool {
         match self.tracee.pending() {
@@ -387,10 +392,11 @@ pub(super) fn stop(
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-    let stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
-    if !stopped.group && !stopped.is_quiet() {
-        // A signal that it gets no time to take: its interrupted call is not ours to issue again.
-        return Err(NotStopped::Timeout);
+    let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
+    // A call that a pending signal should end is not ours to issue again. Where one signal follows
+    // the other that is tried for so long only: the next one ends it.
+    while stopped.ignores_a_signal() && since.elapsed() < limit {
+        stopped.settle(Instant::now() + SETTLED_MAX)?;
     }
     Ok(stopped)
 }

@@ -318,12 +318,12 @@ fn a_thread_that_ended_before_its_slot_was_seen_is_met_once() {
     for (time_ns, change) in told {
         registry.hear(TaskEvent { time_ns, tid, change });
     }
-    let before = registry.count_ever();
     let mut news = registry.news();
     let mut samples = [sample(slot, tid, now + MS)];
     registry.attribute(&mut samples, &mut news);
     registry.retire(true, &mut news);
-    assert_eq!((registry.count_ever(), registry.metrics().ambiguous), (before, 0));
+    // Threads of other tests come and go meanwhile, so all of them together say nothing.
+    assert_eq!(registry.metrics().ambiguous, 0);
     assert_eq!(seen(&news, tid).len(), 1, "{news:?}");
     assert_eq!(gone(&news), [samples[0].slot]);
     assert_eq!(registry.data.threads().claim(1), Claim::New(slot));
