@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::Operation;
 use traceprof_abi::sync::Ordering;
 
-use super::arch::Interrupted;
 use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
@@ -102,8 +101,7 @@ fn map_steps(
 ) -> Result<Ending, InjectError> {
     let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
     stopped.prepare()?;
-    // A chain would wait for SIGCONT, and would drop a restart block.
-    let launchable = !stopped.group && stopped.interrupted != Interrupted::RestartBlock;
+    let launchable = stopped.may_be_launched();
     let mut todo: Vec<(&str, &Segment)> = plan.segments().to_vec();
     let top = match threads::stack_top(stopped, mappings) {
         Some(top) if gadgets.call.is_some() => top,

@@ -334,11 +334,8 @@ impl Cure<'_> {
         };
         release(others)?;
         // Nobody needs to wait for it any more: it detaches the segments on its way home.
-        let launchable = !worker.group
-            && worker.is_quiet()
-            && worker.interrupted != Interrupted::RestartBlock
-            && gadgets.call.is_some()
-            && gadgets.restorer.is_some();
+        let launchable =
+            worker.may_be_launched() && gadgets.call.is_some() && gadgets.restorer.is_some();
         if matches!(outcome, Ok(None)) && on_stack.is_some() && launchable {
             let steps = self.unmap_steps(true, mappings);
             let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::Operation;
 use traceprof_abi::sync::Ordering;
 
-use super::arch::{self, Interrupted};
+use super::arch;
 use super::chain::{Chain, Landing, Step};
 use super::error::InjectError;
 use super::plan::AttachPlan;
@@ -77,8 +77,7 @@ fn start_with(
     let steps = [Step::Enter { entry: plan.entry_avma, argument: operation as u64 }];
     let landing = Landing { gadget: plan.restorer_avma, restorer: plan.restorer_avma };
     let chain = Chain::new(&stopped.saved, &steps, landing, top);
-    // A chain would wait for SIGCONT, and would drop a restart block.
-    if is_free && !stopped.group && stopped.interrupted != Interrupted::RestartBlock {
+    if is_free && stopped.may_be_launched() {
         return Ok(Used::launched(stopped.launch(chain)?, false));
     }
     let walked = stopped.walk(&chain, &steps);

@@ -202,6 +202,14 @@ impl Stopped {
         pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
     }
 
+    /// It may be set going on a chain and let go. Not from within a call: the chain's last frame can
+    /// only issue it again, after the handlers of signals that came meanwhile, which should have ended
+    /// it (a `pause` would wait for ever); and it would drop a restart block. Nor where it would wait
+    /// for SIGCONT.
+    pub(super) fn may_be_launched(&self) -> bool {
+        !self.group && self.interrupted == Interrupted::User && self.is_quiet()
+    }
+
     /// It was stopped in a call that a signal which waits would end.
     fn ignores_a_signal(&self) -> bool {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
