@@ -122,7 +122,8 @@ fn a_storm_of_threads_has_a_shortfall_with_timers_and_it_is_told() {
     let all_ns = outcome.trace.number("cpu_time_ns") as f64;
     let starter = starter as f64 / 999.0 * 1e9 / all_ns;
     report(&format!("of which the thread that starts them has {:.1} %", 100.0 * starter));
-    assert!(starter > 0.02, "{:.1} %\n{text}", 100.0 * starter);
+    // It uses 2 to 3 %, which is some ten hits.
+    assert!(starter > 0.005, "{:.1} %\n{text}", 100.0 * starter);
     let line = text.lines().find(|line| line.starts_with("CPU time")).expect("an account");
     assert!(line.contains("before threads had their timers"), "{line}");
 }
