@@ -42,7 +42,7 @@ fn a_program_that_is_recorded_has_the_priority_it_would_have() {
 }
 
 #[test]
-fn only_the_collector_is_raised() {
+fn only_what_empties_the_tables_is_raised() {
     needs_recording!();
     if !is_root() {
         skip!("root: needed to raise a priority");
