@@ -177,7 +177,7 @@ pub(super) fn cpu_ns(pid: i32) -> u64 {
 }
 
 /// Waits until it is so.
-pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
