@@ -131,7 +131,9 @@ fn recorder_killed_while_attaching_leaves_nothing() {
             attach.mul_f64(1.2 * part)
         };
         std::thread::sleep(delay);
-        assert!(!recorder.has_ended(), "it ended before it was killed");
+        if recorder.has_ended() {
+            panic!("it ended before it was killed: {}", recorder.finish().text());
+        }
         recorder.send(Signal::SIGKILL);
         let untouched = before.differences(&Snapshot::take(target.pid())).is_empty();
         found_attached += u32::from(after_the_first_change || !untouched);
