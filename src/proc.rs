@@ -109,6 +109,27 @@ pub struct Status {
     pub cap_effective: u64,
 }
 
+impl Status {
+    /// The thread blocks a signal, which is from 1 to 64.
+    pub fn blocks(&self, signal: i32) -> bool {
+        holds(self.blocked, signal)
+    }
+
+    /// The process has a handler for a signal, which is from 1 to 64.
+    pub fn catches(&self, signal: i32) -> bool {
+        holds(self.caught, signal)
+    }
+}
+
+fn holds(set: u64, signal: i32) -> bool {
+    set >> (signal - 1) & 1 == 1
+}
+
+/// A thread with this state letter has ended.
+pub fn has_ended(state: char) -> bool {
+    matches!(state, 'Z' | 'X')
+}
+
 /// What a thread is doing, from `/proc/PID/task/TID/syscall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {

@@ -243,7 +243,8 @@ fn second_recorder_is_refused_and_leaves_the_first_alone() {
     let mut first = Recorder::start(&["--pid", &pid, "--duration", "3"]);
     first.wait_until_attached(target.pid());
     let second = Recorder::start(&["--pid", &pid, "--duration", "1"]).finish().expect_code(3);
-    assert!(second.text().contains("another traceprof"), "{}", second.text());
+    let named = format!("another traceprof (pid {})", first.pid());
+    assert!(second.text().contains(&named), "{}", second.text());
     assert!(!second.trace.path().exists(), "a refused recording leaves a file");
     first.finish().expect_code(0);
     assert_restored(&before, &target);

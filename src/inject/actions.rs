@@ -17,7 +17,6 @@ use super::segment::{Attached, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
 use super::stop::Stopped;
 use crate::proc::Mapping;
 
-const SIGSET_LEN: u64 = 8;
 /// What an action's `installed` says from the moment in which it is about to be taken back.
 const TAKING_BACK: u32 = REPLACED + 1;
 /// Steps of a chain that deletes timers.
@@ -40,7 +39,8 @@ impl Actions<'_> {
         others: &[Stopped],
         mappings: &[Mapping],
     ) -> Result<Option<String>, InjectError> {
-        if !self.plan.data.is_in(mappings) {
+        if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
+            // Before it was there nothing was installed, and it goes only when all is put back.
             return Ok(None);
         }
         self.delete_timers(worker)?;
@@ -86,10 +86,7 @@ impl Actions<'_> {
     ) -> Result<Option<String>, InjectError> {
         let action = &self.data.control().signals[index];
         let at = |offset: u64| self.plan.data.avma + offset;
-        let act = |new: u64, old: u64| {
-            let arguments = [signal as u64, new, old, SIGSET_LEN];
-            Step::Call(Call::new(libc::SYS_rt_sigaction, &arguments))
-        };
+        let act = |new: u64, old: u64| Step::Call(Call::sigaction(signal, new, old));
         self.place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);

@@ -81,15 +81,10 @@ fn map_with(
 ) -> Result<Used, InjectError> {
     let tid = stopped.tid();
     let mut naked = false;
-    match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked) {
-        Ok(Ending::Launch(chain)) => Ok(Used::launched(stopped.launch(*chain)?, naked)),
-        Ok(Ending::Release) => Ok(Used { tid, stopped: stopped.release()?, naked, launched: None }),
-        Err(error) => {
-            // If it cannot be put back it is gone, or runs home on its chain by itself.
-            let _ = stopped.release();
-            Err(error)
-        }
-    }
+    Ok(match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked)? {
+        Ending::Launch(chain) => Used::launched(stopped.launch(*chain)?, naked),
+        Ending::Release => Used { tid, stopped: stopped.release()?, naked, launched: None },
+    })
 }
 
 fn map_steps(

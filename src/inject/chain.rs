@@ -37,6 +37,12 @@ impl Call {
         }
         Call { number, args }
     }
+
+    /// `rt_sigaction` with the addresses of the new action and of room for the old one, 0 for none.
+    pub(super) fn sigaction(signal: i32, new: u64, old: u64) -> Call {
+        const SIGSET_LEN: u64 = 8;
+        Call::new(libc::SYS_rt_sigaction, &[signal as u64, new, old, SIGSET_LEN])
+    }
 }
 
 /// One step of a chain.

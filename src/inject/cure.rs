@@ -19,7 +19,7 @@ use traceprof_abi::sync::Ordering;
 
 use super::actions::Actions;
 use super::arch::Interrupted;
-use super::chain::{Chain, Landing, Step};
+use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
@@ -191,14 +191,12 @@ impl Cure<'_> {
             if left.is_empty() {
                 return Ok(None);
             }
-            let is_overdue = match &launched {
-                Some(used) => used.is_overdue(since, UNMAPPED_MAX),
-                None => true,
-            };
-            if is_overdue {
-                // It may have come to the end of its chain while the recall waited for it: another
-                // attempt finds that out.
-                launched.as_ref().map_or(Ok(false), |used| used.recall(self.plan))?;
+            if launched.as_ref().is_none_or(|used| used.is_overdue(since, UNMAPPED_MAX)) {
+                if let Some(used) = &launched {
+                    // It may have come to the end of its chain while the recall waited for it:
+                    // another attempt finds that out.
+                    used.recall(self.plan)?;
+                }
                 return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -337,7 +335,7 @@ impl Cure<'_> {
         let launchable =
             worker.may_be_launched() && gadgets.call.is_some() && gadgets.restorer.is_some();
         if matches!(outcome, Ok(None)) && on_stack.is_some() && launchable {
-            let steps = self.unmap_steps(true, mappings);
+            let steps = self.unmap_steps(mappings);
             let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);
             let launched = worker.launch(chain)?;
             return Ok(Took::Launched(Box::new(Used::launched(launched, false))));
@@ -353,16 +351,15 @@ impl Cure<'_> {
         outcome.and_then(|took| released.map(|_| took))
     }
 
-    /// The calls that detach what is attached, the data only if no frames lie in it.
-    fn unmap_steps(&self, with_data: bool, mappings: &[Mapping]) -> Vec<Step> {
-        let mut segments = vec![&self.plan.tables, &self.plan.code];
-        if with_data {
-            segments.push(&self.plan.data);
-        }
+    /// The calls that detach what is attached, the data at last.
+    fn unmap_steps(&self, mappings: &[Mapping]) -> Vec<Step> {
+        let mut segments = vec![&self.plan.tables, &self.plan.code, &self.plan.data];
         segments.retain(|segment| segment.is_in(mappings));
         segments.into_iter().map(|segment| Step::Call(segment.detach())).collect()
     }
 
+    /// Detaches on frames what neither holds the frames nor what they return through, the rest with
+    /// nothing to come back on.
     fn unmap(
         &self,
         worker: &mut Stopped,
@@ -370,31 +367,26 @@ impl Cure<'_> {
         on_stack: bool,
         mappings: &[Mapping],
     ) -> Result<(), InjectError> {
-        let steps = self.unmap_steps(on_stack, mappings);
-        if on_stack || self.plan.data.is_in(mappings) {
+        let AttachPlan { tables, code, data, .. } = self.plan;
+        let there = |segments: &[&Segment]| -> Vec<Call> {
+            segments.iter().filter(|it| it.is_in(mappings)).map(|it| it.detach()).collect()
+        };
+        let through_ours = code.contains(place.landing.restorer);
+        let has_frames = on_stack || data.is_in(mappings);
+        let framed = match (through_ours, on_stack) {
+            _ if !has_frames || (through_ours && !code.is_in(mappings)) => 0,
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 3,
+        };
+        let in_order = [tables, code, data];
+        let (framed, bare) = in_order.split_at(framed);
+        let steps: Vec<Step> = there(framed).into_iter().map(Step::Call).collect();
+        if !steps.is_empty() {
             place.run(worker, &steps)?;
-        } else {
-            self.unmap_bare(worker, place, &steps)?;
         }
-        if !on_stack && self.plan.data.is_in(mappings) {
-            // The frames lay in it: nothing is left to come back on.
-            let last = worker.call_bare(place.landing.gadget, &self.plan.data.detach())?;
-            fine("shmdt", last)?;
-        }
-        Ok(())
-    }
-
-    /// Neither the stack nor a segment of ours takes frames.
-    fn unmap_bare(
-        &self,
-        worker: &mut Stopped,
-        place: Place,
-        steps: &[Step],
-    ) -> Result<(), InjectError> {
-        for step in steps {
-            if let Step::Call(call) = step {
-                fine("shmdt", worker.call_bare(place.landing.gadget, call)?)?;
-            }
+        for call in there(bare) {
+            fine("shmdt", worker.call_bare(place.landing.gadget, &call)?)?;
         }
         Ok(())
     }

@@ -62,12 +62,10 @@ fn start_with(
     // While it is stopped nobody else can take the agent away; but the program may have executed
     // another before.
     let is_there = arch::RESTORERS.iter().any(|form| stopped.holds(plan.restorer_avma, form));
-    let prepared = if is_there { stopped.prepare() } else { Err(InjectError::Executed) };
-    if let Err(error) = prepared {
-        // If it cannot be let go it is gone.
-        let _ = stopped.release();
-        return Err(error);
+    if !is_there {
+        return Err(InjectError::Executed);
     }
+    stopped.prepare()?;
     let on_stack = threads::stack_top(&stopped, mappings);
     let (top, is_free) = match (on_stack, room) {
         (_, Room::Fresh) => (plan.second_top(), true),
@@ -80,10 +78,8 @@ fn start_with(
     if is_free && stopped.may_be_launched() {
         return Ok(Used::launched(stopped.launch(chain)?, false));
     }
-    let walked = stopped.walk(&chain, &steps);
-    let released = stopped.release();
-    walked?;
-    Ok(Used { tid, stopped: released?, naked: false, launched: None })
+    stopped.walk(&chain, &steps)?;
+    Ok(Used { tid, stopped: stopped.release()?, naked: false, launched: None })
 }
 
 fn await_entered(

@@ -53,7 +53,15 @@ pub enum Refusal {
         name: String,
     },
     /// Another recorder has its agent in it.
-    AlreadyRecorded,
+    AlreadyRecorded {
+        /// Pid of the recorder, where it can be seen.
+        recorder: Option<i32>,
+    },
+    /// The guardian of a recorder that has ended still takes its agent away.
+    BeingCured {
+        /// Pid of the guardian.
+        guardian: i32,
+    },
     /// Its control group is frozen: it could not be stopped.
     Frozen,
     /// The Yama security module forbids it.
@@ -113,9 +121,18 @@ impl fmt::Display for Refusal {
                 f,
                 "the target is already traced by {name} (pid {tracer}); end that program first"
             ),
-            Self::AlreadyRecorded => {
-                write!(f, "another traceprof records the target already; end that recording first")
+            Self::AlreadyRecorded { recorder } => {
+                let who = recorder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                write!(
+                    f,
+                    "another traceprof{who} records the target already; end that recording first"
+                )
             }
+            Self::BeingCured { guardian } => write!(
+                f,
+                "the agent of a recording that ended is still being taken away (by process \
+                 {guardian}), as the target gets no processor time; try again when it runs"
+            ),
             Self::Frozen => {
                 write!(f, "the target's control group is frozen; thaw it first")
             }

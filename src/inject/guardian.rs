@@ -28,14 +28,16 @@ use super::enter::{self, Room};
 use super::error::InjectError;
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::segment::{self, Attached};
-use super::stop::Stopped;
 use super::{attach, cure, held, identity, residue};
 
+/// Its name as a process: 15 bytes, the most that there is room for.
+pub(super) const GUARDIAN: &str = "traceprof-guard";
 /// Longest message; a plan takes less than a kilobyte.
 const MESSAGE_MAX: usize = 16 << 10;
-/// Longest wait for an answer. The guardian waits for a target that gets no processor for longer;
-/// its answer comes late then.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for an answer: that of a guardian that is in trouble itself. One whose target gets
+/// no processor answers after the cure of what was left there, an attach and another cure, of more
+/// than half a minute each (70 s seen).
+const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Longest wait for the guardian's own end.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a recorder whose socket is closed to be gone with its perf events.
@@ -185,8 +187,9 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGCHLD, &default) }?;
     let (socket, recorder) = keep_only(socket.as_raw_fd(), recorder.as_raw_fd())?;
     hurry();
-    // SAFETY: reads a string of the program's.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"traceprof-guard".as_ptr()) };
+    let name = std::ffi::CString::new(GUARDIAN)?;
+    // SAFETY: reads the string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     Server { recorder, session: None, held: None }.serve(&socket);
     // Its memory was detached before its socket was closed.
     segment::remove_orphans(recorder_pid, started);
@@ -312,14 +315,8 @@ impl Server {
             Some(held) => Some(held.into_stopped(plan.pid)?),
             None => None,
         };
-        let prepared = self.prepare(&plan, held.is_some());
-        let (data, claim) = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                release(held);
-                return Err(error);
-            }
-        };
+        // A program that is held goes on when `held` is dropped.
+        let (data, claim) = self.prepare(&plan, held.is_some())?;
         let outcome = attach::attach(&plan, &data, held);
         if outcome.is_ok() {
             self.session = Some(Session { plan, data, _claim: claim });
@@ -335,7 +332,7 @@ impl Server {
         } else {
             plan.check()?;
             let claim = Claim::on(plan.pid, plan.start_time)?;
-            if let Some((left, data)) = residue::find(plan.pid, plan.start_time) {
+            for (left, data) in residue::find(plan.pid, plan.start_time) {
                 // On top of one that is still installed, ours would save its action as the
                 // application's and put that back in the end. What a finished cure leaves behind
                 // (an agent that the application chains to) is not installed any more.
@@ -362,13 +359,6 @@ impl Server {
             return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
         };
         cure::cure(&plan, &data, patience)
-    }
-}
-
-fn release(held: Option<Stopped>) {
-    if let Some(stopped) = held {
-        // If it cannot be released it is gone.
-        let _ = stopped.release();
     }
 }
 

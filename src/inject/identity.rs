@@ -25,7 +25,7 @@ pub(super) fn explain(pid: i32, tid: i32, error: InjectError) -> InjectError {
     }
     match proc::task_status(pid, tid) {
         Err(_) => InjectError::Gone,
-        Ok(status) if matches!(status.state, 'Z' | 'X') => InjectError::Gone,
+        Ok(status) if proc::has_ended(status.state) => InjectError::Gone,
         Ok(status) if status.tracer != 0 => preflight::already_traced(status.tracer).into(),
         Ok(_) => InjectError::NotPermitted,
     }

@@ -84,9 +84,10 @@ pub struct AttachPlan {
 }
 
 impl AttachPlan {
-    /// The segments with their names, in the order in which they are attached.
+    /// The segments with their names, in the order in which they are attached. The data segment tells
+    /// what the others are, should no more than a part get there.
     pub(super) fn segments(&self) -> [(&'static str, &Segment); 3] {
-        [("code", &self.code), ("tables", &self.tables), ("data", &self.data)]
+        [("data", &self.data), ("code", &self.code), ("tables", &self.tables)]
     }
 
     /// Address of the top of the area where the mapping chain's frames lie.

@@ -5,6 +5,7 @@ use std::io;
 
 use super::arch;
 use super::error::Refusal;
+use super::guardian::GUARDIAN;
 use crate::proc::{self, Status};
 
 const CAP_SYS_PTRACE: u32 = 19;
@@ -69,7 +70,7 @@ fn look(pid: i32) -> Result<Facts, Refusal> {
         return Err(Refusal::Own);
     }
     let start_time = proc::start_time(pid).map_err(|error| unreadable(pid, &error))?;
-    let dead = matches!(status.state, 'Z' | 'X');
+    let dead = proc::has_ended(status.state);
     // A leader that left its threads behind is a zombie too.
     if dead && status.threads <= 1 {
         return Err(Refusal::Exited { pid });
@@ -98,9 +99,12 @@ fn check_code(pid: i32, status: &Status) -> Result<(), Refusal> {
     }
 }
 
+/// A guardian traces for moments only; whether its recording goes on, the claim tells.
 fn check_tracer(status: &Status) -> Result<(), Refusal> {
+    let is_guardian = |tracer| proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN);
     match status.tracer {
         0 => Ok(()),
+        tracer if is_guardian(tracer) => Ok(()),
         tracer => Err(already_traced(tracer)),
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Stopped {
     /// What the stop interrupted.
     pub(super) interrupted: Interrupted,
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
-    pub(super) group: bool,
+    group: bool,
     since: Instant,
     /// The thread has not run on its own since its state was saved.
     is_current: bool,
@@ -197,7 +197,7 @@ impl Stopped {
     }
 
     /// No signal is about to be delivered.
-    pub(super) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         let pending = self.tracee.pending().unwrap_or_default();
         pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
     }
@@ -239,7 +239,7 @@ impl Stopped {
     /// Makes the state complete before anything is run: vector state, restartable sequences. Not
     /// needed to let the thread go as it is.
     pub(super) fn prepare(&mut self) -> Result<(), InjectError> {
-        let raw = self.tracee.xstate().map_err(|e| InjectError::system("NT_X86_XSTATE", &e))?;
+        let raw = self.tracee.xstate().map_err(|e| system("NT_X86_XSTATE", &e))?;
         self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
             reason: "the processor has no XSAVE state, which frames need".to_owned(),
         })?;
@@ -293,9 +293,9 @@ impl Stopped {
     pub(super) fn nudge(&mut self, for_: Duration, deadline: Instant) -> Result<(), InjectError> {
         self.put_back()?;
         (self.is_current, self.touched) = (false, false);
-        self.tracee.resume(Resume::Run, 0).map_err(|e| InjectError::system("PTRACE_CONT", &e))?;
+        self.tracee.resume(Resume::Run, 0).map_err(|e| system("PTRACE_CONT", &e))?;
         std::thread::sleep(for_);
-        self.tracee.interrupt().map_err(|e| InjectError::system("PTRACE_INTERRUPT", &e))?;
+        self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
         self.group = wait_interrupt(&self.tracee, deadline)?;
         self.settle(deadline)?;
         Ok(())

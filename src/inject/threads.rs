@@ -22,7 +22,7 @@ pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
     let mut ranked = Vec::new();
     for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(LOOKED_AT_MAX) {
         let Ok(stat) = proc::task_stat(pid, tid) else { continue };
-        if matches!(stat.state, 'Z' | 'X') {
+        if proc::has_ended(stat.state) {
             continue;
         }
         let (rank, roomy) = match proc::task_activity(pid, tid) {

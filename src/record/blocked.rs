@@ -177,7 +177,7 @@ impl Blocked {
 /// The state of a thread that blocks the signal; `None` for one that does not.
 pub(super) fn blocks(pid: i32, tid: i32, signal: i32) -> Option<char> {
     let status = proc::task_status(pid, tid).ok()?;
-    (status.blocked >> (signal - 1) & 1 == 1).then_some(status.state)
+    status.blocks(signal).then_some(status.state)
 }
 
 /// What a thread is that blocks the signal at a second look.
@@ -213,11 +213,10 @@ mod tests {
     /// As one that starts threads: at every look it blocks the signal, by chance.
     #[test]
     fn who_blocks_it_again_and_again_is_not_believed() {
-        use crate::record::shm::Shared;
+        use crate::record::shm::own_data;
         use nix::sys::signal::{SigSet, SigmaskHow, Signal};
         use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(traceprof_abi::layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         let pid = std::process::id() as i32;
         let (tid, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -250,11 +249,9 @@ mod tests {
 
     #[test]
     fn threads_are_found_at_the_second_look_and_forgotten_when_they_open_up() {
-        use crate::record::shm::Shared;
+        use crate::record::shm::own_data;
         use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-        use traceprof_abi::layout;
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         let pid = std::process::id() as i32;
         let tid = nix::unistd::gettid().as_raw();
         let mut blocked = Blocked::new(pid, data);

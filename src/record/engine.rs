@@ -73,7 +73,7 @@ impl Facts {
     pub(super) fn gather(pid: i32, is_started: bool, setup: Setup) -> io::Result<Self> {
         let status = proc::status(pid)?;
         let mappings = proc::mappings(pid)?;
-        let catches = status.caught >> (attach::SIGTRAP - 1) & 1 == 1;
+        let catches = status.catches(attach::SIGTRAP);
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
         Ok(Self {
             perf: perf::probe(pid, setup),

@@ -25,7 +25,7 @@ use traceprof_abi::unwind::{self, Memory, Registers, Snapshot, Tables};
 
 use super::batch::{Batch, ThreadNews};
 use super::collections::{Collection, Distinct, empty, empty_map};
-use super::perf::{self, Setup};
+use super::perf::{self, Scope, Setup};
 use super::ring::Ring;
 use crate::proc;
 
@@ -107,7 +107,7 @@ fn ring_len(cores: usize) -> usize {
 pub(super) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
     let stack = stack_len(setup.period_ns);
-    perf::open_kernel(tid, cpu, setup.period_ns, stack).is_ok()
+    perf::open_kernel(Scope::Family, (tid, cpu), setup.period_ns, stack).is_ok()
 }
 
 impl KernelEvents {
@@ -152,7 +152,8 @@ impl KernelEvents {
         for cpu in cpus {
             // A buffer belongs to an event: this one is of the calling thread, and never on.
             let (own, stack) = (0, stack_len(setup.period_ns));
-            let event = perf::open_kernel_alone(own, cpu, kernel.period_ns(setup), stack)?;
+            let event =
+                perf::open_kernel(Scope::Alone, (own, cpu), kernel.period_ns(setup), stack)?;
             kernel.rings.push(Ring::map(&event, ring_len)?);
             kernel.events.push(event);
         }
@@ -164,7 +165,7 @@ impl KernelEvents {
     pub(super) fn add(&self, tid: i32, setup: Setup) -> io::Result<Vec<OwnedFd>> {
         let (period_ns, stack) = (self.period_ns(setup), stack_len(setup.period_ns));
         let open = |(cpu, owner): (i32, &OwnedFd)| {
-            let event = perf::open_kernel_alone(tid, cpu, period_ns, stack)?;
+            let event = perf::open_kernel(Scope::Alone, (tid, cpu), period_ns, stack)?;
             perf::share_output(&event, owner)?;
             Ok(event)
         };
@@ -180,7 +181,7 @@ impl KernelEvents {
         let mut first: Option<usize> = None;
         let stack = stack_len(period_ns);
         let mut open = |tid: i32| -> io::Result<()> {
-            let event = perf::open_kernel(tid, cpu, period_ns, stack)?;
+            let event = perf::open_kernel(Scope::Family, (tid, cpu), period_ns, stack)?;
             match first {
                 None => {
                     self.rings.push(Ring::map(&event, ring_len)?);

@@ -140,10 +140,9 @@ impl LivenessChecker for LastOfThreads {
 
 #[cfg(test)]
 mod tests {
-    use traceprof_abi::layout;
 
     use super::*;
-    use crate::record::shm::Shared;
+    use crate::record::shm::own_data;
 
     #[test]
     fn a_set_takes_what_it_has_room_for_and_counts_the_rest() {
@@ -165,8 +164,7 @@ mod tests {
 
     #[test]
     fn threads_that_are_there_keep_their_last_trace() {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         data.control().slots_limit.store(8, Ordering::Relaxed);
         let threads = data.threads();
         for tid in 1..=3u32 {

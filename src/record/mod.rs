@@ -235,7 +235,7 @@ fn wait_for_handlers(pid: i32) -> Result<(), RecordError> {
         if status.state == 'Z' {
             return Err(RecordError::TargetGone(anyhow!("the program ended at once")));
         }
-        if status.caught >> (attach::SIGTRAP - 1) & 1 == 1 {
+        if status.catches(attach::SIGTRAP) {
             return Ok(());
         }
         std::thread::sleep(Duration::from_micros(500));

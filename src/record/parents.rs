@@ -82,7 +82,15 @@ impl Parents {
         self.turn += 1;
     }
 
-    /// What to do about a parent whose samples weigh so many periods, in a process that has used
+    /// A parent is there, and the process has used enough since the last look at it for another one.
+    pub(super) fn is_due(&mut self, key: Key, process_ns: u64) -> bool {
+        let known = self.known.entry(key).or_default();
+        known.turn = self.turn;
+        let passed_ns = process_ns.saturating_sub(known.process_ns);
+        passed_ns >= LOOK_MIN_NS.max(self.period_ns.saturating_mul(LOOK_PERIODS))
+    }
+
+    /// What to do about a parent that is due, whose samples weigh so many periods, in a process that has used
     /// `process_ns` and lacks samples for `process_lacks_ns` of it.
     pub(super) fn look(
         &mut self,
@@ -93,11 +101,7 @@ impl Parents {
     ) -> Advice {
         let period_ns = self.period_ns;
         let known = self.known.entry(parent.key).or_default();
-        known.turn = self.turn;
         let passed_ns = process_ns.saturating_sub(known.process_ns);
-        if passed_ns < LOOK_MIN_NS.max(period_ns.saturating_mul(LOOK_PERIODS)) {
-            return Advice::default();
-        }
         let lacks_ns = parent.cpu_ns.saturating_sub(weight.saturating_mul(period_ns));
         let lacks_ns = lacks_ns.saturating_sub(known.excused_ns);
         let grown_ns = lacks_ns.saturating_sub(known.lacked_ns);
@@ -142,6 +146,9 @@ mod tests {
     fn look(parents: &mut Parents, cpu_ms: u64, weight: u64, process_ms: u64) -> (bool, u32) {
         parents.begin_turn();
         let process = (process_ms * MS, u64::MAX);
+        if !parents.is_due(parent(cpu_ms).key, process.0) {
+            return (false, 0);
+        }
         let advice = parents.look(&parent(cpu_ms), weight, process, || false);
         (advice.anchor, advice.weight)
     }

@@ -102,7 +102,7 @@ pub(super) struct Events {
 
 /// Whether the events of a recording may be opened on this thread.
 pub(super) fn probe(tid: i32, setup: Setup) -> io::Result<()> {
-    open(tid, setup, 0).map(drop)
+    open(Scope::Family, tid, setup, 0).map(drop)
 }
 
 /// Calls `cover` for every thread of the process, over and over until no thread is new: every
@@ -138,7 +138,7 @@ impl Events {
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can be told apart"));
         }
-        match open(tid, self.setup, self.next) {
+        match open(Scope::Family, tid, self.setup, self.next) {
             Ok(descriptor) => {
                 self.open.insert(self.next, (tid, descriptor));
                 self.next += 1;
@@ -234,22 +234,31 @@ fn control(event: &OwnedFd, request: u64, argument: i32) -> i32 {
     unsafe { libc::ioctl(event.as_raw_fd(), request, argument) }
 }
 
+/// Whose hits an event takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Those of a thread, and of the threads that it starts.
+    Family,
+    /// Those of one thread alone.
+    Alone,
+}
+
+impl Scope {
+    fn flags(self) -> u64 {
+        match self {
+            Self::Family => COMMON,
+            Self::Alone => ALONE,
+        }
+    }
+}
+
 /// A signalling event. Kernel mode is left out: a hit there would be delivered after the system
 /// call, and after `execve` that is in another program, which it would kill.
-fn open(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
-    open_with(COMMON, tid, setup, index)
-}
-
-/// The same for one thread alone: none that it starts inherits it.
-pub(super) fn open_alone(tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
-    open_with(ALONE, tid, setup, index)
-}
-
-fn open_with(common: u64, tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
+pub(super) fn open(scope: Scope, tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
     let mark = u64::from(SIG_DATA_MARK) << 48 | u64::from(setup.cookie) << 32;
     let attributes = Attributes {
         sample_period: setup.period_ns,
-        flags: common | EXCLUDE_KERNEL | SIGTRAP,
+        flags: scope.flags() | EXCLUDE_KERNEL | SIGTRAP,
         sig_data: mark | u64::from(index),
         ..TASK_CLOCK
     };
@@ -257,29 +266,10 @@ fn open_with(common: u64, tid: i32, setup: Setup, index: u32) -> io::Result<Owne
     perf_event_open(&attributes, tid, any_cpu)
 }
 
-/// An event that takes a thread's hits in kernel mode on one core, with the user registers and
-/// `user_stack` bytes of its stack, into a buffer that is to be mapped.
+/// An event that takes hits in kernel mode on one core, with the user registers and `user_stack`
+/// bytes of the thread's stack, into a buffer that is to be mapped.
 pub(super) fn open_kernel(
-    tid: i32,
-    cpu: i32,
-    period_ns: u64,
-    user_stack: u32,
-) -> io::Result<OwnedFd> {
-    open_kernel_with(COMMON, (tid, cpu), period_ns, user_stack)
-}
-
-/// The same for one thread alone.
-pub(super) fn open_kernel_alone(
-    tid: i32,
-    cpu: i32,
-    period_ns: u64,
-    user_stack: u32,
-) -> io::Result<OwnedFd> {
-    open_kernel_with(ALONE, (tid, cpu), period_ns, user_stack)
-}
-
-fn open_kernel_with(
-    common: u64,
+    scope: Scope,
     (tid, cpu): (i32, i32),
     period_ns: u64,
     user_stack: u32,
@@ -287,7 +277,7 @@ fn open_kernel_with(
     let attributes = Attributes {
         sample_period: period_ns,
         sample_type: KERNEL_SAMPLE_TYPE,
-        flags: common | EXCLUDE_USER | USE_CLOCK,
+        flags: scope.flags() | EXCLUDE_USER | USE_CLOCK,
         user_registers: USER_REGISTERS_MASK,
         user_stack,
         clock: libc::CLOCK_MONOTONIC,

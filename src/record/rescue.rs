@@ -18,7 +18,7 @@ use traceprof_abi::thread::ThreadSlot;
 use super::attach::SIGTRAP;
 use super::failures::{Life, is_alive};
 use super::kernel::KernelEvents;
-use super::perf::{self, Setup};
+use super::perf::{self, Scope, Setup};
 use crate::proc;
 
 /// CPU time without a hit after which the handler may have been replaced: so many periods,
@@ -61,14 +61,13 @@ impl RescueEvents {
         tid: i32,
         kernel: Option<&KernelEvents>,
     ) -> io::Result<()> {
-        let status = proc::task_status(self.pid, tid)?;
-        if status.blocked >> (SIGTRAP - 1) & 1 == 1 {
+        if proc::task_status(self.pid, tid)?.blocks(SIGTRAP) {
             return Err(io::Error::other("it blocks SIGTRAP"));
         }
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can be told apart"));
         }
-        let mut events = vec![perf::open_alone(tid, self.setup, self.next)?];
+        let mut events = vec![perf::open(Scope::Alone, tid, self.setup, self.next)?];
         match kernel.and_then(|kernel| kernel.add(tid, self.setup).ok()) {
             Some(others) => events.extend(others),
             None => self.is_user_only = true,

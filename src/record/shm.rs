@@ -133,6 +133,19 @@ impl Shared {
     }
 }
 
+/// A segment of the calling process's own.
+#[cfg(test)]
+pub(super) fn own(len: u64) -> Shared {
+    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    Shared::create(len, user).expect("a segment")
+}
+
+/// A data segment of the calling process's own.
+#[cfg(test)]
+pub(super) fn own_data() -> DataSegment {
+    own(layout::DATA_LEN).as_data()
+}
+
 const SHM_NORESERVE: i32 = 0o10000;
 
 fn status(id: i32) -> io::Result<libc::shmid_ds> {

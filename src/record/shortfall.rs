@@ -87,14 +87,13 @@ impl Reckoning<'_> {
 
 #[cfg(test)]
 mod tests {
-    use traceprof_abi::layout;
     use traceprof_abi::sync::Ordering;
 
     use super::*;
     use crate::record::collect::Stats;
     use crate::record::engine::Choice;
     use crate::record::scribe::Totals;
-    use crate::record::shm::Shared;
+    use crate::record::shm::own_data;
     use crate::record::tally;
     use crate::record::threads::ThreadMetrics;
     use crate::trace::Value;
@@ -102,8 +101,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn check(change: impl FnOnce(&mut Reckoning<'_>), expected: &str) {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         let choice =
             Choice { engine: Engine::Perf, why: String::new(), is_free: true, is_started: false };
         let (unsampled, relieved) = Default::default();

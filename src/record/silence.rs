@@ -87,8 +87,7 @@ pub(super) fn hits(control: &ControlBlock, engine: Engine) -> u64 {
 pub(super) fn deaf_threads_ns(pid: i32, signal: i32, is_without: impl Fn(i32) -> bool) -> u64 {
     let tids = proc::tasks(pid).unwrap_or_default();
     let of = |tid: i32| {
-        let blocks = || Some(proc::task_status(pid, tid).ok()?.blocked >> (signal - 1) & 1 == 1);
-        let is_deaf = is_without(tid) || blocks()?;
+        let is_deaf = is_without(tid) || proc::task_status(pid, tid).ok()?.blocks(signal);
         is_deaf.then(|| proc::task_cpu_or_ticks_ns(pid, tid).ok()).flatten()
     };
     tids.into_iter().filter_map(of).sum()
@@ -98,10 +97,8 @@ pub(super) fn deaf_threads_ns(pid: i32, signal: i32, is_without: impl Fn(i32) ->
 mod tests {
     use std::time::Instant;
 
-    use traceprof_abi::layout;
-
     use super::*;
-    use crate::record::shm::Shared;
+    use crate::record::shm::own_data;
 
     /// Uses user time.
     fn burn(time: Duration) {
@@ -116,8 +113,7 @@ mod tests {
     #[test]
     fn silence_is_noticed_when_threads_that_could_be_hit_were_not() {
         const MS: u64 = 1_000_000;
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         let control = data.control();
         let pid = std::process::id() as i32;
         let mut silence = Silence::new(pid);
@@ -136,8 +132,7 @@ mod tests {
 
     #[test]
     fn only_hits_of_what_is_watched_are_heard() {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         let control = data.control();
         let both = || [Engine::Perf, Engine::Timer].map(|engine| hits(control, engine));
         // An event's, and two of timers, one of them lost.

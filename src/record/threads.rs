@@ -176,13 +176,16 @@ impl Registry {
 
     /// The first so many threads that have started others. Where nobody tells who did, those that were
     /// there at the beginning.
-    pub(super) fn parents(&self, most: usize) -> Vec<Parent> {
+    ///
+    /// Of each that is not due nothing is read.
+    pub(super) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Parent> {
         let is_told = self.watch.is_told();
         let alive = self.lives.alive().filter(|(_, life)| match is_told {
             true => life.is_parent,
             false => life.start_ns < self.started_ns,
         });
-        let parents = alive.take(most).filter_map(|(number, life)| {
+        let due = alive.take(most).filter(|(number, _)| is_due((*number, 0)));
+        let parents = due.filter_map(|(number, life)| {
             let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
             let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
             Some(Parent { key: (number, 0), tid: life.tid, cpu_ns })

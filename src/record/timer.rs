@@ -254,11 +254,10 @@ fn help(waiting: &Waiting, is_running: bool, before: Option<(Instant, u64)>, now
 mod tests {
     use super::*;
     use crate::record::failures::Rescue;
-    use crate::record::shm::Shared;
+    use crate::record::shm::own_data;
 
     fn segment() -> DataSegment {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         data.control().slots_limit.store(8, Ordering::Relaxed);
         data
     }

@@ -85,7 +85,7 @@ impl Launched {
     /// Without stopping it: it is gone, or sleeps in a call that it made from outside of the chain.
     fn is_elsewhere(&self, plan: &AttachPlan) -> bool {
         let Ok(stat) = proc::task_stat(plan.pid, self.tid) else { return true };
-        if matches!(stat.state, 'Z' | 'X') {
+        if proc::has_ended(stat.state) {
             return true;
         }
         let end = self.chain.base + self.chain.bytes.len() as u64;

@@ -15,15 +15,13 @@ use super::super::arch::{self, Registers};
 use super::super::chain::{Call, Chain, Step};
 use super::super::error::InjectError;
 use super::super::ptrace::{Resume, Stop};
-use super::{ALL_SIGNALS, QUEUE_LOOK, Stopped, wait_interrupt};
+use super::{ALL_SIGNALS, QUEUE_LOOK, Stopped, system, wait_interrupt};
 use crate::proc;
 
 /// Longest time for one step of a thread that we hold.
 const STEP_MAX: Duration = Duration::from_secs(1);
 /// The same for a thread that only waits for a processor.
 const QUEUED_STEP_MAX: Duration = Duration::from_secs(5);
-/// Bytes of the kernel's signal set.
-const SIGSET_LEN: u64 = 8;
 /// Attempts at a bare call between the arrivals of signals.
 const BARE_TRIES: usize = 16;
 
@@ -35,20 +33,15 @@ impl Stopped {
         chain: &Chain,
         steps: &[Step],
     ) -> Result<Vec<i64>, InjectError> {
-        self.tracee
-            .write(chain.base, &chain.bytes)
-            .map_err(|e| InjectError::system("writing frames", &e))?;
+        self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
         let mut results = Vec::with_capacity(steps.len());
-        let is_led_on = |step: &Step| matches!(step, Step::Enter { .. });
         for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
-            if !is_led_on(step) && self.held_until.is_some_and(|until| Instant::now() >= until) {
+            if self.held_until.is_some_and(|until| Instant::now() >= until) {
                 return Err(InjectError::EntrySilent);
             }
             self.put(registers)?;
             if !self.masked {
-                self.tracee
-                    .set_mask(ALL_SIGNALS)
-                    .map_err(|e| InjectError::system("PTRACE_SETSIGMASK", &e))?;
+                self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
                 self.masked = true;
             }
             match step {
@@ -78,8 +71,7 @@ impl Stopped {
     }
 
     fn now(&self) -> Result<Registers, InjectError> {
-        let registers =
-            self.tracee.registers().map_err(|e| InjectError::system("PTRACE_GETREGSET", &e))?;
+        let registers = self.tracee.registers().map_err(|e| system("PTRACE_GETREGSET", &e))?;
         registers.ok_or(InjectError::Gone)
     }
 
@@ -101,20 +93,15 @@ impl Stopped {
 
     /// Runs to the next stop. A thread that waits for a processor is given so long.
     fn step(&mut self, queued_max: Duration) -> Result<Stop, InjectError> {
-        self.tracee
-            .resume(Resume::ToSyscall, 0)
-            .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
-        self.on_the_way = true;
+        self.set_going()?;
         let since = Instant::now();
         let mut until = since + STEP_MAX;
         loop {
-            match self.tracee.wait(until).map_err(|e| InjectError::system("waitpid", &e))? {
+            match self.tracee.wait(until).map_err(|e| system("waitpid", &e))? {
                 // The one signal that no mask keeps away; the chain is not the place to stop at.
                 Stop::Signal(libc::SIGSTOP) if self.masked => {
                     self.stop_asked = true;
-                    self.tracee
-                        .resume(Resume::ToSyscall, 0)
-                        .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
+                    self.set_going()?;
                 }
                 Stop::Timeout => {
                     let is_queued = proc::is_runnable(self.tid());
@@ -132,11 +119,18 @@ impl Stopped {
         }
     }
 
+    /// Lets it go on to its next system call stop.
+    fn set_going(&mut self) -> Result<(), InjectError> {
+        self.tracee.resume(Resume::ToSyscall, 0).map_err(|e| system("PTRACE_SYSCALL", &e))?;
+        self.on_the_way = true;
+        Ok(())
+    }
+
     /// Waits for the next stop of a thread that was set going, however long that takes.
     pub(super) fn catch(&mut self) -> Result<(), InjectError> {
         while self.on_the_way {
             let slice = Instant::now() + STEP_MAX;
-            match self.tracee.wait(slice).map_err(|e| InjectError::system("waitpid", &e))? {
+            match self.tracee.wait(slice).map_err(|e| system("waitpid", &e))? {
                 Stop::Timeout => {}
                 Stop::Ended(_) => return Err(InjectError::Gone),
                 Stop::Exec => {
@@ -164,13 +158,9 @@ impl Stopped {
         if !self.tracee.is_at_entry() {
             return Ok(());
         }
-        let call = Call::new(libc::SYS_rt_sigaction, &[0, 0, 0, SIGSET_LEN]);
         let now = self.now()?;
-        self.put(&arch::instead(&now, &call))?;
-        self.tracee
-            .resume(Resume::ToSyscall, 0)
-            .map_err(|e| InjectError::system("PTRACE_SYSCALL", &e))?;
-        self.on_the_way = true;
+        self.put(&arch::instead(&now, &Call::sigaction(0, 0, 0)))?;
+        self.set_going()?;
         self.catch()
     }
 
@@ -215,11 +205,9 @@ impl Stopped {
     }
 
     fn redeliver(&mut self, signal: i32, deadline: Instant) -> Result<(), InjectError> {
-        self.tracee.interrupt().map_err(|e| InjectError::system("PTRACE_INTERRUPT", &e))?;
+        self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
         (self.is_current, self.touched) = (false, false);
-        self.tracee
-            .resume(Resume::Run, signal)
-            .map_err(|e| InjectError::system("PTRACE_CONT", &e))?;
+        self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e))?;
         self.group = wait_interrupt(&self.tracee, deadline)?;
         self.settle(deadline)?;
         self.prepare()

@@ -4,6 +4,7 @@ mod agent;
 mod death;
 mod held;
 mod recall;
+mod residue;
 mod stand_in;
 mod starved;
 mod timers;
@@ -21,6 +22,7 @@ use crate::proc;
 use stand_in::{StandIn, sigtrap_event};
 use victim::{Look, Victim, assert_segments_gone, build};
 
+const BARE: &str = include_str!("victims/bare.c");
 const SPINNER: &str = include_str!("victims/spinner.c");
 const SLEEPER: &str = include_str!("victims/sleeper.c");
 const BLOCKERS: &str = include_str!("victims/blockers.c");
@@ -41,6 +43,12 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn spinner() -> Victim {
     Victim::start(Command::new(build("spinner", SPINNER, &[])))
+}
+
+/// A program that has no restorer.
+fn bare() -> Victim {
+    let options = ["-nostdlib", "-static", "-fno-stack-protector"];
+    Victim::start(Command::new(build("bare", BARE, &options)))
 }
 
 /// Opens events on all threads, the number of them.
@@ -87,6 +95,17 @@ fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
     (attached, detached)
 }
 
+/// Attaches and detaches at once; nothing is left.
+fn attach_and_detach(pid: i32) {
+    let stand_in = StandIn::new(pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    let ids = stand_in.ids();
+    drop((guardian, stand_in));
+    assert_segments_gone(ids);
+}
+
 #[test]
 fn spinner_keeps_its_registers_and_red_zone() {
     let _alone = alone();
@@ -127,6 +146,16 @@ fn statically_linked_program_is_attached_to() {
     let victim = Victim::start(Command::new(build("spinner", SPINNER, &["-static"])));
     let (report, _) = round(victim.pid, true);
     assert!(!report.naked);
+    victim.expect(7);
+}
+
+#[test]
+fn program_without_a_restorer_is_attached_to() {
+    let _alone = alone();
+    let victim = bare();
+    for _ in 0..5 {
+        round(victim.pid, true);
+    }
     victim.expect(7);
 }
 
@@ -437,10 +466,7 @@ fn seccomp_is_refused_unless_permitted() {
     let victim = Victim::start(Command::new(&program));
     assert_eq!(preflight(victim.pid), Err(Refusal::SeccompFilter));
     preflight_with(victim.pid, permits).unwrap();
-    let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
-    guardian.attach(&stand_in.plan).unwrap();
-    assert_eq!(guardian.detach().unwrap().residue, None);
+    attach_and_detach(victim.pid);
     victim.expect(7);
 }
 

@@ -11,7 +11,7 @@ use super::super::stop::{self, Launched};
 use super::super::threads;
 use super::stand_in::StandIn;
 use super::victim::{Look, Victim, build};
-use super::{JAILED, Permits, alone, look_again, preflight_with, spinner};
+use super::{JAILED, Permits, alone, attach_and_detach, look_again, preflight_with, spinner};
 use crate::inject::{Guardian, InjectError};
 use crate::proc;
 
@@ -96,10 +96,7 @@ fn filter_that_forbids_what_is_no_call_is_not_shown_one() {
         await_state(victim.pid, 'S');
         preflight_with(victim.pid, Permits { seccomp_filter: true }).unwrap();
         for _ in 0..3 {
-            let stand_in = StandIn::new(victim.pid);
-            let mut guardian = Guardian::start().unwrap();
-            guardian.attach(&stand_in.plan).unwrap();
-            assert_eq!(guardian.detach().unwrap().residue, None);
+            attach_and_detach(victim.pid);
         }
         victim.expect(7);
     }

@@ -7,7 +7,10 @@
 
 use std::mem::offset_of;
 
-use traceprof_abi::layout::{ControlBlock, INJECT_LEN, INJECT_OFFSET, SAMPLING, SignalAction};
+use traceprof_abi::layout::{
+    self, ControlBlock, DATA_DISTANCE, INJECT_LEN, INJECT_OFFSET, SAMPLING, SignalAction,
+    TABLES_DISTANCE,
+};
 use traceprof_abi::sync::Ordering;
 
 use super::super::{Access, AttachPlan, Segment, find_hole};
@@ -72,7 +75,7 @@ impl StandIn {
         let status = proc::status(pid).unwrap();
         let owner = (status.euid, status.egid);
         let own = [PAGE, PAGE, DATA_LEN].map(|len| Own::create(len, owner));
-        let hole = find_hole(&proc::mappings(pid).unwrap(), 16 << 20).unwrap();
+        let hole = find_hole(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
         let [code, tables, data] = own;
         let segment = |own: &Own, at: u64, len: u64, access: Access| Segment {
             shm_id: own.id,
@@ -80,13 +83,13 @@ impl StandIn {
             len,
             access,
         };
-        let image = Image::assemble(hole + (8 << 20), signal);
+        let image = Image::assemble(hole + DATA_DISTANCE, signal);
         let plan = AttachPlan {
             pid,
             start_time: proc::start_time(pid).unwrap(),
             code: segment(&code, 0, PAGE, Access::ReadExecute),
-            tables: segment(&tables, 4 << 20, PAGE, Access::Read),
-            data: segment(&data, 8 << 20, DATA_LEN, Access::ReadWrite),
+            tables: segment(&tables, TABLES_DISTANCE, PAGE, Access::Read),
+            data: segment(&data, DATA_DISTANCE, DATA_LEN, Access::ReadWrite),
             entry_avma: hole,
             restorer_avma: hole + image.restorer,
             signals: [signal, 0, 0, 0],
@@ -95,8 +98,12 @@ impl StandIn {
         // SAFETY: the segment is a page, the image less; nobody else uses it yet.
         unsafe { std::ptr::copy(image.bytes.as_ptr(), code.base, image.bytes.len()) };
         let stand_in = StandIn { plan, _code: code, _tables: tables, data };
+        let control = stand_in.control();
+        control.magic.store(layout::MAGIC, Ordering::Relaxed);
+        control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
+        control.pid.store(status.inner_tgid as u32, Ordering::Relaxed);
         let ours = [hole + image.handler, SA_FLAGS, hole + image.restorer, u64::MAX];
-        for (word, value) in stand_in.control().signals[SAMPLING].our_action.iter().zip(ours) {
+        for (word, value) in control.signals[SAMPLING].our_action.iter().zip(ours) {
             word.store(value, Ordering::Relaxed);
         }
         stand_in

@@ -2,22 +2,20 @@
 
 use std::sync::{Arc, Mutex};
 
-use traceprof_abi::layout;
 use traceprof_abi::storage::hazard::Hazard;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::Origin;
 use traceprof_abi::sync::AtomicU64;
 
 use super::*;
-use crate::record::shm::Shared;
+use crate::record::shm::own_data;
 use crate::record::threads::Registry;
 
 const RECORDS: u64 = 64;
 
 /// A segment of which the tables have room for a few records.
 fn segment() -> DataSegment {
-    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-    let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+    let data = own_data();
     for table in (0..TRACE_TABLES).filter_map(|index| data.table(index)) {
         table.header.arena_limit.store(RECORDS * 8, Ordering::Relaxed);
         table.header.log_limit.store(RECORDS, Ordering::Relaxed);

@@ -3,13 +3,12 @@
 use traceprof_abi::layout;
 
 use super::*;
-use crate::record::shm::Shared;
+use crate::record::shm::own;
 use crate::unwind::TableWriter;
 
 /// Events that the tests make up, each worth two and a half periods.
 pub(in crate::record) fn made_up() -> KernelEvents {
-    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-    let tables = Shared::create(layout::TABLES_LEN, user).unwrap();
+    let tables = own(layout::TABLES_LEN);
     TableWriter::new(tables.words()).publish(&[], &[]).unwrap();
     let mut kernel = KernelEvents::new(2_500, tables.as_tables());
     kernel.rings.push(Ring::in_memory(1 << 20));

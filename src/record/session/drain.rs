@@ -95,7 +95,8 @@ impl Session<'_> {
         let sampled = if has_kernel { 1000 } else { self.user_share() };
         let process_ns = self.cpu.used_ns();
         self.parents.begin_turn();
-        for mut parent in self.registry.parents(PARENTS_MAX) {
+        let is_due = |key| self.parents.is_due(key, process_ns);
+        for mut parent in self.registry.parents(PARENTS_MAX, is_due) {
             parent.cpu_ns = parent.cpu_ns / 1000 * sampled;
             let weight = self.remainder.weight(parent.key);
             let lacks_ns = self.remainder.lacking_ns(process_ns);
@@ -170,7 +171,7 @@ fn put_times(clock: &Clock, batch: &mut Batch) -> u64 {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use traceprof_abi::layout::{self, TRACE_TABLES};
+    use traceprof_abi::layout::TRACE_TABLES;
     use traceprof_abi::segment::DataSegment;
     use traceprof_abi::storage::log::Sample;
     use traceprof_abi::sync::AtomicU64;
@@ -183,7 +184,7 @@ mod tests {
     use crate::record::liveness::LastOfThreads;
     use crate::record::names::Names;
     use crate::record::scribe::Scribe;
-    use crate::record::shm::Shared;
+    use crate::record::shm::own_data;
     use crate::trace::tests::heap::allocations;
     use crate::trace::{Metadata, TraceWriter, WriterOptions};
 
@@ -191,8 +192,7 @@ mod tests {
     const SAMPLES: u64 = 200;
 
     fn segment() -> DataSegment {
-        let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+        let data = own_data();
         for table in (0..TRACE_TABLES).filter_map(|index| data.table(index)) {
             table.header.arena_limit.store(1 << 16, Ordering::Relaxed);
             table.header.log_limit.store(1 << 12, Ordering::Relaxed);

@@ -107,8 +107,7 @@ impl Session<'_> {
     pub(super) fn watch_relief(&mut self, status: &Status, is_look_due: bool) {
         let slots = self.attached.data().threads().slots;
         let Relief::Events(events) = &mut self.relief else { return };
-        let is_caught = status.caught >> (SIGTRAP - 1) & 1 == 1;
-        let why = if !is_caught {
+        let why = if !status.catches(SIGTRAP) {
             "the application reset SIGTRAP"
         } else if is_look_due && events.is_silent(slots) && self.is_replaced(SAMPLING) {
             "the application installed its own handler for SIGTRAP"

@@ -169,8 +169,7 @@ impl Session<'_> {
     /// itself, which a thread is stopped for, only if no hit came in spite of the time that was used.
     fn loss_of(&mut self, place: usize, status: &Status, is_silent: bool) -> Option<Loss> {
         let signal = self.attached.signal_in(place);
-        let is_caught = status.caught >> (signal - 1) & 1 == 1;
-        if !is_caught {
+        if !status.catches(signal) {
             return Some(Loss { signal, is_reset: true });
         }
         (is_silent && self.is_replaced(place)).then_some(Loss { signal, is_reset: false })

@@ -165,7 +165,7 @@ impl Registry {
             }
             return;
         }
-        if matches!(stat.state, 'Z' | 'X') {
+        if proc::has_ended(stat.state) {
             return;
         }
         let inner = if self.same_namespace {

@@ -4,21 +4,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use traceprof_abi::layout;
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::thread::{Claim, SlotState};
 
 use super::lives::Life;
 use super::*;
-use crate::record::shm::Shared;
+use crate::record::shm::own_data;
 
 const MS: u64 = 1_000_000;
 /// No thread has this id.
 const NOT_THERE: u32 = 1 << 30;
 
 fn registry() -> Registry {
-    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-    let data = Shared::create(layout::DATA_LEN, user).unwrap().as_data();
+    let data = own_data();
     data.control().slots_limit.store(8, Ordering::Relaxed);
     let mut registry = Registry::new(std::process::id() as i32, data).unwrap();
     registry.scan(true);
@@ -128,7 +126,7 @@ fn a_list_that_cannot_be_read_ends_no_thread() {
 #[test]
 fn parents_are_those_that_start_others() {
     let mut registry = registry();
-    let before = registry.parents(usize::MAX).len();
+    let before = registry.parents(usize::MAX, |_| true).len();
     let (send, tids) = channel();
     let (hold, held): (_, Receiver<()>) = channel();
     let parent = std::thread::spawn(move || {
@@ -138,19 +136,20 @@ fn parents_are_those_that_start_others() {
     });
     let (parent_tid, child_tid) = tids.recv().unwrap();
     registry.scan(false);
-    let parents = registry.parents(usize::MAX);
+    let parents = registry.parents(usize::MAX, |_| true);
     if registry.watch.is_told() {
         let found = parents.iter().find(|it| it.tid == parent_tid);
         assert!(found.is_some_and(|it| it.cpu_ns > 0), "{parents:?}");
         assert!(parents.iter().all(|it| it.tid != child_tid));
-        assert_eq!(registry.parents(1).len(), 1);
+        assert_eq!(registry.parents(1, |_| true).len(), 1);
+        assert!(registry.parents(usize::MAX, |_| false).is_empty(), "none is due");
     }
     drop(hold);
     parent.join().unwrap();
     registry.watch.deafen();
     // Nobody tells: those that were there.
-    assert!(registry.parents(usize::MAX).len() >= before);
-    assert!(registry.parents(usize::MAX).iter().all(|it| it.tid != parent_tid));
+    assert!(registry.parents(usize::MAX, |_| true).len() >= before);
+    assert!(registry.parents(usize::MAX, |_| true).iter().all(|it| it.tid != parent_tid));
 }
 
 #[test]

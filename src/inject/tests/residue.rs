@@ -1,0 +1,57 @@
+//! Parts of an agent, as a guardian leaves them that is killed in the middle of its work.
+
+use std::time::{Duration, Instant};
+
+use super::stand_in::StandIn;
+use super::victim::{Look, Victim};
+use super::{alone, attach_and_detach, bare, look_again, spinner};
+use crate::inject::chain::Call;
+use crate::inject::gadget::Gadgets;
+use crate::inject::plan::AttachPlan;
+use crate::inject::ptrace::Tracee;
+use crate::inject::residue;
+use crate::inject::stop::Stopped;
+use crate::proc;
+
+/// Has the process make calls, as an attach that ends there would.
+fn make(pid: i32, calls: &[Call]) {
+    let gadgets = Gadgets::find(pid, &proc::mappings(pid).unwrap()).unwrap();
+    let tracee = Tracee::seize(pid).unwrap();
+    tracee.interrupt().unwrap();
+    let last = Instant::now() + Duration::from_secs(5);
+    let mut stopped = Stopped::collect(tracee, Instant::now(), last, last).ok().unwrap();
+    stopped.prepare().unwrap();
+    for call in calls {
+        assert!(stopped.call_bare(gadgets.syscall, call).unwrap() > 0);
+    }
+    stopped.release().unwrap();
+}
+
+fn part_goes_with_the_next_one(victim: &Victim, part: fn(&AttachPlan) -> Vec<Call>) {
+    let pid = victim.pid;
+    let before = Look::at(pid, true);
+    let left = StandIn::new(pid);
+    make(pid, &part(&left.plan));
+    let start_time = proc::start_time(pid).unwrap();
+    assert_eq!(residue::find(pid, start_time).len(), 1);
+    assert_ne!(Look::at(pid, true), before);
+    attach_and_detach(pid);
+    assert!(residue::find(pid, start_time).is_empty());
+    assert_eq!(look_again(pid, true, &before), before);
+}
+
+#[test]
+fn part_of_an_agent_goes_with_the_next_one() {
+    let _alone = alone();
+    let parts: [fn(&AttachPlan) -> Vec<Call>; 3] = [
+        |plan| vec![plan.data.attach()],
+        |plan| vec![plan.data.attach(), plan.code.attach()],
+        |plan| vec![plan.tables.attach(), plan.data.attach()],
+    ];
+    for victim in [spinner(), bare()] {
+        for part in parts {
+            part_goes_with_the_next_one(&victim, part);
+        }
+        victim.expect(7);
+    }
+}
