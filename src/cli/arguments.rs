@@ -35,6 +35,11 @@ pub enum Action {
     #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>\n       \
         traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]
     Record(RecordArguments),
+    /// Remove what a recording left whose recorder and guardian were both killed
+    ///
+    /// It does nothing, and the next recording removes it too. The exit code is 0 if nothing is left,
+    /// 1 if something had to stay, 3 if the process is being recorded.
+    Detach(DetachArguments),
     /// Print a trace: a summary, then the call tree of each thread
     ///
     /// Threads and calls are listed heaviest first. Only forks are indented: a line below another one
@@ -344,6 +349,14 @@ pub struct ReindexArguments {
     pub full: bool,
 }
 
+/// Arguments of `detach`.
+#[derive(Debug, Args)]
+pub struct DetachArguments {
+    /// Process to put back as it was
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+}
+
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArguments {
@@ -374,7 +387,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub const EXAMPLES: [Example; 19] = [
+pub const EXAMPLES: [Example; 20] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -395,6 +408,7 @@ pub const EXAMPLES: [Example; 19] = [
         "In a script: fail if less than 95 % of the recording is good",
         "traceprof record -p 4711 -d 30 --fail-under 95",
     ),
+    example("detach", "Remove a killed recording's rest", "traceprof detach -p 4711"),
     example("print", "Print the call trees", "traceprof print out.trace"),
     example("print", "The same with file and line", "traceprof print --verbose out.trace"),
     example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
@@ -433,9 +447,9 @@ pub fn definition() -> clap::Command {
     let mut definition = Arguments::command()
         .after_help(with_examples(&["record", "print"]))
         .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
-    for action in
-        ["record", "print", "dump", "export", "verify", "recover", "reindex", "completions"]
-    {
+    let mut actions: Vec<&str> = EXAMPLES.iter().map(|example| example.action).collect();
+    actions.dedup();
+    for action in actions {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
             let long = format!("{examples}\n\n{}", exit_codes());

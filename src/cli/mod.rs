@@ -4,6 +4,7 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
+mod detach;
 pub mod documents;
 mod dump;
 pub mod exit;
@@ -54,6 +55,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
+        Action::Detach(arguments) => detach::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

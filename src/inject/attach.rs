@@ -16,6 +16,7 @@ use super::segment::{Attached, HOLD_BYTE};
 use super::stop::Stopped;
 use super::worker::{Used, read_mappings, with_a_thread};
 use super::{cure, identity, threads};
+use crate::fault::{self, Point};
 use crate::proc::Mapping;
 
 /// Longest wait for the maps to appear.
@@ -62,6 +63,7 @@ fn maps_and_starts(
         None => with_a_thread(plan, &mappings, &map)?,
     };
     await_maps(plan, gadgets, &first)?;
+    fault::at(Point::MapSeen);
     let second = enter::enter(plan, data, Operation::Install, Room::Fresh)?;
     let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, naked: first.naked, tid: first.tid })
@@ -82,7 +84,11 @@ fn map_with(
     let tid = stopped.tid();
     let mut naked = false;
     Ok(match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked)? {
-        Ending::Launch(chain) => Used::launched(stopped.launch(*chain)?, naked),
+        Ending::Launch(chain) => {
+            let launched = stopped.launch(*chain)?;
+            fault::at(Point::MapLaunched);
+            Used::launched(launched, naked)
+        }
         Ending::Release => Used { tid, stopped: stopped.release()?, naked, launched: None },
     })
 }
@@ -96,6 +102,7 @@ fn map_steps(
 ) -> Result<Ending, InjectError> {
     let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
     stopped.prepare()?;
+    fault::at(Point::MapStopped);
     let launchable = stopped.may_be_launched();
     let mut todo: Vec<(&str, &Segment)> = plan.segments().to_vec();
     let top = match threads::stack_top(stopped, mappings) {
@@ -105,6 +112,7 @@ fn map_steps(
             let call = plan.data.attach();
             let got = stopped.call_bare(gadgets.syscall, &call)?;
             attached("data", &plan.data, got)?;
+            fault::at(Point::MapNaked);
             todo.retain(|(name, _)| *name != "data");
             plan.first_top()
         }
@@ -118,6 +126,7 @@ fn map_steps(
             // The slots name a restorer in the segment that this very step attaches.
             let landing = Landing { gadget, restorer: plan.restorer_avma };
             walk_maps(stopped, landing, top, &[("code", &plan.code)])?;
+            fault::at(Point::MapOwnRestorer);
             todo.retain(|(name, _)| *name != "code");
             plan.restorer_avma
         }
@@ -126,6 +135,7 @@ fn map_steps(
     if !launchable {
         refuse_hold(plan)?;
         walk_maps(stopped, landing, top, &todo)?;
+        fault::at(Point::MapLed);
         return Ok(Ending::Release);
     }
     let mut steps: Vec<Step> = todo.iter().map(|(_, s)| Step::Call(s.attach())).collect();

@@ -30,6 +30,7 @@ use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
 use super::worker::Used;
 use super::{identity, threads};
+use crate::fault::{self, Point};
 use crate::proc::{self, Mapping};
 
 /// How long a cure tries when somebody waits for it.
@@ -88,12 +89,14 @@ pub(super) fn cure(
     // AcqRel: Release pairs with the handler's Acquire of the state, handlers return at once from
     // now on; Acquire pairs with the entry's Release, the saved action is visible.
     data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
+    fault::at(Point::CureBegun);
     // An agent that was left behind has told where its entry is before it had a timer.
     let has_entry = plan.entry_avma != plan.code.avma;
     if has_entry && data.timers().next().is_some() {
         // A thread that runs deletes them faster than one that is led, while others go on. What
         // it leaves, whyever it does, is deleted below.
         let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);
+        fault::at(Point::CureDisarmed);
     }
     let since = Instant::now();
     let starved = patience.max(STARVED_PATIENCE);
@@ -159,6 +162,7 @@ impl Cure<'_> {
         };
         let mut worker = stopped.swap_remove(chosen);
         worker.hold_until(since + HELD_MAX);
+        fault::at(Point::CureStopped);
         let took = self.take_back(worker, stopped, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue };
@@ -168,7 +172,10 @@ impl Cure<'_> {
             Took::Launched(used) => Some(*used),
         };
         match self.still_mapped(launched)? {
-            None => Ok(Attempt::Done(report(None))),
+            None => {
+                fault::at(Point::CureDone);
+                Ok(Attempt::Done(report(None)))
+            }
             left => Ok(Attempt::Mapped(report(left))),
         }
     }
@@ -331,6 +338,7 @@ impl Cure<'_> {
             _ => Err(InjectError::Executed),
         };
         release(others)?;
+        fault::at(Point::CureOthersGone);
         // Nobody needs to wait for it any more: it detaches the segments on its way home.
         let launchable =
             worker.may_be_launched() && gadgets.call.is_some() && gadgets.restorer.is_some();
@@ -338,6 +346,7 @@ impl Cure<'_> {
             let steps = self.unmap_steps(mappings);
             let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);
             let launched = worker.launch(chain)?;
+            fault::at(Point::CureLaunched);
             return Ok(Took::Launched(Box::new(Used::launched(launched, false))));
         }
         let outcome = match outcome {
@@ -384,9 +393,11 @@ impl Cure<'_> {
         let steps: Vec<Step> = there(framed).into_iter().map(Step::Call).collect();
         if !steps.is_empty() {
             place.run(worker, &steps)?;
+            fault::at(Point::CureUnmapped);
         }
         for call in there(bare) {
             fine("shmdt", worker.call_bare(place.landing.gadget, &call)?)?;
+            fault::at(Point::CureUnmappedBare);
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ use super::error::InjectError;
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
+use crate::fault::{self, Party, Point};
 
 /// Its name as a process: 15 bytes, the most that there is room for.
 pub(super) const GUARDIAN: &str = "traceprof-guard";
@@ -53,6 +54,10 @@ enum Command {
     /// An [`Operation`] as its number.
     Enter(u64),
     Detach,
+    Remove {
+        pid: i32,
+        start_time: u64,
+    },
 }
 
 /// The recorder's handle. Dropping it detaches, if a target is attached, and ends the guardian;
@@ -74,6 +79,7 @@ impl Guardian {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let recorder_pid = std::process::id() as i32;
         let recorder = pidfd_open(recorder_pid)?;
+        fault::is(Party::Recorder, recorder_pid);
         // SAFETY: the child runs `serve` and leaves by `_exit`; the caller has no other threads
         // that could hold a lock.
         match unsafe { nix::unistd::fork() }? {
@@ -84,6 +90,7 @@ impl Guardian {
             }
             nix::unistd::ForkResult::Parent { child } => {
                 let pid = child.as_raw();
+                fault::is(Party::Guardian, pid);
                 let pidfd = pidfd_open(pid)?;
                 Ok(Guardian { socket: ours, pidfd, pid, attached: None, unread: 0 })
             }
@@ -110,9 +117,33 @@ impl Guardian {
     /// Maps the segments and starts the agent. After an error the target is as it was, or the
     /// error names what is left.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
-        let report = self.ask(&Command::Attach(Box::new(plan.clone())))?;
-        self.attached = Some(plan.clone());
-        Ok(report)
+        match self.ask(&Command::Attach(Box::new(plan.clone()))) {
+            Ok(report) => {
+                self.attached = Some(plan.clone());
+                Ok(report)
+            }
+            Err(InjectError::Guardian { reason }) if self.has_ended() => {
+                // Killed by somebody in the middle of it: the recorder takes back what was done.
+                let cured = Claim::on(plan.pid, plan.start_time).and_then(|_claim| take_back(plan));
+                Err(match cured {
+                    Ok(DetachReport { residue: None, .. }) | Err(InjectError::Gone) => {
+                        InjectError::GuardianKilled
+                    }
+                    _ => InjectError::Guardian { reason },
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what a recording left whose recorder and guardian were both killed; a report for each
+    /// agent that was found.
+    pub fn remove_rest(
+        &mut self,
+        pid: i32,
+        start_time: u64,
+    ) -> Result<Vec<DetachReport>, InjectError> {
+        self.ask(&Command::Remove { pid, start_time })
     }
 
     /// Has a thread of the target run the agent's entry: to install the handler of a signal that was
@@ -128,9 +159,7 @@ impl Guardian {
         match (self.ask(&Command::Detach), plan) {
             (Err(InjectError::Guardian { .. }), Some(plan)) if self.has_ended() => {
                 // Killed by somebody: the recorder does the work itself, once.
-                let data = Attached::new(plan.data.shm_id)
-                    .map_err(|error| InjectError::system("shmat", &error))?;
-                cure::cure(&plan, &data, cure::PATIENCE)
+                take_back(&plan)
             }
             (answer, _) => answer,
         }
@@ -143,6 +172,7 @@ impl Guardian {
     fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
         let lost = |error: io::Error| InjectError::Guardian { reason: error.to_string() };
         write_message(self.socket.as_fd(), command).map_err(lost)?;
+        fault::at(Point::GuardianAsked);
         let deadline = Instant::now() + ANSWER_MAX;
         self.unread += 1;
         while self.unread > 1 {
@@ -190,6 +220,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let name = std::ffi::CString::new(GUARDIAN)?;
     // SAFETY: reads the string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    fault::is(Party::Guardian, std::process::id() as i32);
+    fault::at(Point::GuardianBorn);
     Server { recorder, session: None, held: None }.serve(&socket);
     // Its memory was detached before its socket was closed.
     segment::remove_orphans(recorder_pid, started);
@@ -262,15 +294,20 @@ impl Server {
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
                 Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),
+                Command::Remove { pid, start_time } => {
+                    write_message(socket.as_fd(), &remove(pid, start_time))
+                }
             };
             if answered.is_err() {
                 break;
             }
         }
         if self.session.is_some() {
+            fault::at(Point::OrphanNoticed);
             // Its perf events must be closed before the signal's old action comes back.
             let _ = wait_readable(self.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
             let _ = self.detach(ORPHAN_PATIENCE);
+            fault::at(Point::OrphanCured);
         }
     }
 
@@ -295,7 +332,9 @@ impl Server {
     }
 
     fn hold(&mut self, pid: i32) -> Result<(), InjectError> {
+        fault::is(Party::Target, pid);
         self.held = Some(held::Held::seize(pid)?);
+        fault::at(Point::HoldSeized);
         Ok(())
     }
 
@@ -311,13 +350,17 @@ impl Server {
     }
 
     fn attach(&mut self, plan: AttachPlan) -> Result<AttachReport, InjectError> {
+        fault::is(Party::Target, plan.pid);
+        fault::at(Point::AttachAsked);
         let held = match self.held.take() {
             Some(held) => Some(held.into_stopped(plan.pid)?),
             None => None,
         };
         // A program that is held goes on when `held` is dropped.
         let (data, claim) = self.prepare(&plan, held.is_some())?;
+        fault::at(Point::AttachReady);
         let outcome = attach::attach(&plan, &data, held);
+        fault::at(Point::AttachDone);
         if outcome.is_ok() {
             self.session = Some(Session { plan, data, _claim: claim });
         }
@@ -332,12 +375,11 @@ impl Server {
         } else {
             plan.check()?;
             let claim = Claim::on(plan.pid, plan.start_time)?;
-            for (left, data) in residue::find(plan.pid, plan.start_time) {
-                // On top of one that is still installed, ours would save its action as the
-                // application's and put that back in the end. What a finished cure leaves behind
-                // (an agent that the application chains to) is not installed any more.
-                cure::cure(&left, &data, cure::PATIENCE)?;
-            }
+            fault::at(Point::AttachClaimed);
+            // On top of one that is still installed, ours would save its action as the
+            // application's and put that back in the end. What a finished cure leaves behind (an
+            // agent that the application chains to) is not installed any more.
+            residue::remove(plan.pid, plan.start_time)?;
             let data = Attached::new(plan.data.shm_id);
             return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
         };
@@ -345,12 +387,14 @@ impl Server {
     }
 
     fn enter(&self, number: u64) -> Result<Entered, InjectError> {
+        fault::at(Point::EnterAsked);
         let bad = |reason: &str| InjectError::BadPlan { reason: reason.to_owned() };
         let operation = Operation::ALL.into_iter().find(|known| *known as u64 == number);
         let operation = operation.ok_or_else(|| bad("the agent has no such operation"))?;
         let session = self.session.as_ref().ok_or_else(|| bad("no target is attached"))?;
         identity::check(session.plan.pid, session.plan.start_time)?;
         let stopped = enter::enter(&session.plan, &session.data, operation, Room::Shared)?;
+        fault::at(Point::EnterDone);
         Ok(Entered { stopped_ns: stopped.as_nanos() as u64 })
     }
 
@@ -358,8 +402,24 @@ impl Server {
         let Some(Session { plan, data, _claim }) = self.session.take() else {
             return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
         };
-        cure::cure(&plan, &data, patience)
+        fault::at(Point::DetachAsked);
+        let cured = cure::cure(&plan, &data, patience);
+        fault::at(Point::DetachDone);
+        cured
     }
+}
+
+/// The cure in the recorder's own process.
+fn take_back(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+    let data =
+        Attached::new(plan.data.shm_id).map_err(|error| InjectError::system("shmat", &error))?;
+    cure::cure(plan, &data, cure::PATIENCE)
+}
+
+fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
+    fault::is(Party::Target, pid);
+    let _claim = Claim::on(pid, start_time)?;
+    residue::remove(pid, start_time)
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {

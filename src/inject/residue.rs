@@ -7,8 +7,11 @@
 use traceprof_abi::layout::{self, MAGIC};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use super::plan::{Access, AttachPlan, Segment};
+use super::cure;
+use super::error::InjectError;
+use super::plan::{Access, AttachPlan, DetachReport, Segment};
 use super::segment::Attached;
+use crate::fault::{self, Point};
 use crate::proc::{self, Mapping};
 
 /// Id of a segment that is not mapped.
@@ -47,6 +50,18 @@ pub(super) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Attached)> {
         (is_own && is_sane && plan.check().is_ok()).then_some((plan, data))
     });
     left.collect()
+}
+
+/// Takes away what was left in this process; a report for each agent. The caller has the claim on the
+/// process.
+pub(super) fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
+    let removed = find(pid, start_time).into_iter().map(|(left, data)| {
+        fault::at(Point::RestFound);
+        let report = cure::cure(&left, &data, cure::PATIENCE)?;
+        fault::at(Point::RestRemoved);
+        Ok(report)
+    });
+    removed.collect()
 }
 
 fn is_segment(mapping: &Mapping) -> bool {

@@ -19,6 +19,7 @@ use super::arch::{self, Interrupted, Registers};
 use super::chain::Saved;
 use super::error::InjectError;
 use super::ptrace::{Resume, Stop, Tracee};
+use crate::fault::{self, Point};
 use crate::proc;
 
 mod launched;
@@ -145,6 +146,7 @@ impl Stopped {
             is_let_go: false,
         };
         stopped.settle(deadline)?;
+        fault::at(Point::ThreadStopped);
         Ok(stopped)
     }
 
@@ -189,7 +191,11 @@ impl Stopped {
         }
         self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         match stop {
-            Stop::Signal(signal) => resume(signal)?,
+            Stop::Signal(signal) => {
+                fault::at(Point::ThreadTakesSignal);
+                resume(signal)?;
+                fault::at(Point::ThreadTookSignal);
+            }
             Stop::Syscall => resume(0)?,
             _ => {}
         }
@@ -213,6 +219,13 @@ impl Stopped {
     /// It was stopped in a call that a signal which waits would end.
     fn ignores_a_signal(&self) -> bool {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
+    }
+
+    /// Hits of ours wait that it does not block, and nothing else does.
+    fn owes_only_hits(&self) -> bool {
+        let pending = self.tracee.pending().unwrap_or_default();
+        let mut due = pending.iter().filter(|one| one.bit() & !self.saved.mask != 0).peekable();
+        due.peek().is_some() && due.all(|one| one.is_hit())
     }
 
     /// A hit of a sampling event waits for the thread to unblock the signal.
@@ -310,6 +323,7 @@ impl Stopped {
         if !self.is_current {
             return Ok(());
         }
+        let was_masked = self.masked;
         if self.touched {
             self.pass_entry()?;
         }
@@ -317,9 +331,42 @@ impl Stopped {
             // The mask first: the registers are still on a chain, which restores it as well.
             self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
             self.masked = false;
+            fault::at(Point::BackMasked);
         }
         if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
             self.put(&arch::untouched(&self.saved.registers))?;
+            fault::at(Point::BackSet);
+        }
+        let may_end =
+            matches!(self.interrupted, Interrupted::Restartable | Interrupted::RestartBlock);
+        if was_masked && may_end { self.drop_hits() } else { Ok(()) }
+    }
+
+    /// Takes from a thread that is back in its call the hits of ours that it earned while it was led:
+    /// the handler of one would end a `pause` or a `nanosleep` with EINTR. A signal of the
+    /// application's that waits as well ends the call by itself.
+    fn drop_hits(&mut self) -> Result<(), InjectError> {
+        let deadline = Instant::now() + SETTLED_MAX;
+        let resume =
+            |signal| self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e));
+        while self.owes_only_hits() && Instant::now() < deadline {
+            resume(0)?;
+            let stop = self.tracee.wait(deadline).map_err(|e| system("waitpid", &e))?;
+            match stop {
+                Stop::Ended(_) => return Err(InjectError::Gone),
+                Stop::Exec => return Err(InjectError::Executed),
+                Stop::Syscall | Stop::Interrupt | Stop::Group => continue,
+                Stop::Signal(_) | Stop::Timeout => {}
+            }
+            // Asked before it goes on, so that it stops again without having run.
+            self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
+            let is_hit = self.tracee.taken().is_ok_and(|taken| taken.is_hit());
+            match stop {
+                Stop::Signal(_) if is_hit => resume(0)?,
+                Stop::Signal(signal) => resume(signal)?,
+                _ => {}
+            }
+            wait_interrupt(&self.tracee, Instant::now() + SETTLED_MAX)?;
         }
         Ok(())
     }
@@ -343,6 +390,7 @@ impl Stopped {
         self.catch()?;
         self.put_back()?;
         self.let_go()?;
+        fault::at(Point::BackGone);
         Ok(self.since.elapsed())
     }
 
@@ -398,8 +446,10 @@ pub(super) fn stop(
     queued_limit: Duration,
 ) -> Result<Stopped, NotStopped> {
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
+    fault::at(Point::ThreadSeized);
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+    fault::at(Point::ThreadAsked);
     let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
     // A call that a pending signal should end is not ours to issue again. Where one signal follows
     // the other that is tried for so long only: the next one ends it.

@@ -78,12 +78,11 @@ pub(in super::super) fn resumed(registers: &Registers) -> Registers {
     let mut resumed = *registers;
     match interrupted(registers) {
         Interrupted::User => {}
-        Interrupted::Restartable | Interrupted::Broken => {
+        // A restart block is gone after the chain: a call that has one begins anew, and waits for
+        // its whole time once more. Of one that was interrupted before, its number is not known any
+        // more; it ends with EINTR.
+        Interrupted::Restartable | Interrupted::Broken | Interrupted::RestartBlock => {
             resumed.rax = registers.orig_rax;
-            resumed.rip -= SYSCALL_LEN;
-        }
-        Interrupted::RestartBlock => {
-            resumed.rax = libc::SYS_restart_syscall as u64;
             resumed.rip -= SYSCALL_LEN;
         }
     }

@@ -16,6 +16,7 @@ use super::super::chain::{Call, Chain, Step};
 use super::super::error::InjectError;
 use super::super::ptrace::{Resume, Stop};
 use super::{ALL_SIGNALS, QUEUE_LOOK, Stopped, system, wait_interrupt};
+use crate::fault::{self, Point};
 use crate::proc;
 
 /// Longest time for one step of a thread that we hold.
@@ -34,16 +35,19 @@ impl Stopped {
         steps: &[Step],
     ) -> Result<Vec<i64>, InjectError> {
         self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
+        fault::at(Point::LeadWritten);
         let mut results = Vec::with_capacity(steps.len());
         for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
             if self.held_until.is_some_and(|until| Instant::now() >= until) {
                 return Err(InjectError::EntrySilent);
             }
             self.put(registers)?;
+            fault::at(Point::LeadSet);
             if !self.masked {
                 self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
                 self.masked = true;
             }
+            fault::at(Point::LeadMasked);
             match step {
                 Step::Call(_) => results.push(self.through_call()?),
                 Step::Enter { .. } => self.through_entry(chain.frame_after(index))?,
@@ -54,7 +58,9 @@ impl Stopped {
 
     fn through_call(&mut self) -> Result<i64, InjectError> {
         self.run_to_syscall(QUEUED_STEP_MAX)?;
+        fault::at(Point::LeadEntry);
         self.run_to_syscall(QUEUED_STEP_MAX)?;
+        fault::at(Point::LeadExit);
         Ok(arch::result(&self.now()?))
     }
 
@@ -64,6 +70,7 @@ impl Stopped {
         loop {
             self.run_to_syscall(Duration::MAX)?;
             if arch::is_sigreturn(&self.now()?, ucontext) {
+                fault::at(Point::LeadEntered);
                 return Ok(());
             }
             self.run_to_syscall(Duration::MAX)?;
@@ -174,8 +181,11 @@ impl Stopped {
             let sp = self.saved.registers.rsp;
             let registers = arch::calling(&self.saved.registers, instruction, call, sp);
             self.put(&registers)?;
+            fault::at(Point::BareSet);
             if self.bare_entry(registers.rip)? {
+                fault::at(Point::BareEntry);
                 self.run_to_syscall(QUEUED_STEP_MAX)?;
+                fault::at(Point::BareExit);
                 return Ok(arch::result(&self.now()?));
             }
         }

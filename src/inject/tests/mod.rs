@@ -3,6 +3,7 @@
 mod agent;
 mod death;
 mod held;
+mod owed;
 mod recall;
 mod residue;
 mod stand_in;
