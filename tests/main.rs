@@ -13,6 +13,7 @@ mod docs; // manual pages and completions against the command line
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
+mod faults; // whoever dies, at each step
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice
 mod kill; // a recorder that is killed at any moment

@@ -43,6 +43,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(180);
 const END_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a recorder whose socket is closed to be gone with its perf events.
 const RECORDER_END_MAX: Duration = Duration::from_secs(5);
+/// How long a thread that a killed guardian has set going is waited for.
+const LATE_MAX: Duration = Duration::from_secs(1);
+/// Between two looks for it.
+const LATE_LOOK: Duration = Duration::from_millis(20);
 /// How long an orphaned guardian tries to cure.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -124,7 +128,7 @@ impl Guardian {
             }
             Err(InjectError::Guardian { reason }) if self.has_ended() => {
                 // Killed by somebody in the middle of it: the recorder takes back what was done.
-                let cured = Claim::on(plan.pid, plan.start_time).and_then(|_claim| take_back(plan));
+                let cured = take_back_late(plan);
                 Err(match cured {
                     Ok(DetachReport { residue: None, .. }) | Err(InjectError::Gone) => {
                         InjectError::GuardianKilled
@@ -414,6 +418,20 @@ fn take_back(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
     let data =
         Attached::new(plan.data.shm_id).map_err(|error| InjectError::system("shmat", &error))?;
     cure::cure(plan, &data, cure::PATIENCE)
+}
+
+/// The same after a guardian that was killed during its attach: a thread that it had set going may
+/// attach the segments only now.
+fn take_back_late(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+    let _claim = Claim::on(plan.pid, plan.start_time)?;
+    let deadline = Instant::now() + LATE_MAX;
+    loop {
+        let report = take_back(plan)?;
+        if Instant::now() >= deadline {
+            return Ok(report);
+        }
+        std::thread::sleep(LATE_LOOK);
+    }
 }
 
 fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {

@@ -48,6 +48,8 @@ pub(super) struct Stopped {
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     group: bool,
     since: Instant,
+    /// Its registers as the stop found them, where its call is issued again already.
+    broken: Option<Registers>,
     /// The thread has not run on its own since its state was saved.
     is_current: bool,
     masked: bool,
@@ -136,6 +138,7 @@ impl Stopped {
             interrupted: Interrupted::User,
             group,
             since,
+            broken: None,
             is_current: false,
             masked: false,
             touched: false,
@@ -154,6 +157,10 @@ impl Stopped {
     /// on a chain its handler might jump away and the chain would never run; and to issue an
     /// interrupted system call again as if there were no signal would lose the signal's effect.
     fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
+        if let Some(broken) = self.broken.take() {
+            let found = self.tracee.set_registers(&broken);
+            found.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
+        }
         for _ in 0..QUIET_TRIES {
             self.save().map_err(|error| failed("reading registers", &error))?;
             if !arch::is_native(&self.saved.registers) {
@@ -161,13 +168,29 @@ impl Stopped {
                 self.is_current = false;
                 return Err(NotStopped::Foreign);
             }
-            if self.group || self.is_quiet() {
+            if self.is_quiet() {
+                return self.issue_again();
+            }
+            if self.group {
                 return Ok(());
             }
             self.group = self.deliver(deadline)?;
         }
         // It gets no processor to take the signal, or one comes after the other. It has run since.
         self.save().map_err(|error| failed("reading registers", &error))
+    }
+
+    /// Has a call that the stop has broken issued again at once, not when the thread is let go: should
+    /// we die before that, it sees no EINTR.
+    fn issue_again(&mut self) -> Result<(), NotStopped> {
+        if self.interrupted == Interrupted::Broken {
+            let broken = self.saved.registers;
+            self.saved.registers = arch::untouched(&broken);
+            let set = self.tracee.set_registers(&self.saved.registers);
+            set.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
+            self.broken = Some(broken);
+        }
+        Ok(())
     }
 
     /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
@@ -333,8 +356,14 @@ impl Stopped {
             self.masked = false;
             fault::at(Point::BackMasked);
         }
-        if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
+        let broken = self.broken.take();
+        if self.touched {
             self.put(&arch::untouched(&self.saved.registers))?;
+        } else if let Some(broken) = broken.filter(|_| !self.is_quiet()) {
+            // A signal came that ends the call by itself.
+            self.put(&broken)?;
+        }
+        if self.touched {
             fault::at(Point::BackSet);
         }
         let may_end =

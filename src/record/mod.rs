@@ -92,6 +92,8 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let mut opened = Opened::open(options, &mut guardian, &raised)?;
     fault::is(Party::Target, opened.pid);
     fault::at(Point::RecordOpened);
+    // Dropped before the program is: what it holds there cannot be waited for.
+    let guardian = guardian;
     let before = opened.before(options)?;
     if !options.kernel && before.choice.engine == Engine::Timer {
         observer.event(Event::Notice(NO_KERNEL.to_owned()));

@@ -38,6 +38,7 @@ fn build(name: &str) -> PathBuf {
         compiler.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"]);
         compiler.args(match name {
             "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
+            "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
             _ => &["-pthread"],
         });
         compiler.arg(source.join(format!("{name}.c"))).arg("-ldl");

@@ -1,7 +1,7 @@
 /* A target that everything is done to: it checks what it computes and how its calls end.
  *
- *     prey spin|nap|epoll|pause|crowd|ticks|fiber    until SIGTERM
- *     prey brief                                     for a moment, then it says "fine"
+ *     prey spin|nap|epoll|pause|crowd|ticks|fiber|poor    until SIGTERM
+ *     prey brief                                          for a moment, then it says "fine"
  *
  * SIGUSR1 has it execute itself anew, as `prey spin`; SIGUSR2 has it exit at once, with 3. It ends
  * with 18 if a call came back with EINTR that no signal of its own ended, with 19 if it computed
@@ -10,6 +10,7 @@
 #include "target.h"
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <ucontext.h>
 
@@ -92,11 +93,16 @@ static void *in_thread(void *work) {
     return NULL;
 }
 
-static void crowd(void) {
+static pthread_t threads[4];
+
+static void start_crowd(void) {
     void (*const works[])(void) = {nap, wait_for_events, spin, wait_for_signal};
-    pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, in_thread, (void *)works[i]);
+    usleep(20000);
+}
+
+static void crowd(void) {
     spin();
     for (int i = 0; i < 4; i++)
         while (pthread_tryjoin_np(threads[i], NULL)) {
@@ -136,6 +142,13 @@ static void fiber(void) {
         wrong += area[i] != PATTERN;
 }
 
+/* No signal may be queued for it, so no timer made. */
+static void be_poor(void) {
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_SIGPENDING, &none);
+    spin();
+}
+
 static void handle(int signal, void (*handler)(int), int flags) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags | SA_ONSTACK};
     sigaction(signal, &action, NULL);
@@ -147,7 +160,7 @@ int main(int argc, char **argv) {
         void (*work)(void);
     } works[] = {{"spin", spin},  {"nap", nap},     {"epoll", wait_for_events},
                  {"pause", wait_for_signal}, {"crowd", crowd}, {"ticks", tick},
-                 {"fiber", fiber}};
+                 {"fiber", fiber}, {"poor", be_poor}};
     const char *name = argc > 1 ? argv[1] : "spin";
     own_path = argv[0];
     handle(SIGUSR1, on_usr1, 0);
@@ -166,6 +179,8 @@ int main(int argc, char **argv) {
     }
     handle(SIGTERM, on_sigterm, 0);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    if (!strcmp(name, "crowd"))
+        start_crowd();
     puts("ready");
     fflush(stdout);
     for (size_t i = 0; i < sizeof works / sizeof *works; i++)

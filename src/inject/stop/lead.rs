@@ -177,6 +177,11 @@ impl Stopped {
         instruction: u64,
         call: &Call,
     ) -> Result<i64, InjectError> {
+        if self.masked {
+            // Should we die now, it is lost, or lucky; it must not be deaf as well.
+            self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
+            self.masked = false;
+        }
         for _ in 0..BARE_TRIES {
             let sp = self.saved.registers.rsp;
             let registers = arch::calling(&self.saved.registers, instruction, call, sp);
@@ -203,7 +208,7 @@ impl Stopped {
                 Stop::Syscall | Stop::Timeout => return Err(InjectError::EntrySilent),
                 Stop::Group | Stop::Interrupt => {}
                 Stop::Signal(signal) => {
-                    let own = self.saved.registers;
+                    let own = self.broken.take().unwrap_or(self.saved.registers);
                     self.put(&own)?;
                     self.redeliver(signal, Instant::now() + STEP_MAX)?;
                     return Ok(false);
