@@ -9,6 +9,7 @@ mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
+mod detach; // what killed recorders left
 mod docs; // manual pages and completions against the command line
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end

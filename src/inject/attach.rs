@@ -35,6 +35,7 @@ pub(super) fn attach(
         Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
         Err(error) => match cure::cure(plan, data, cure::PATIENCE) {
             Ok(report) => Err(match report.residue {
+                None if identity::check(plan.pid, plan.start_time).is_err() => InjectError::Gone,
                 None => error,
                 Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
             }),
@@ -218,7 +219,7 @@ fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), In
                 // It was done while the recall waited.
                 continue;
             }
-            let errno = diagnose(plan, gadgets, segment, &mappings);
+            let errno = diagnose(plan, gadgets, segment, &mappings)?;
             return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -226,7 +227,12 @@ fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), In
 }
 
 /// A launched chain keeps no results; one call more, led through, tells why.
-fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[Mapping]) -> i32 {
+fn diagnose(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    segment: &Segment,
+    mappings: &[Mapping],
+) -> Result<i32, InjectError> {
     let errno = std::sync::atomic::AtomicI32::new(0);
     let try_again = |mut stopped: Stopped| {
         let tid = stopped.tid();
@@ -235,14 +241,16 @@ fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[
                 stopped.prepare()?;
                 stopped.call_bare(gadgets.syscall, &segment.attach())
             }
-            None => Ok(0),
+            None => return Err(InjectError::Executed),
         };
         let got = outcome.unwrap_or(0);
         // Relaxed: read by the thread that joins this one.
         errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
         Ok(Used { tid, stopped: stopped.release()?, naked: true, launched: None })
     };
-    // Without an answer the reason stays unknown.
-    let _ = with_a_thread(plan, mappings, &try_again);
-    errno.into_inner()
+    match with_a_thread(plan, mappings, &try_again) {
+        Err(InjectError::Executed) => Err(InjectError::Executed),
+        // Without an answer the reason stays unknown.
+        _ => Ok(errno.into_inner()),
+    }
 }

@@ -39,6 +39,8 @@ fn build(name: &str) -> PathBuf {
         compiler.args(match name {
             "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
             "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
+            // Small, as hundreds are recorded for a moment each.
+            "prey" => &["-static", "-pthread"],
             _ => &["-pthread"],
         });
         compiler.arg(source.join(format!("{name}.c"))).arg("-ldl");

@@ -25,6 +25,9 @@ static const char *own_path;
 
 static void on_usr1(int signal) {
     (void)signal;
+    /* A timer outlives an exec, its handler does not. */
+    struct sigaction ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGALRM, &ignored, NULL);
     execl(own_path, own_path, "spin", "again", (char *)NULL);
     _exit(4);
 }
@@ -111,11 +114,14 @@ static void crowd(void) {
         }
 }
 
-static void tick(void) {
+static void start_ticks(void) {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     struct itimerval every = {{0, 1000}, {0, 1000}};
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &every, NULL);
+}
+
+static void tick(void) {
     spin();
     struct itimerval never = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &never, NULL);
@@ -124,14 +130,19 @@ static void tick(void) {
 
 /* On a stack cut out of ordinary memory, where nothing may be written below the stack pointer: the
  * pattern there is looked at in the end. Handlers run on a stack of their own. */
-static void fiber(void) {
-    static ucontext_t home, other;
+static unsigned char *area;
+
+static void cut_stack(void) {
     static char alternate[65536];
     stack_t alt = {.ss_sp = alternate, .ss_size = sizeof alternate};
-    unsigned char *area =
+    area =
         mmap(NULL, AREA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(area, PATTERN, AREA_BYTES);
     sigaltstack(&alt, NULL);
+}
+
+static void fiber(void) {
+    static ucontext_t home, other;
     getcontext(&other);
     other.uc_stack.ss_sp = area + AREA_BYTES / 2;
     other.uc_stack.ss_size = FIBER_BYTES;
@@ -146,7 +157,6 @@ static void fiber(void) {
 static void be_poor(void) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_SIGPENDING, &none);
-    spin();
 }
 
 static void handle(int signal, void (*handler)(int), int flags) {
@@ -157,10 +167,15 @@ static void handle(int signal, void (*handler)(int), int flags) {
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
+        void (*prepare)(void);
         void (*work)(void);
-    } works[] = {{"spin", spin},  {"nap", nap},     {"epoll", wait_for_events},
-                 {"pause", wait_for_signal}, {"crowd", crowd}, {"ticks", tick},
-                 {"fiber", fiber}, {"poor", be_poor}};
+    } works[] = {
+        {"spin", NULL, spin},          {"nap", NULL, nap},
+        {"epoll", NULL, wait_for_events}, {"pause", NULL, wait_for_signal},
+        {"crowd", start_crowd, crowd}, {"ticks", start_ticks, tick},
+        {"fiber", cut_stack, fiber},   {"poor", be_poor, spin},
+    };
+    size_t chosen = 0;
     const char *name = argc > 1 ? argv[1] : "spin";
     own_path = argv[0];
     handle(SIGUSR1, on_usr1, 0);
@@ -179,12 +194,13 @@ int main(int argc, char **argv) {
     }
     handle(SIGTERM, on_sigterm, 0);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    if (!strcmp(name, "crowd"))
-        start_crowd();
-    puts("ready");
-    fflush(stdout);
     for (size_t i = 0; i < sizeof works / sizeof *works; i++)
         if (!strcmp(works[i].name, name))
-            works[i].work();
+            chosen = i;
+    if (works[chosen].prepare)
+        works[chosen].prepare();
+    puts("ready");
+    fflush(stdout);
+    works[chosen].work();
     return wrong ? WRONG : interrupted ? EINTR_SEEN : OWN_EXIT_CODE;
 }
