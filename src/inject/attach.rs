@@ -63,7 +63,7 @@ fn maps_and_starts(
         Some(stopped) => map(stopped)?,
         None => with_a_thread(plan, &mappings, &map)?,
     };
-    await_maps(plan, gadgets, &first)?;
+    await_maps(plan, gadgets, &first, &mappings)?;
     fault::at(Point::MapSeen);
     let second = enter::enter(plan, data, Operation::Install, Room::Fresh)?;
     let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
@@ -202,11 +202,19 @@ fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
 }
 
 /// Success is what the kernel shows, not what we asked for.
-fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), InjectError> {
+fn await_maps(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    used: &Used,
+    before: &[Mapping],
+) -> Result<(), InjectError> {
     let since = Instant::now();
     loop {
         identity::check(plan.pid, plan.start_time)?;
         let mappings = read_mappings(plan.pid)?;
+        if stack_end(&mappings) != stack_end(before) {
+            return Err(InjectError::Executed);
+        }
         let missing: Vec<_> =
             plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
         let Some((name, segment)) = missing.first() else { return Ok(()) };
@@ -224,6 +232,12 @@ fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), In
         }
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// Where the first thread's stack ends: the same for a program's whole life, and elsewhere in the
+/// next one.
+fn stack_end(mappings: &[Mapping]) -> Option<u64> {
+    mappings.iter().find(|mapping| mapping.path == "[stack]").map(|mapping| mapping.end)
 }
 
 /// A launched chain keeps no results; one call more, led through, tells why.

@@ -153,7 +153,9 @@ impl Tracee {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: filled in for a child's change, or zero.
-        let (pid, status) = unsafe { (about.si_pid(), about.si_status()) };
+        let pid = unsafe { about.si_pid() };
+        // SAFETY: as above.
+        let status = unsafe { about.si_status() };
         Ok((pid != 0).then(|| match about.si_code {
             libc::CLD_EXITED => Stop::Ended(status),
             libc::CLD_KILLED | libc::CLD_DUMPED => Stop::Ended(128 + status),

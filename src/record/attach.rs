@@ -391,6 +391,18 @@ impl Attached {
         mappings.iter().any(|mapping| mapping.start == self.base)
     }
 
+    /// Asked between the opening of events and their start: those that are open when the target executes
+    /// another program go with the old one, and one that is opened in the new one would kill it.
+    pub(super) fn check_presence(&self) -> Result<(), RecordError> {
+        let mappings = proc::mappings(self.pid);
+        let mappings = mappings.map_err(|error| super::target_error(self.pid, error))?;
+        // A target that is about to end has none any more.
+        if mappings.is_empty() || self.is_in(&mappings) {
+            return Ok(());
+        }
+        Err(inject_error(InjectError::Executed))
+    }
+
     /// Publishes changed mappings.
     pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         self.modules.refresh(mappings)

@@ -178,6 +178,7 @@ impl<'a> Session<'a> {
         let kernel = open_kernel(&mut parts, observer);
         fault::at(Point::RecordReady);
         parts.clock.advance();
+        parts.attached.check_presence()?;
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
         let blocked = Blocked::new(pid, parts.attached.data());

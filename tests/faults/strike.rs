@@ -1,5 +1,6 @@
 //! One run in which somebody dies, and what must hold afterwards.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
@@ -165,7 +166,7 @@ impl Run {
 }
 
 /// The points that a scenario passes with nobody dying beyond what it begins with.
-pub(super) fn dry_run(scenario: &Scenario) -> Vec<Point> {
+pub(super) fn dry_run(scenario: &Scenario) -> BTreeSet<Point> {
     let mut target = (scenario.work != Work::Command).then(|| start(scenario).0);
     let mut run = Run::of(scenario, target.as_ref().map(Target::pid), "");
     run.end().expect(scenario.name);
