@@ -361,7 +361,7 @@ mod tests {
         let again = resumed(&stopped_in(libc::SYS_read, -512));
         assert_eq!((again.rax as i64, again.rip, again.orig_rax), (0, 0x1000, u64::MAX));
         let sleeping = resumed(&stopped_in(libc::SYS_nanosleep, -516));
-        assert_eq!((sleeping.rax, sleeping.rip), (219, 0x1000));
+        assert_eq!((sleeping.rax as i64, sleeping.rip), (libc::SYS_nanosleep, 0x1000));
         let done = resumed(&stopped_in(libc::SYS_read, 7));
         assert_eq!((done.rax, done.rip), (7, 0x1002));
     }
