@@ -122,6 +122,28 @@ impl Guardian {
         self.ask(&Command::Enter(operation as u64))
     }
 
+    /// As [`Self::enter`], but does not wait: a target of thousands of threads that all want a
+    /// processor takes seconds. [`Self::entered`] tells what came of it.
+    pub fn begin_enter(&mut self, operation: Operation) -> Result<(), InjectError> {
+        let command = Command::Enter(operation as u64);
+        write_message(self.socket.as_fd(), &command).map_err(lost)?;
+        self.unread += 1;
+        Ok(())
+    }
+
+    /// What came of the entry that was begun, once that is known. Any other request drops the answer.
+    pub fn entered(&mut self) -> Option<Result<Entered, InjectError>> {
+        if self.unread == 0 || wait_readable(self.socket.as_fd(), Instant::now()).is_err() {
+            return None;
+        }
+        Some(self.answer())
+    }
+
+    /// An answer is still to come.
+    pub fn is_busy(&self) -> bool {
+        self.unread > 0
+    }
+
     /// Takes everything back. The recorder has closed its perf events, and let a held program go.
     pub fn detach(&mut self) -> Result<DetachReport, InjectError> {
         let plan = self.attached.take();
@@ -141,7 +163,6 @@ impl Guardian {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
-        let lost = |error: io::Error| InjectError::Guardian { reason: error.to_string() };
         write_message(self.socket.as_fd(), command).map_err(lost)?;
         let deadline = Instant::now() + ANSWER_MAX;
         self.unread += 1;
@@ -151,12 +172,21 @@ impl Guardian {
             self.unread -= 1;
         }
         wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+        self.answer()
+    }
+
+    /// Reads the one answer that is there.
+    fn answer<T: DeserializeOwned>(&mut self) -> Result<T, InjectError> {
         self.unread -= 1;
         match read_message::<Result<T, InjectError>>(self.socket.as_fd()).map_err(lost)? {
             Some(answer) => answer,
             None => Err(InjectError::Guardian { reason: "it was killed".to_owned() }),
         }
     }
+}
+
+fn lost(error: io::Error) -> InjectError {
+    InjectError::Guardian { reason: error.to_string() }
 }
 
 impl Drop for Guardian {
