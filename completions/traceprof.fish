@@ -47,6 +47,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-siz
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter may kill it for a system call that is made in it'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'

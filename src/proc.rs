@@ -10,51 +10,30 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod descriptors;
 mod folder;
+mod mapping;
 mod signalfd;
+mod timers;
 mod times;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
 
+pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
+pub use mapping::{Mapping, mappings};
 pub use signalfd::signalfd_masks;
+pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
-
-/// One line of `/proc/PID/maps`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address (AVMA).
-    pub start: u64,
-    /// One past the last address.
-    pub end: u64,
-    /// Readable.
-    pub read: bool,
-    /// Writable.
-    pub write: bool,
-    /// Executable.
-    pub exec: bool,
-    /// Shared (`s`), not private (`p`).
-    pub shared: bool,
-    /// Offset in the file in bytes.
-    pub file_offset: u64,
-    /// Major and minor device number.
-    pub device: (u32, u32),
-    /// Inode number, 0 for anonymous memory.
-    pub inode: u64,
-    /// Path as the kernel prints it, without ` (deleted)`; `[stack]`, `[vdso]` ...; empty if none.
-    pub path: OsString,
-    /// The kernel marked the path ` (deleted)`.
-    pub deleted: bool,
-}
 
 /// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -175,25 +154,6 @@ pub struct ElfKind {
     pub is_64: bool,
     /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
     pub machine: u16,
-}
-
-/// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
-/// live thread.
-pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
-    let process = open(pid)?;
-    let whole = read_file(&process, "maps")?;
-    if !whole.is_empty() {
-        return parse_maps(&whole);
-    }
-    for tid in tasks(pid)?.into_iter().filter(|&tid| tid != pid) {
-        match read_file(&process, format!("task/{tid}/maps")) {
-            Ok(bytes) if !bytes.is_empty() => return parse_maps(&bytes),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Vec::new())
 }
 
 /// Kernel thread ids of a process, ascending.
@@ -393,59 +353,6 @@ fn to_io(error: ProcError) -> io::Error {
 fn malformed(what: &str, line: &[u8]) -> io::Error {
     let line = String::from_utf8_lossy(line);
     io::Error::new(io::ErrorKind::InvalidData, format!("{what}: cannot read line: {line}"))
-}
-
-fn parse_maps(bytes: &[u8]) -> io::Result<Vec<Mapping>> {
-    bytes
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| parse_mapping(line).ok_or_else(|| malformed("maps", line)))
-        .collect()
-}
-
-fn parse_mapping(line: &[u8]) -> Option<Mapping> {
-    let mut fields = line.splitn(6, |&byte| byte == b' ');
-    let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let (start, end) = text()?.split_once('-')?;
-    let permissions = text()?.as_bytes();
-    let file_offset = text()?;
-    let (major, minor) = text()?.split_once(':')?;
-    let inode = text()?;
-    let path = fields.next().unwrap_or_default().trim_ascii_start();
-    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
-    };
-    let flag = |index: usize, letter: u8| permissions.get(index) == Some(&letter);
-    Some(Mapping {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        read: flag(0, b'r'),
-        write: flag(1, b'w'),
-        exec: flag(2, b'x'),
-        shared: flag(3, b's'),
-        file_offset: u64::from_str_radix(file_offset, 16).ok()?,
-        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
-        inode: inode.parse().ok()?,
-        path: unescape(path),
-        deleted,
-    })
-}
-
-/// The kernel writes a newline in a path as `\012` and nothing else differently.
-fn unescape(path: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&first, tail)) = rest.split_first() {
-        if let Some(after) = rest.strip_prefix(b"\\012") {
-            out.push(b'\n');
-            rest = after;
-        } else {
-            out.push(first);
-            rest = tail;
-        }
-    }
-    OsString::from_vec(out)
 }
 
 fn parse_status(bytes: &[u8]) -> io::Result<Status> {

@@ -145,6 +145,14 @@ pub struct RecordArguments {
     #[arg(long)]
     pub allow_seccomp: bool,
 
+    /// Compare the target before the attach and after the detach, and tell what differs
+    ///
+    /// Mappings, signal dispositions, masks and pending signals, threads, descriptors, POSIX timers.
+    /// What can only be of the recording ends the command with code 11; the rest is what the
+    /// program changed itself meanwhile, and is counted.
+    #[arg(long)]
+    pub verify_detach: bool,
+
     /// Leave out time spent in the kernel, also where it could be seen
     #[arg(long)]
     pub no_kernel: bool,

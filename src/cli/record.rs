@@ -62,6 +62,7 @@ fn options(arguments: RecordArguments) -> Options {
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
         preserve: arguments.preserve.map_or(0, usize::from),
+        verify_detach: arguments.verify_detach,
         stats: arguments.stats,
     }
 }
@@ -127,6 +128,13 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     if let Some(text) = &summary.cut_short {
         return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
     }
+    if !summary.left.is_empty() {
+        let error = anyhow!(
+            "left in the target: {}; the next recording of it takes it away",
+            summary.left.join("; ")
+        );
+        return Err(Failure::new(ExitCode::LeftBehind, error));
+    }
     if let Some(why) = &summary.nothing {
         let error = anyhow!("no samples: {why}; {output} is written");
         return Err(Failure::new(ExitCode::NoSamples, error));
@@ -169,6 +177,7 @@ mod tests {
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
             cut_short: None,
+            left: Vec::new(),
             nothing: None,
             quality_percent: 90.0,
         }
@@ -193,6 +202,8 @@ mod tests {
             ..summary()
         };
         assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
+        let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
+        assert_eq!(code(outcome(&left, None)), ExitCode::LeftBehind);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
         assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
     }

@@ -1,5 +1,6 @@
 //! Lines as kernels write them, and this process as seen by itself.
 
+use super::mapping::{parse_mapping, parse_maps};
 use super::*;
 
 fn line(text: &[u8]) -> Mapping {

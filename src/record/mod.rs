@@ -1,6 +1,7 @@
 //! A recording from attach to detach.
 
 mod account;
+mod aftermath;
 mod attach;
 mod batch;
 mod blocked;
@@ -51,6 +52,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use traceprof_abi::layout::{PRIMING, SAMPLING, SIGNALS};
 
+use self::aftermath::Footprint;
 use self::attach::{Attached, Before};
 use self::clock::Clock;
 use self::collect::Collector;
@@ -87,6 +89,7 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let raised = Raised::raise();
     let mut opened = Opened::open(options, &mut guardian, &raised)?;
     let before = opened.before(options)?;
+    let footprint = opened.footprint(options)?;
     if !options.kernel && before.choice.engine == Engine::Timer {
         observer.event(Event::Notice(NO_KERNEL.to_owned()));
     }
@@ -113,7 +116,8 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     session.announce(opened.command_pid());
     let end = session.run(&stop);
     let ended = session.finish(end)?;
-    report::conclude(ended, options, opened.command)
+    let aftermath = footprint.and_then(|before| ended.aftermath(opened.pid, &before));
+    report::conclude(ended, aftermath, options, opened.command)
 }
 
 /// Why an option does nothing.
@@ -182,6 +186,12 @@ impl Opened {
             clock_mode: Clock::best_mode(),
             freq_hz: options.freq_hz,
         })
+    }
+
+    /// What it is like before the attach, if that is to be compared.
+    fn footprint(&self, options: &Options) -> Result<Option<Footprint>, RecordError> {
+        let footprint = options.verify_detach.then(|| Footprint::of(self.pid)).transpose();
+        footprint.map_err(|error| target_error(self.pid, error))
     }
 
     fn command_pid(&self) -> Option<i32> {
