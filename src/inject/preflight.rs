@@ -6,7 +6,7 @@ use std::io;
 use super::arch;
 use super::error::Refusal;
 use super::guardian::GUARDIAN;
-use crate::proc::{self, Status};
+use crate::proc::{self, Namespace, Status};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const STRICT: u32 = 1;
@@ -49,7 +49,7 @@ pub fn preflight_with(pid: i32, permits: Permits) -> Result<Facts, Refusal> {
     if seccomp > STRICT && !permits.seccomp_filter {
         return Err(Refusal::SeccompFilter);
     }
-    if !proc::same_ipc_namespace(pid).map_err(|error| unreadable(pid, &error))? {
+    if !proc::same_namespace(pid, Namespace::Ipc).map_err(|error| unreadable(pid, &error))? {
         return Err(Refusal::OtherIpcNamespace);
     }
     if proc::frozen(pid) {
