@@ -31,7 +31,7 @@ use procfs::process::{Process, Syscall};
 
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
-pub use limits::{Limits, limits};
+pub use limits::{Limits, is_dumpable, limits};
 pub use machine::{has_processor_flag, signal_frame_len, sysctl};
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use signalfd::signalfd_masks;

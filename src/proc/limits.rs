@@ -1,6 +1,16 @@
 //! Limits of a process that an agent could meet.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use super::Status;
+
+/// Whether who may trace its user may trace the process, too; `None` if it is root's, where it
+/// cannot be seen. Files of a process that is not dumpable belong to root.
+pub fn is_dumpable(pid: i32, status: &Status) -> Option<bool> {
+    let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok()?.uid();
+    (status.euid != 0).then_some(owner == status.euid)
+}
 
 /// Soft limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
