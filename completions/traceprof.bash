@@ -19,6 +19,9 @@ _traceprof() {
             traceprof,completions)
                 cmd="traceprof__subcmd__completions"
                 ;;
+            traceprof,doctor)
+                cmd="traceprof__subcmd__doctor"
+                ;;
             traceprof,dump)
                 cmd="traceprof__subcmd__dump"
                 ;;
@@ -47,7 +50,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record print dump export verify recover reindex completions"
+            opts="-h -V --help --version record doctor print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -67,6 +70,28 @@ _traceprof() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__doctor)
+            opts="-p -h --pid --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

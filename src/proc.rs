@@ -12,16 +12,18 @@
 
 mod descriptors;
 mod folder;
+mod image;
+mod limits;
+mod machine;
 mod mapping;
+mod namespace;
 mod signalfd;
 mod timers;
 mod times;
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +32,11 @@ use procfs::process::{Process, Syscall};
 
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
+pub use image::{ElfKind, command_line, elf_kind, executable};
+pub use limits::{Limits, is_dumpable, limits};
+pub use machine::{has_processor_flag, signal_frame_len, sysctl};
 pub use mapping::{Mapping, mappings};
+pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use signalfd::signalfd_masks;
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
@@ -72,6 +78,8 @@ pub struct Status {
     pub kernel_thread: bool,
     /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
+    /// Number of its seccomp filters, where the kernel tells.
+    pub seccomp_filters: Option<u32>,
     /// It runs on a shadow stack.
     pub shadow_stack: bool,
     /// Signals pending for the thread; bit 0 is signal 1, as in the four that follow.
@@ -86,6 +94,12 @@ pub struct Status {
     pub caught: u64,
     /// Effective capabilities.
     pub cap_effective: u64,
+    /// Signals that wait in the queues of its user, and how many there may be.
+    pub queued: (u64, u64),
+    /// Memory that it has locked, in KiB.
+    pub locked_kib: u64,
+    /// Its address space, in KiB.
+    pub size_kib: u64,
 }
 
 impl Status {
@@ -145,15 +159,6 @@ pub struct TaskStat {
     pub start_time: u64,
     /// User and system time in clock ticks.
     pub cpu_ticks: u64,
-}
-
-/// Class and machine of an executable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ElfKind {
-    /// 64-bit, not 32-bit.
-    pub is_64: bool,
-    /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
-    pub machine: u16,
 }
 
 /// Kernel thread ids of a process, ascending.
@@ -265,13 +270,6 @@ pub fn task_activity(pid: i32, tid: i32) -> io::Result<Activity> {
     })
 }
 
-/// Whether a process shares this process's IPC namespace, so that it can attach its segments.
-pub fn same_ipc_namespace(pid: i32) -> io::Result<bool> {
-    let theirs = std::fs::metadata(format!("/proc/{pid}/ns/ipc"))?;
-    let ours = std::fs::metadata("/proc/self/ns/ipc")?;
-    Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
-}
-
 /// Whether a process's control group is frozen: it can neither run nor be stopped.
 pub fn frozen(pid: i32) -> bool {
     let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
@@ -279,38 +277,6 @@ pub fn frozen(pid: i32) -> bool {
     let events = format!("/sys/fs/cgroup{path}/cgroup.events");
     std::fs::read_to_string(events)
         .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
-}
-
-/// Whether pids in `/proc` are those that this process knows: it may be mounted for another pid
-/// namespace.
-pub fn is_of_own_namespace() -> bool {
-    let own = std::process::id().to_string();
-    std::fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
-}
-
-/// Class and machine of the executable that a process runs.
-pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
-    let mut header = [0u8; 20];
-    File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut header)?;
-    if header[..4] != *b"\x7fELF" {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the executable is not ELF"));
-    }
-    Ok(ElfKind { is_64: header[4] == 2, machine: u16::from_le_bytes([header[18], header[19]]) })
-}
-
-/// Path of the executable as the target sees it.
-pub fn executable(pid: i32) -> io::Result<PathBuf> {
-    open(pid)?.exe().map_err(to_io)
-}
-
-/// Command line of a process, its arguments as they were given.
-pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
-    let bytes = read_file(&open(pid)?, "cmdline")?;
-    let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
-    }
-    Ok(trimmed.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect())
 }
 
 fn open(pid: i32) -> io::Result<Process> {
@@ -390,10 +356,19 @@ fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
             status.egid = words.next()?.parse().ok()?;
             status.sgid = words.next()?.parse().ok()?;
         }
-        b"VmSize" => status.has_memory = true,
+        b"VmSize" => {
+            status.has_memory = true;
+            status.size_kib = words.next()?.parse().ok()?;
+        }
+        b"VmLck" => status.locked_kib = words.next()?.parse().ok()?,
+        b"SigQ" => {
+            let (used, limit) = value.split_once('/')?;
+            status.queued = (used.parse().ok()?, limit.parse().ok()?);
+        }
         b"Kthread" => status.kernel_thread = value == "1",
         b"Threads" => status.threads = value.parse().ok()?,
         b"Seccomp" => status.seccomp = value.parse().ok()?,
+        b"Seccomp_filters" => status.seccomp_filters = Some(value.parse().ok()?),
         b"SigPnd" => status.pending = hex()?,
         b"ShdPnd" => status.shared_pending = hex()?,
         b"SigBlk" => status.blocked = hex()?,

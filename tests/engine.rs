@@ -37,7 +37,7 @@ fn end(mut recorder: Recorder) -> Outcome {
 }
 
 /// A command that may not open perf events, as in most containers.
-fn without_perf(mut command: Command) -> Command {
+pub(crate) fn without_perf(mut command: Command) -> Command {
     /// One instruction of a classic BPF program.
     #[repr(C)]
     struct Step(u16, u8, u8, u32);

@@ -10,6 +10,7 @@ mod common; // targets, the command under test, a process seen from outside
 mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
 mod docs; // manual pages and completions against the command line
+mod doctor; // what stands in the way, and that record says the same
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes

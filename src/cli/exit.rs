@@ -129,10 +129,9 @@ impl Failure {
                 .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
         })
     }
-}
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What happened, in one line, whatever a file name or a foreign message holds.
+    pub fn message(&self) -> String {
         let mut message = String::new();
         for cause in self.error.chain().map(|cause| cause.to_string()) {
             // Some errors quote their cause themselves.
@@ -142,8 +141,13 @@ impl fmt::Display for Failure {
                 message.push_str(&cause);
             }
         }
-        // One line, whatever a file name or a foreign message holds.
-        write!(f, "traceprof: {}", escaped(&message.replace('\n', " ")))
+        escaped(&message.replace('\n', " ")).to_string()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "traceprof: {}", self.message())
     }
 }
 

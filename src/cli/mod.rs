@@ -4,8 +4,10 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
+mod doctor;
 pub mod documents;
 mod dump;
+pub mod examples;
 pub mod exit;
 mod export;
 mod follow;
@@ -54,6 +56,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
+        Action::Doctor(arguments) => return doctor::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

@@ -151,7 +151,8 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     }
 }
 
-fn failure(error: RecordError) -> Failure {
+/// The error with its exit code.
+pub(super) fn failure(error: RecordError) -> Failure {
     match error {
         RecordError::NotPermitted(error) => Failure::new(ExitCode::NotPermitted, error),
         RecordError::TargetGone(error) => Failure::new(ExitCode::TargetGone, error),

@@ -43,10 +43,12 @@ mod held;
 mod hole;
 mod identity;
 pub mod image;
+mod jail;
 mod place;
 mod plan;
 mod preflight;
 mod ptrace;
+mod refusal;
 mod residue;
 mod segment;
 mod stop;
@@ -56,8 +58,10 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use error::{InjectError, Refusal};
+pub use error::InjectError;
 pub use guardian::Guardian;
 pub use hole::find_hole;
+pub use jail::{Permits, judge};
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
-pub use preflight::{Facts, Permits, preflight, preflight_with};
+pub use preflight::{Checked, Facts, examine, look, preflight, yama_scope};
+pub use refusal::Refusal;

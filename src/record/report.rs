@@ -135,9 +135,11 @@ pub(super) fn refusal_error(refusal: Refusal) -> RecordError {
         Refusal::NoSuchProcess { .. } | Refusal::Exited { .. } => {
             RecordError::TargetGone(refusal.into())
         }
-        Refusal::NotAProcess { .. } | Refusal::Own | Refusal::Unreadable { .. } => {
-            RecordError::Other(refusal.into())
-        }
+        Refusal::NotAProcess { .. }
+        | Refusal::Own
+        | Refusal::NoAddressSpace { .. }
+        | Refusal::TooManyMappings { .. }
+        | Refusal::Unreadable { .. } => RecordError::Other(refusal.into()),
         _ => RecordError::NotPermitted(refusal.into()),
     }
 }

@@ -461,11 +461,11 @@ fn seccomp_is_refused_unless_permitted() {
     let mut command = Command::new(&program);
     command.arg("strict");
     let strict = Victim::start(command);
-    let permits = Permits { seccomp_filter: true };
-    assert_eq!(preflight_with(strict.pid, permits), Err(Refusal::SeccompStrict));
+    assert_eq!(preflight(strict.pid), Err(Refusal::SeccompStrict));
     let victim = Victim::start(Command::new(&program));
-    assert_eq!(preflight(victim.pid), Err(Refusal::SeccompFilter));
-    preflight_with(victim.pid, permits).unwrap();
+    let facts = preflight(victim.pid).unwrap();
+    assert_eq!(judge(&facts, Permits::default()), Err(Refusal::SeccompFilter));
+    judge(&facts, Permits { seccomp_filter: true }).unwrap();
     attach_and_detach(victim.pid);
     victim.expect(7);
 }

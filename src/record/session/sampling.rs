@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use traceprof_abi::layout::{Operation, PRIMING, SAMPLING};
 
+use super::super::RecordError;
 use super::super::engine::Engine;
 use super::super::perf::Events;
+use super::super::prospect::event_error;
 use super::super::silence::{self, Silence};
 use super::super::threads::Registry;
 use super::super::timer::Timers;
-use super::super::{RecordError, event_error};
 use super::{Event, Parts, Session};
 use crate::proc::{self, Status};
 
