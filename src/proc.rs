@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
+use serde::{Deserialize, Serialize};
 
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
@@ -65,7 +66,7 @@ pub struct Mapping {
 }
 
 /// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name (comm), with bytes that are not UTF-8 replaced.
     pub name: String,
