@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
 use procfs::process::{Process, Syscall};
+use serde::{Deserialize, Serialize};
 
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
@@ -42,7 +43,7 @@ pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 
 /// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name (comm), with bytes that are not UTF-8 replaced.
     pub name: String,

@@ -11,12 +11,11 @@ use serde_json::Value;
 
 use crate::common::{
     Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program, program_for_everyone,
-    record_cpu, scratch_dir, skip, together, traceprof,
+    record_cpu, scratch_dir, skip, together, traceprof, without_perf,
 };
-use crate::engine::without_perf;
 
 /// What `doctor --json` says, with its exit code, which it must name itself.
-fn examined(mut command: Command) -> (Value, i32) {
+pub(crate) fn examined(mut command: Command) -> (Value, i32) {
     let output = command.output().expect("traceprof");
     let text = String::from_utf8(output.stdout).expect("text");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -29,14 +28,14 @@ fn examined(mut command: Command) -> (Value, i32) {
     (all, code)
 }
 
-fn doctor(pid: i32) -> Command {
+pub(crate) fn doctor(pid: i32) -> Command {
     let mut command = traceprof(&["doctor", "--json", "--pid"]);
     command.arg(pid.to_string());
     command
 }
 
 /// The finding of this subject in the list of the target, or of the host.
-fn finding<'a>(all: &'a Value, list: &str, subject: &str) -> &'a Value {
+pub(crate) fn finding<'a>(all: &'a Value, list: &str, subject: &str) -> &'a Value {
     let list = if list == "host" { &all["host"] } else { &all["target"]["findings"] };
     let mut findings = list.as_array().expect("a list").iter();
     let found = findings.find(|finding| finding["subject"] == subject);
@@ -44,7 +43,7 @@ fn finding<'a>(all: &'a Value, list: &str, subject: &str) -> &'a Value {
 }
 
 /// What `record` says when it refuses, without its name.
-fn refusal_of_record(pid: i32, code: i32, mut command: Command) -> String {
+pub(crate) fn refusal_of_record(pid: i32, code: i32, mut command: Command) -> String {
     command.args(["record", "--duration", "1", "--pid"]).arg(pid.to_string());
     let outcome = Recorder::spawn(command, Trace::new()).finish().expect_code(code);
     assert!(!outcome.trace.path().exists(), "a file without a recording");
@@ -53,7 +52,7 @@ fn refusal_of_record(pid: i32, code: i32, mut command: Command) -> String {
 }
 
 /// `doctor` and `record` refuse a process in the same words and with the same code.
-fn assert_refused(pid: i32, code: i32, subject: &str) -> Value {
+pub(crate) fn assert_refused(pid: i32, code: i32, subject: &str) -> Value {
     let before = Snapshot::take(pid);
     let (all, found) = examined(doctor(pid));
     assert_eq!(found, code, "{all}");

@@ -16,6 +16,7 @@ mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice
+mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready

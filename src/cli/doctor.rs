@@ -19,7 +19,7 @@ type Outcome = Result<Prospect, Failure>;
 
 /// Looks and tells; the exit code is that of a recording that is refused, or 0.
 pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
-    let Diagnosis { host, target, outcome } = record::diagnose(arguments.pid);
+    let Diagnosis { host, target, outcome } = record::diagnose(arguments.pid).map_err(failure)?;
     let outcome = outcome.map_err(failure);
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |_| ExitCode::Ok);
     let written = Destination::Standard.write(|out| {

@@ -26,7 +26,9 @@ use traceprof_abi::layout::Operation;
 use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
+use super::jail::{self, Judgement, Permits};
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
+use super::preflight::Facts;
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
 
@@ -49,6 +51,7 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 enum Command {
     Hold(i32),
     WaitExec,
+    Judge(Box<Facts>, Permits),
     Attach(Box<AttachPlan>),
     /// An [`Operation`] as its number.
     Enter(u64),
@@ -105,6 +108,15 @@ impl Guardian {
     /// program's first instruction, for [`Self::attach`].
     pub fn wait_exec(&mut self) -> Result<(), InjectError> {
         self.ask(&Command::WaitExec)
+    }
+
+    /// Judges the seccomp filters of all threads, for which those that have any may be stopped;
+    /// refused unless they permit what will be done.
+    pub fn judge(&mut self, facts: &Facts, permits: Permits) -> Result<Judgement, InjectError> {
+        if !jail::is_filtered(facts.pid) {
+            return Ok(Judgement::of_none());
+        }
+        self.ask(&Command::Judge(Box::new(facts.clone()), permits))
     }
 
     /// Maps the segments and starts the agent. After an error the target is as it was, or the
@@ -289,6 +301,9 @@ impl Server {
             let answered = match command {
                 Command::Hold(pid) => write_message(socket.as_fd(), &self.hold(pid)),
                 Command::WaitExec => write_message(socket.as_fd(), &self.wait_exec()),
+                Command::Judge(facts, permits) => {
+                    write_message(socket.as_fd(), &jail::judge(&facts, permits))
+                }
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
                 Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),

@@ -32,11 +32,13 @@
 mod actions;
 mod arch;
 mod attach;
+mod calls;
 mod chain;
 mod claim;
 mod cure;
 mod enter;
 mod error;
+mod filter;
 mod gadget;
 mod guardian;
 mod held;
@@ -53,6 +55,7 @@ mod residue;
 mod segment;
 mod stop;
 mod threads;
+mod trial;
 mod worker;
 
 #[cfg(test)]
@@ -61,7 +64,7 @@ mod tests;
 pub use error::InjectError;
 pub use guardian::Guardian;
 pub use hole::find_hole;
-pub use jail::{Permits, judge};
+pub use jail::{Judgement, Permits};
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
 pub use preflight::{Checked, Facts, examine, look, preflight, yama_scope};
 pub use refusal::Refusal;

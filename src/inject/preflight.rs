@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::io;
 
+use serde::{Deserialize, Serialize};
 use traceprof_abi::layout;
 
 use super::arch;
@@ -25,7 +26,7 @@ const CAP_SYS_PTRACE: u32 = 19;
 const STRICT: u32 = 1;
 
 /// What the preflight saw of a process that can be attached to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its pid as the recorder sees it.
     pub pid: i32,

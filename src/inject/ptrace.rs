@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
+use super::filter::{Instruction, LEN_MAX};
 
+const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const NT_PRSTATUS: usize = 1;
 const NT_X86_XSTATE: usize = 0x202;
@@ -233,6 +235,23 @@ impl Tracee {
             }
         }
         Ok(pending)
+    }
+
+    /// The seccomp filters of the stopped thread, the last installed first.
+    pub(super) fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
+        let mut filters = Vec::new();
+        loop {
+            let mut program = vec![Instruction::default(); LEN_MAX];
+            let place = program.as_mut_ptr() as usize;
+            // The kernel writes no more than the longest program that it accepts.
+            match request(PTRACE_SECCOMP_GET_FILTER, self.tid, filters.len(), place) {
+                Ok(len) => program.truncate(len as usize),
+                // There is none with this number.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+                Err(error) => return Err(error),
+            }
+            filters.push(program);
+        }
     }
 
     /// Address of the thread's rseq area, if it registered one.

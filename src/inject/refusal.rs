@@ -39,7 +39,21 @@ pub enum Refusal {
     /// Strict seccomp: any system call of ours would kill it.
     SeccompStrict,
     /// A seccomp filter, which may kill it for our system calls.
-    SeccompFilter,
+    SeccompUnknown {
+        /// Why that is not known.
+        why: String,
+        /// Root would know.
+        needs_root: bool,
+    },
+    /// A seccomp filter that does not let our system calls be made.
+    SeccompForbids {
+        /// The first call that it does not permit.
+        call: String,
+        /// What it answers.
+        answer: String,
+        /// A thread that has the filter, where it is known of one.
+        tid: Option<i32>,
+    },
     /// Another IPC namespace: our segments cannot be attached there.
     OtherIpcNamespace,
     /// A shadow stack, on which chains of signal frames cannot run.
@@ -124,7 +138,12 @@ impl Refusal {
     pub fn remedy(&self, pid: i32) -> Option<String> {
         Some(match self {
             Self::NotAProcess { pid, .. } => format!("traceprof record --pid {pid}"),
-            Self::SeccompFilter => format!("traceprof record --allow-seccomp --pid {pid}"),
+            Self::SeccompUnknown { needs_root: true, .. } => {
+                format!("sudo traceprof record --pid {pid}")
+            }
+            Self::SeccompUnknown { needs_root: false, .. } => {
+                format!("traceprof record --allow-seccomp --pid {pid}")
+            }
             Self::OtherIpcNamespace => {
                 format!("nsenter --ipc --target {pid} traceprof record --pid {pid}")
             }
@@ -199,11 +218,20 @@ impl Refusal {
             Self::SeccompStrict => {
                 write!(f, "the target is in strict seccomp mode and would be killed by an attach")
             }
-            Self::SeccompFilter => write!(
+            Self::SeccompUnknown { why, .. } => write!(
                 f,
-                "the target has a seccomp filter that may kill it for shmat or rt_sigaction; \
-                 give --allow-seccomp if its filter is known to permit them (container defaults do)"
+                "the target has a seccomp filter that may kill it for a system call that is made in \
+                 it: {why}; give --allow-seccomp if its filter is known to permit shmat, \
+                 rt_sigaction and timer_create (container defaults do)"
             ),
+            Self::SeccompForbids { call, answer, tid } => {
+                let whose = tid.map_or_else(String::new, |tid| format!(" of thread {tid}"));
+                write!(
+                    f,
+                    "the seccomp filter{whose} answers {call}, which is made in the target, with: \
+                     {answer}; the target cannot be recorded under this filter"
+                )
+            }
             Self::Yama { scope: 3 } => {
                 write!(f, "kernel.yama.ptrace_scope is 3: attaching is off until the next boot")
             }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::arch::{self, Interrupted, Registers};
 use super::chain::Saved;
 use super::error::InjectError;
+use super::filter::Instruction;
 use super::ptrace::{Resume, Stop, Tracee};
 use crate::proc;
 
@@ -281,6 +282,21 @@ impl Stopped {
     pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> bool {
         let mut found = vec![0; bytes.len()];
         self.tracee.read(address, &mut found).is_ok() && found == bytes
+    }
+
+    /// The thread's seccomp filters.
+    pub(super) fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
+        self.tracee.filters()
+    }
+
+    /// An interrupted sleep is issued anew, not restarted: a filter does not permit the call that the
+    /// kernel would restart it with. It may then last longer than it would have.
+    pub(super) fn forgo_restart(&mut self) {
+        if self.interrupted == Interrupted::RestartBlock {
+            self.saved.registers = arch::issued_anew(&self.saved.registers);
+            self.interrupted = Interrupted::User;
+            self.touched = true;
+        }
     }
 
     /// Reads the target's memory.

@@ -8,12 +8,14 @@ mod host;
 mod modules;
 mod target;
 
+use anyhow::Context;
 use serde::Serialize;
 
 use super::engine::{Choice, Concern, Gravity};
 use super::options::{EngineChoice, Options, Target};
 use super::prospect::{self, Sampled};
 use super::{RecordError, check_proc};
+use crate::inject::Guardian;
 use crate::trace::WriterOptions;
 
 /// What must be known of `perf` before it is used on a program that matters.
@@ -96,29 +98,35 @@ pub struct Diagnosis {
     pub outcome: Result<Prospect, RecordError>,
 }
 
-/// Looks at the host, and at a process if one is named. Nothing is changed.
-pub fn diagnose(pid: Option<i32>) -> Diagnosis {
+/// Looks at the host, and at a process if one is named. Nothing is changed; threads with seccomp
+/// filters may be stopped for a moment to read them. The caller has no other threads yet.
+///
+/// # Errors
+/// What must be there to look at all.
+pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
+    let guardian = Guardian::start().context("starting the guardian process");
+    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let target = pid.map(|pid| target::examine(pid, &mut guardian));
     let outcome = check_proc().and_then(|()| match pid {
-        Some(pid) => of_process(pid),
+        Some(pid) => of_process(pid, &mut guardian),
         None => of_host(),
     });
-    Diagnosis { host: host::findings(), target: pid.map(target::examine), outcome }
+    Ok(Diagnosis { host: host::findings(), target, outcome })
 }
 
-fn of_process(pid: i32) -> Result<Prospect, RecordError> {
+fn of_process(pid: i32, guardian: &mut Guardian) -> Result<Prospect, RecordError> {
     let options = defaults(pid);
-    prospect::check(pid, &options)?;
-    told(pid, &options)
+    let no_timers = prospect::check(pid, &options, guardian)?.no_timers;
+    told(Sampled { pid, is_started: false, hold_fd: None, no_timers }, &options)
 }
 
 /// This process stands for any other of this user.
 fn of_host() -> Result<Prospect, RecordError> {
-    let own = std::process::id() as i32;
-    told(own, &defaults(own))
+    let pid = std::process::id() as i32;
+    told(Sampled { pid, is_started: false, hold_fd: None, no_timers: None }, &defaults(pid))
 }
 
-fn told(pid: i32, options: &Options) -> Result<Prospect, RecordError> {
-    let sampled = Sampled { pid, is_started: false, hold_fd: None };
+fn told(sampled: Sampled, options: &Options) -> Result<Prospect, RecordError> {
     let before = prospect::before(sampled, options)?;
     let Choice { engine, why, .. } = before.choice;
     Ok(Prospect { engine: engine.name().to_owned(), why, kernel_included: before.setup.kernel })

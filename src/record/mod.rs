@@ -132,6 +132,7 @@ struct Opened {
     start_time: u64,
     command: Option<Started>,
     hold_fd: Option<i32>,
+    no_timers: Option<String>,
     command_line: Vec<OsString>,
 }
 
@@ -141,9 +142,10 @@ impl Opened {
         guardian: &mut Guardian,
         raised: &Raised,
     ) -> Result<Self, RecordError> {
+        let mut no_timers = None;
         let (pid, command, hold_fd) = match &options.target {
             Target::Pid(pid) => {
-                prospect::check(*pid, options)?;
+                no_timers = prospect::check(*pid, options, guardian)?.no_timers;
                 (*pid, None, None)
             }
             Target::Command(command) => {
@@ -157,12 +159,18 @@ impl Opened {
             start_time: proc::start_time(pid).map_err(gone)?,
             command,
             hold_fd,
+            no_timers,
             command_line: proc::command_line(pid).unwrap_or_default(),
         })
     }
 
     fn sampled(&self) -> Sampled {
-        Sampled { pid: self.pid, is_started: self.command.is_some(), hold_fd: self.hold_fd }
+        Sampled {
+            pid: self.pid,
+            is_started: self.command.is_some(),
+            hold_fd: self.hold_fd,
+            no_timers: self.no_timers.clone(),
+        }
     }
 
     /// What it is like before the attach, if that is to be compared.

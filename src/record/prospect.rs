@@ -9,12 +9,12 @@ use super::attach::{self, Before};
 use super::clock::{Clock, monotonic_now_ns};
 use super::engine::{self, Choice, Engine, Facts};
 use super::perf::Setup;
-use super::report::refusal_error;
+use super::report::{inject_error, refusal_error};
 use super::{Options, RecordError, kernel, signals, target_error};
-use crate::inject::{self, Permits};
+use crate::inject::{self, Guardian, Judgement, Permits};
 
 /// A process that is going to be sampled.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Sampled {
     /// Its id.
     pub(super) pid: i32,
@@ -22,13 +22,19 @@ pub(super) struct Sampled {
     pub(super) is_started: bool,
     /// The descriptor that it is parked on.
     pub(super) hold_fd: Option<i32>,
+    /// Why it can have no timers, if so.
+    pub(super) no_timers: Option<String>,
 }
 
-/// Whether a running process may be attached to.
-pub(super) fn check(pid: i32, options: &Options) -> Result<(), RecordError> {
+/// Whether a running process may be attached to, and what its seccomp filters permit.
+pub(super) fn check(
+    pid: i32,
+    options: &Options,
+    guardian: &mut Guardian,
+) -> Result<Judgement, RecordError> {
     let facts = inject::preflight(pid).map_err(refusal_error)?;
     let permits = Permits { seccomp_filter: options.allow_seccomp };
-    inject::judge(&facts, permits).map(drop).map_err(refusal_error)
+    guardian.judge(&facts, permits).map_err(inject_error)
 }
 
 /// How it will be sampled: asked of the kernel before the target is touched.
@@ -43,13 +49,19 @@ pub(super) fn before(sampled: Sampled, options: &Options) -> Result<Before, Reco
     let facts = Facts::gather(sampled.pid, sampled.is_started, setup).map_err(gone)?;
     let choice = engine::choose(options.engine, facts);
     let choice = choice.map_err(|error| event_error(sampled.pid, error))?;
+    if let (Engine::Timer, Some(why_not)) = (choice.engine, &sampled.no_timers) {
+        return Err(RecordError::NotPermitted(anyhow!(
+            "timers are the engine ({}), but {why_not}; the other one is --engine perf",
+            choice.why
+        )));
+    }
     setup.kernel = match choice.engine {
         Engine::Perf => setup.kernel && kernel::is_permitted(sampled.pid, setup),
         // A thread's CPU timer makes no difference.
         Engine::Timer => true,
     };
     Ok(Before {
-        signals: signals_of(sampled.pid, &choice)?,
+        signals: signals_of(&sampled, &choice)?,
         choice,
         pid: sampled.pid,
         hold_fd: sampled.hold_fd,
@@ -60,7 +72,8 @@ pub(super) fn before(sampled: Sampled, options: &Options) -> Result<Before, Reco
 }
 
 /// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
-fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
+fn signals_of(sampled: &Sampled, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
+    let pid = sampled.pid;
     let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
     let timer_signal = || {
         wanted.choose().ok_or_else(|| {
@@ -74,7 +87,7 @@ fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> 
     match choice.engine {
         Engine::Perf => {
             signals[SAMPLING] = attach::SIGTRAP;
-            if wanted.is_open_elsewhere() {
+            if wanted.is_open_elsewhere() && sampled.no_timers.is_none() {
                 // A thread that blocks SIGTRAP alone gets a timer.
                 signals[PRIMING] = wanted.choose().unwrap_or(0);
             }

@@ -78,10 +78,7 @@ pub(in super::super) fn resumed(registers: &Registers) -> Registers {
     let mut resumed = *registers;
     match interrupted(registers) {
         Interrupted::User => {}
-        Interrupted::Restartable | Interrupted::Broken => {
-            resumed.rax = registers.orig_rax;
-            resumed.rip -= SYSCALL_LEN;
-        }
+        Interrupted::Restartable | Interrupted::Broken => return issued_anew(registers),
         Interrupted::RestartBlock => {
             resumed.rax = libc::SYS_restart_syscall as u64;
             resumed.rip -= SYSCALL_LEN;
@@ -89,6 +86,15 @@ pub(in super::super) fn resumed(registers: &Registers) -> Registers {
     }
     resumed.orig_rax = u64::MAX;
     resumed
+}
+
+/// The registers with which an interrupted call is made once more from its begin.
+pub(in super::super) fn issued_anew(registers: &Registers) -> Registers {
+    let mut again = *registers;
+    again.rax = registers.orig_rax;
+    again.rip -= SYSCALL_LEN;
+    again.orig_rax = u64::MAX;
+    again
 }
 
 /// The registers to put back without running anything: as they were, but for a broken call.

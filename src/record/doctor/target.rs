@@ -4,14 +4,14 @@ use super::super::engine::Facts;
 use super::super::perf::Setup;
 use super::super::signals;
 use super::{Examined, Finding, modules, of_concern};
-use crate::inject::{self, Checked, Permits, Refusal};
+use crate::inject::{self, Checked, Guardian, InjectError, Judgement, Permits, Refusal};
 use crate::proc::{self, Namespace, Status};
 
 /// A period like those of a recording.
 const PERIOD_NS: u64 = 5_000_000;
 
 /// Looks at a process from all sides.
-pub(super) fn examine(pid: i32) -> Examined {
+pub(super) fn examine(pid: i32, guardian: &mut Guardian) -> Examined {
     let facts = match inject::look(pid) {
         Ok(facts) => facts,
         Err(refusal) => {
@@ -21,10 +21,7 @@ pub(super) fn examine(pid: i32) -> Examined {
     };
     let mut findings = vec![process(pid, &facts.status)];
     findings.extend(inject::examine(&facts).map(|checked| of_check(checked, pid)));
-    findings.push(match inject::judge(&facts, Permits::default()) {
-        Ok(seen) => Finding::fine("seccomp filters", seen),
-        Err(refusal) => refused("seccomp filters", &refusal, pid),
-    });
+    findings.push(filters(&facts, guardian));
     findings.extend([namespaces(pid), dumpable(pid, &facts.status)]);
     findings.extend(sampling(pid, &facts.status));
     if let Ok(mappings) = proc::mappings(pid) {
@@ -41,6 +38,16 @@ fn of_check(checked: Checked, pid: i32) -> Finding {
     match checked.outcome {
         Ok(seen) => Finding::fine(checked.subject, seen),
         Err(refusal) => refused(checked.subject, &refusal, pid),
+    }
+}
+
+fn filters(facts: &inject::Facts, guardian: &mut Guardian) -> Finding {
+    let subject = "seccomp filters";
+    match guardian.judge(facts, Permits::default()) {
+        Ok(Judgement { seen, no_timers: None }) => Finding::fine(subject, seen),
+        Ok(Judgement { no_timers: Some(why), .. }) => Finding::limit(subject, why, None),
+        Err(InjectError::Refused(refusal)) => refused(subject, &refusal, facts.pid),
+        Err(error) => Finding::obstacle(subject, error.to_string(), None),
     }
 }
 
