@@ -195,6 +195,13 @@ impl Tracee {
         Ok(bytes)
     }
 
+    /// Puts a vector state back that was read.
+    pub(super) fn set_xstate(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut copy = bytes.to_vec();
+        let part = copy.as_mut_ptr().cast::<c_void>();
+        self.regset(libc::PTRACE_SETREGSET, NT_X86_XSTATE, part, copy.len()).map(drop)
+    }
+
     fn regset(&self, code: u32, set: usize, base: *mut c_void, len: usize) -> io::Result<usize> {
         let mut part = libc::iovec { iov_base: base, iov_len: len };
         request(code, self.tid, set, &raw mut part as usize)?;

@@ -52,6 +52,8 @@ pub(super) struct Stopped {
     is_current: bool,
     masked: bool,
     touched: bool,
+    /// It has run code of ours, which uses vector registers, and no frame has put them back.
+    entered: bool,
     /// Set going under our hand, and not yet seen to stop.
     on_the_way: bool,
     /// A signal that it was about to take when it was caught on its way.
@@ -132,13 +134,19 @@ impl Stopped {
     ) -> Result<Stopped, NotStopped> {
         let mut stopped = Stopped {
             tracee,
-            saved: Saved { registers: arch::zeroed(), xstate: Vec::new(), mask: 0 },
+            saved: Saved {
+                registers: arch::zeroed(),
+                xstate: Vec::new(),
+                vectors: Vec::new(),
+                mask: 0,
+            },
             interrupted: Interrupted::User,
             group,
             since,
             is_current: false,
             masked: false,
             touched: false,
+            entered: false,
             on_the_way: false,
             owed_signal: 0,
             stop_asked: false,
@@ -244,6 +252,7 @@ impl Stopped {
         self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
             reason: "the processor has no XSAVE state, which frames need".to_owned(),
         })?;
+        self.saved.vectors = raw;
         if let Some(abort) = self.rseq_abort() {
             self.saved.registers.rip = abort;
             self.touched = true;
@@ -329,6 +338,11 @@ impl Stopped {
         if self.touched {
             self.pass_entry()?;
         }
+        if self.entered {
+            let vectors = &self.saved.vectors;
+            self.tracee.set_xstate(vectors).map_err(|e| system("NT_X86_XSTATE", &e))?;
+            self.entered = false;
+        }
         if self.masked {
             // The mask first: the registers are still on a chain, which restores it as well.
             self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
@@ -344,8 +358,8 @@ impl Stopped {
     fn put_on(&mut self, saved: Saved) {
         self.interrupted = arch::interrupted(&saved.registers);
         self.saved = saved;
-        // The chain has its own mask.
-        (self.masked, self.touched) = (true, true);
+        // The chain has its own mask, and may have been through the entry.
+        (self.masked, self.touched, self.entered) = (true, true, true);
     }
 
     /// Lets it be led no further than until then: others are held meanwhile.
