@@ -27,6 +27,7 @@ end
 complete -c traceprof -n "__fish_traceprof_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_needs_command" -s V -l version -d 'Print version'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Record a running process, or a program that is started for it'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
@@ -53,6 +54,11 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print what the storage has counted after the closing report: puts, drops, collisions, waits'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s p -l pid -d 'Process to look at' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verbose -d 'Say where each function is (address, offset, file and line), and how long each thread was stopped'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use super::examples::with_examples;
 use super::exit::ExitCode;
 use super::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
@@ -35,6 +36,18 @@ pub enum Action {
     #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>\n       \
         traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]
     Record(RecordArguments),
+    /// Print the stacks of all threads of a process, as they are now
+    ///
+    /// For each thread its name, its state, the system call that it sleeps in, and its functions, the
+    /// innermost first. Each thread is stopped for as long as it takes to copy its registers and its
+    /// stack, mostly some tens of microseconds, and goes on as if nothing had happened; no agent is
+    /// put into the process. This works on processes that hang or are stopped, and while they are
+    /// recorded. A thread that waits in the kernel where no stop reaches it is shown without its
+    /// functions.
+    ///
+    /// A stack that is longer than its copy (256 KiB) is read to its end while the thread runs again;
+    /// `[read later]` marks the functions that may be of a later time.
+    Stacks(StacksArguments),
     /// Print a trace: a summary, then the call tree of each thread
     ///
     /// Threads and calls are listed heaviest first. Only forks are indented: a line below another one
@@ -204,6 +217,26 @@ pub struct RecordArguments {
     pub command: Vec<OsString>,
 }
 
+/// Arguments of `stacks`.
+#[derive(Debug, Args)]
+pub struct StacksArguments {
+    /// Process to look at
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Say where each function is (address, offset, file and line), and how long each thread was stopped
+    #[arg(short, long, conflicts_with = "json")]
+    pub verbose: bool,
+
+    /// Write one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// Add the kernel's functions of threads that sleep in it; only root may see them
+    #[arg(long)]
+    pub kernel: bool,
+}
+
 /// Arguments of `print`.
 #[derive(Debug, Args)]
 pub struct PrintArguments {
@@ -358,84 +391,22 @@ pub struct ManArguments {
     pub directory: PathBuf,
 }
 
-/// A command line worth showing, and what it is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Example {
-    /// The subcommand it belongs to.
-    pub action: &'static str,
-    /// What it is for.
-    pub purpose: &'static str,
-    /// The command line.
-    pub line: &'static str,
-}
-
-const fn example(action: &'static str, purpose: &'static str, line: &'static str) -> Example {
-    Example { action, purpose, line }
-}
-
-/// The examples of the help and of the manual; the tests parse each of them.
-pub const EXAMPLES: [Example; 19] = [
-    example(
-        "record",
-        "Record process 4711 for five seconds",
-        "traceprof record --pid 4711 --duration 5 --output out.trace",
-    ),
-    example(
-        "record",
-        "Start a program and record it to its end",
-        "traceprof record -o out.trace -- python3 report.py --all",
-    ),
-    example(
-        "record",
-        "Record ten minutes at 999 samples a second, without a word",
-        "traceprof record -q -F 999 -d 10m -o out.trace -p 4711",
-    ),
-    example(
-        "record",
-        "In a script: fail if less than 95 % of the recording is good",
-        "traceprof record -p 4711 -d 30 --fail-under 95",
-    ),
-    example("print", "Print the call trees", "traceprof print out.trace"),
-    example("print", "The same with file and line", "traceprof print --verbose out.trace"),
-    example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
-    example(
-        "print",
-        "The second half of two threads",
-        "traceprof print --thread 4712 --thread 'pool-*' --from 50% out.trace",
-    ),
-    example(
-        "print",
-        "The calls of half a second in the order of their times, with every sample",
-        "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
-    ),
-    example("print", "Watch a recording", "traceprof print --follow out.trace"),
-    example("dump", "List the objects of a trace", "traceprof dump out.trace"),
-    example("dump", "The same for a script", "traceprof dump --json out.trace"),
-    example(
-        "export",
-        "Write folded stacks to a file",
-        "traceprof export out.trace --format folded --output out.folded",
-    ),
-    example(
-        "export",
-        "The same of the first ten seconds",
-        "traceprof export out.trace --to 10s --output begin.folded",
-    ),
-    example("verify", "Check a trace", "traceprof verify out.trace"),
-    example("verify", "The same for a script", "traceprof verify --json out.trace"),
-    example("recover", "Save a damaged trace", "traceprof recover out.trace saved.trace"),
-    example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
-    example("completions", "Print the completion script for bash", "traceprof completions bash"),
-];
-
 /// The whole definition, with examples and exit codes in the help.
 pub fn definition() -> clap::Command {
     let mut definition = Arguments::command()
         .after_help(with_examples(&["record", "print"]))
         .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
-    for action in
-        ["record", "print", "dump", "export", "verify", "recover", "reindex", "completions"]
-    {
+    for action in [
+        "record",
+        "stacks",
+        "print",
+        "dump",
+        "export",
+        "verify",
+        "recover",
+        "reindex",
+        "completions",
+    ] {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
             let long = format!("{examples}\n\n{}", exit_codes());
@@ -443,14 +414,6 @@ pub fn definition() -> clap::Command {
         });
     }
     definition
-}
-
-fn with_examples(actions: &[&str]) -> String {
-    let mut text = String::from("Examples:");
-    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
-        text.push_str(&format!("\n  {}:\n    {}", example.purpose, example.line));
-    }
-    text
 }
 
 fn exit_codes() -> String {
@@ -468,15 +431,5 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         definition().debug_assert();
-    }
-
-    #[test]
-    fn every_example_is_a_valid_command_line() {
-        for example in EXAMPLES {
-            let words = example.line.split_whitespace();
-            let matches = definition().try_get_matches_from(words);
-            let action = matches.unwrap_or_else(|error| panic!("{}: {error}", example.line));
-            assert_eq!(action.subcommand_name(), Some(example.action));
-        }
     }
 }

@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod documents;
 mod dump;
+mod examples;
 pub mod exit;
 mod export;
 mod follow;
@@ -16,6 +17,7 @@ mod record;
 mod recover;
 mod reindex;
 mod source;
+mod stacks;
 pub mod values;
 mod verify;
 mod watch;
@@ -54,6 +56,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
+        Action::Stacks(arguments) => stacks::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

@@ -143,7 +143,8 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     }
 }
 
-fn failure(error: RecordError) -> Failure {
+/// The failure of a recording, or of another look at a process.
+pub(super) fn failure(error: RecordError) -> Failure {
     match error {
         RecordError::NotPermitted(error) => Failure::new(ExitCode::NotPermitted, error),
         RecordError::TargetGone(error) => Failure::new(ExitCode::TargetGone, error),

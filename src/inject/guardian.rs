@@ -198,8 +198,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
 
 /// A tracer that loses its processor keeps its tracee stopped: each thread that it lets go may take
 /// it away (several milliseconds on a busy machine, measured). Real time where that is permitted;
-/// the guardian sleeps but for the moments of an attach and a cure.
-fn hurry() {
+/// the guardian sleeps but for the moments of an attach and a cure. It concerns the calling thread.
+pub(super) fn hurry() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: reads the parameter.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &lowest) } != 0 {

@@ -26,12 +26,16 @@
 //! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!
+//! [`capture()`] is another story, without an agent: every thread is stopped for a moment, and its
+//! registers and its stack are copied.
+//!
 //! # Does not
 //! - create segments, know the agent's image, or open perf events.
 
 mod actions;
 mod arch;
 mod attach;
+mod capture;
 mod chain;
 mod claim;
 mod cure;
@@ -56,8 +60,10 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{Capture, Missed, Portrait, capture};
 pub use error::{InjectError, Refusal};
 pub use guardian::Guardian;
 pub use hole::find_hole;
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
-pub use preflight::{Facts, Permits, preflight, preflight_with};
+pub use preflight::{Facts, Permits, preflight, preflight_to_look, preflight_with};
+pub use ptrace::read_part;

@@ -58,6 +58,16 @@ pub fn preflight_with(pid: i32, permits: Permits) -> Result<Facts, Refusal> {
     Ok(facts)
 }
 
+/// Looks at a process of which threads are to be stopped and looked at, and nothing else is done to:
+/// no call is made in it, so neither its seccomp filters nor its namespaces matter.
+pub fn preflight_to_look(pid: i32) -> Result<Facts, Refusal> {
+    let facts = look(pid)?;
+    check_kind(pid)?;
+    check_tracer(&facts.status)?;
+    check_permission(pid, &facts.status)?;
+    Ok(facts)
+}
+
 fn look(pid: i32) -> Result<Facts, Refusal> {
     if pid <= 0 {
         return Err(Refusal::NoSuchProcess { pid });
@@ -85,6 +95,10 @@ fn check_code(pid: i32, status: &Status) -> Result<(), Refusal> {
     if status.shadow_stack {
         return Err(Refusal::ShadowStack);
     }
+    check_kind(pid)
+}
+
+fn check_kind(pid: i32) -> Result<(), Refusal> {
     match proc::elf_kind(pid) {
         Ok(kind) if kind.is_64 && kind.machine == arch::MACHINE => Ok(()),
         Ok(kind) => {
@@ -101,12 +115,16 @@ fn check_code(pid: i32, status: &Status) -> Result<(), Refusal> {
 
 /// A guardian traces for moments only; whether its recording goes on, the claim tells.
 fn check_tracer(status: &Status) -> Result<(), Refusal> {
-    let is_guardian = |tracer| proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN);
     match status.tracer {
         0 => Ok(()),
         tracer if is_guardian(tracer) => Ok(()),
         tracer => Err(already_traced(tracer)),
     }
+}
+
+/// A tracer that lets go again after a moment.
+pub(super) fn is_guardian(tracer: i32) -> bool {
+    proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN)
 }
 
 /// Names the tracer.

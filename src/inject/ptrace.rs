@@ -245,11 +245,7 @@ impl Tracee {
 
     /// Reads memory, all of it or an error.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
-        // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
-        let got = unsafe { libc::process_vm_readv(self.tid, &local, 1, &remote, 1, 0) };
-        whole(got, into.len())
+        whole(read(self.tid, address, into), into.len())
     }
 
     /// Writes memory that the target itself may write, all of it or an error.
@@ -261,6 +257,19 @@ impl Tracee {
         let got = unsafe { libc::process_vm_writev(self.tid, &local, 1, &remote, 1, 0) };
         whole(got, bytes.len())
     }
+}
+
+/// Reads the memory of a process, by the id of one of its threads, as far as it is there; says how
+/// many bytes.
+pub fn read_part(tid: i32, address: u64, into: &mut [u8]) -> usize {
+    usize::try_from(read(tid, address, into)).unwrap_or(0)
+}
+
+fn read(tid: i32, address: u64, into: &mut [u8]) -> isize {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
+    // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
+    unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) }
 }
 
 fn whole(got: isize, wanted: usize) -> io::Result<()> {
@@ -298,7 +307,7 @@ fn decode(status: i32) -> Stop {
 /// Sleeps until a child changes state, the deadline at most. Every signal is blocked in the
 /// guardian, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
 /// with another, or taken by another thread, can cost.
-fn await_child(deadline: Instant) {
+pub(super) fn await_child(deadline: Instant) {
     const SLICE: Duration = Duration::from_millis(2);
     let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
