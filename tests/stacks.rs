@@ -81,20 +81,33 @@ fn states(pid: i32) -> Vec<char> {
 }
 
 /// Thread, state, system call of `tests/targets/asleep.c`.
-const ASLEEP: [(&str, &str, Option<&str>); 7] = [
+const ASLEEP: [(&str, &str, Option<&str>); 8] = [
     ("on_mutex", "S", Some("futex")),
     ("in_read", "S", Some("read")),
     ("in_sleep", "S", Some("clock_nanosleep")),
     ("in_epoll", "S", Some("epoll_wait")),
     ("in_sigwait", "S", Some("rt_sigtimedwait")),
     ("in_semop", "S", Some("semtimedop")),
+    ("is_deep", "S", Some("pause")),
     ("runs", "R", None),
 ];
+
+/// `tests/targets/asleep.c`, all of whose threads but one have come to rest.
+fn asleep() -> Target {
+    let target = Target::start("asleep", &[]);
+    let rests = || {
+        let states = states(target.pid());
+        let asleep = states.iter().filter(|state| **state == 'S').count();
+        (states.len(), asleep) == (ASLEEP.len() + 1, ASLEEP.len())
+    };
+    assert!(wait_until(Duration::from_secs(60), rests), "{:?}", states(target.pid()));
+    target
+}
 
 #[test]
 fn every_thread_is_shown_in_its_call_and_none_notices() {
     let _machine = together();
-    let mut target = Target::start("asleep", &[]);
+    let mut target = asleep();
     let before = Snapshot::take(target.pid());
     for round in 0..8 {
         let stacks = Stacks::of(target.pid());
@@ -119,10 +132,27 @@ fn every_thread_is_shown_in_its_call_and_none_notices() {
     assert_eq!((target.fact("eintr"), target.fact("other")), (0, 0));
 }
 
+/// What lies beyond the copy is read from the thread that goes on.
+#[test]
+fn stack_that_is_longer_than_its_copy_is_followed_to_its_root() {
+    let _machine = together();
+    let target = asleep();
+    let stacks = Stacks::of(target.pid());
+    let thread = stacks.named("is_deep");
+    let functions = functions(thread);
+    assert_eq!(functions.iter().filter(|name| **name == "dig").count(), 4001);
+    let late = |at: usize| thread["frames"][at]["read_later"].as_bool().expect("a flag");
+    let root = functions.len() - 1;
+    assert!(!late(0) && !late(1000) && late(root - 5) && late(root));
+    let text = text_of(&run(target.pid(), &[]));
+    let marked = text.lines().filter(|line| line.ends_with(" [read later]")).count();
+    assert!((500..3500).contains(&marked), "{marked}");
+}
+
 #[test]
 fn text_names_files_and_lines_only_if_asked_to() {
     let _machine = together();
-    let target = Target::start("asleep", &[]);
+    let target = asleep();
     let text = text_of(&run(target.pid(), &[]));
     let head = "\"in_read\": S (asleep) in read(";
     let paragraph = text.split("\n\n").find(|part| part.contains(head));
@@ -141,7 +171,7 @@ fn kernel_functions_are_shown_to_root() {
         skip!("root: needed for the kernel's functions");
     }
     let _machine = together();
-    let target = Target::start("asleep", &[]);
+    let target = asleep();
     let stacks = Stacks::with(target.pid(), &["--kernel"]);
     let kernel = stacks.named("on_mutex")["kernel"].to_string();
     assert!(kernel.contains("futex"), "{kernel}");
@@ -151,7 +181,7 @@ fn kernel_functions_are_shown_to_root() {
 #[test]
 fn stopped_process_is_shown_and_stays_stopped() {
     let _machine = together();
-    let mut target = Target::start("asleep", &[]);
+    let mut target = asleep();
     target.send(Signal::SIGSTOP);
     let is_stopped = || states(target.pid()).iter().all(|state| *state == 'T');
     assert!(wait_until(Duration::from_secs(20), is_stopped), "it does not stop");
@@ -243,7 +273,7 @@ fn by_gdb(pid: i32) -> Option<Vec<(i32, Vec<u64>)>> {
 #[test]
 fn gdb_sees_the_same_frames() {
     let _machine = together();
-    let target = Target::start("asleep", &[]);
+    let target = asleep();
     // Before gdb, which ends some of the calls with EINTR.
     let stacks = Stacks::of(target.pid());
     let Some(expected) = by_gdb(target.pid()) else { skip!("gdb is not installed") };
@@ -282,7 +312,7 @@ fn recorded_process_is_shown_through_the_signal_frame() {
         let names = functions(thread);
         assert!(names.contains(&"main") && thread["end"] == "root", "{thread}");
         in_handler += usize::from(names.contains(&"traceprof_handler"));
-        in_handler >= 3
+        in_handler >= 5
     });
     assert!(found, "seen in the handler: {in_handler} times");
     recorder.send(Signal::SIGINT);
@@ -330,7 +360,7 @@ fn refusals_are_those_of_a_recording() {
     let mut ended = Command::new("true").spawn().expect("true");
     ended.wait().expect("end of true");
     check(run(ended.id() as i32, &[]), 7, "no process has pid");
-    let mut target = Target::start("asleep", &[]);
+    let mut target = asleep();
     let stacks = Stacks::of(target.pid());
     let tid = stacks.named("runs")["tid"].as_i64().expect("a tid") as i32;
     check(run(tid, &[]), 1, "give the process: --pid");

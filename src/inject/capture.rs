@@ -20,7 +20,7 @@ use traceprof_abi::unwind::Registers;
 
 use super::error::InjectError;
 use super::guardian::hurry;
-use super::ptrace::await_child;
+use super::ptrace::{Hearing, await_child};
 use super::stop::{Asked, Look, NotStopped, Stopped};
 use super::threads::containing;
 use super::{arch, identity, preflight};
@@ -96,14 +96,15 @@ pub fn capture<T: Send>(
     mappings: &[Mapping],
     see: impl FnMut(i32) -> T + Send,
 ) -> Result<Vec<Capture<T>>, InjectError> {
-    let system = |error: nix::Error| InjectError::system("rt_sigprocmask", &error.into());
+    let system = |error: nix::Error| InjectError::system("keeping signals away", &error.into());
     // The threads that are started from here on inherit it.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(system)?;
     let outcome = identity::disposable(|| {
+        let _hearing = Hearing::begin().map_err(system)?;
         hurry();
+        identity::check(pid, start_time)?;
         let mut session =
             Session { pid, mappings, see, pending: Vec::new(), done: Vec::new(), copied: 0 };
-        identity::check(pid, start_time)?;
         session.run()?;
         Ok(session.done)
     });

@@ -27,6 +27,7 @@ use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
+use super::ptrace::Hearing;
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
 
@@ -177,14 +178,7 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let started = segment::now();
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
-    let default = nix::sys::signal::SigAction::new(
-        nix::sys::signal::SigHandler::SigDfl,
-        nix::sys::signal::SaFlags::empty(),
-        nix::sys::signal::SigSet::empty(),
-    );
-    // SAFETY: installs no handler. An inherited SIG_IGN would suppress the SIGCHLD that tells of
-    // stopped tracees.
-    unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGCHLD, &default) }?;
+    let _hearing = Hearing::begin()?;
     let (socket, recorder) = keep_only(socket.as_raw_fd(), recorder.as_raw_fd())?;
     hurry();
     let name = std::ffi::CString::new(GUARDIAN)?;

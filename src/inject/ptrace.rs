@@ -16,6 +16,7 @@ use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
@@ -304,15 +305,34 @@ fn decode(status: i32) -> Stop {
     }
 }
 
-/// Sleeps until a child changes state, the deadline at most. Every signal is blocked in the
-/// guardian, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
+/// While this lives, the process is told of every stop of a child: with an inherited SIG_IGN, or an
+/// application's SA_NOCLDSTOP, no SIGCHLD would tell of one.
+pub(super) struct Hearing(SigAction);
+
+impl Hearing {
+    pub(super) fn begin() -> nix::Result<Hearing> {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: installs no handler.
+        unsafe { sigaction(Signal::SIGCHLD, &default) }.map(Hearing)
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        // SAFETY: what was installed before, by whoever did so.
+        let _ = unsafe { sigaction(Signal::SIGCHLD, &self.0) };
+    }
+}
+
+/// Sleeps until a child changes state, the deadline at most. Every signal is blocked in whoever
+/// traces, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
 /// with another, or taken by another thread, can cost.
 pub(super) fn await_child(deadline: Instant) {
     const SLICE: Duration = Duration::from_millis(2);
     let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
-    let mut set = nix::sys::signal::SigSet::empty();
-    set.add(nix::sys::signal::Signal::SIGCHLD);
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
     // SAFETY: reads the set and the timeout, writes nothing.
     unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
 }

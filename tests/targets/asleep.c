@@ -1,5 +1,5 @@
-/* A thread for each of several calls to sleep in, and one that runs; each is two functions deep, in
- * functions named after it. No call may come back before SIGTERM. */
+/* A thread for each of several calls to sleep in, one that sleeps at the end of a very long stack, and
+ * one that runs; each has two functions named after it. No call may come back before SIGTERM. */
 #include "target.h"
 #include <sys/epoll.h>
 #include <sys/ipc.h>
@@ -13,6 +13,17 @@ static int set = -1;
 static void came_back(void) {
     if (!stop)
         __atomic_add_fetch(errno == EINTR ? &eintr : &other, 1, __ATOMIC_RELAXED);
+}
+
+/* Some 500 KB of stack. */
+#define DEEP 4000
+APART static int dig(int left) {
+    volatile char room[100] = {(char)left};
+    if (left == 0)
+        pause();
+    else
+        room[1] = (char)dig(left - 1);
+    return room[0] + room[1];
 }
 
 #define THREAD(name, body)                                                                         \
@@ -55,6 +66,7 @@ THREAD(in_semop, {
     struct timespec long_time = {.tv_sec = 3600};
     semtimedop(set, &down, 1, &long_time);
 })
+THREAD(is_deep, sink = dig(DEEP))
 THREAD(runs, {
     uint64_t steps = 1;
     while (!stop)
@@ -63,7 +75,8 @@ THREAD(runs, {
 })
 
 int main(void) {
-    void *(*const all[])(void *) = {on_mutex, in_read, in_sleep, in_epoll, in_sigwait, in_semop, runs};
+    void *(*const all[])(void *) = {on_mutex, in_read,  in_sleep, in_epoll,
+                                    in_sigwait, in_semop, is_deep,  runs};
     pthread_t thread;
     sigset_t term, none;
     sigemptyset(&none);
@@ -74,7 +87,6 @@ int main(void) {
     pthread_mutex_lock(&taken);
     for (unsigned index = 0; index < sizeof all / sizeof *all; index++)
         pthread_create(&thread, NULL, all[index], NULL);
-    usleep(100000);
     target_ready();
     while (!stop)
         sigsuspend(&none);

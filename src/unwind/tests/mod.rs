@@ -7,6 +7,7 @@
 mod against_gimli;
 mod child;
 mod hostile;
+mod outside;
 mod single_step;
 mod writer;
 
