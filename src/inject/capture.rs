@@ -30,6 +30,8 @@ use crate::proc::{self, Mapping};
 const TURN: Duration = Duration::from_millis(5);
 /// The same for a thread that does not run: it waits for what no signal ends.
 const STUCK_TURN: Duration = Duration::from_millis(2);
+/// Between two looks at threads that have not stopped.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Longest wait for threads that have not stopped when all have been asked.
 const LATE_MAX: Duration = Duration::from_millis(200);
 /// The same while one of them waits for a processor.
@@ -157,13 +159,14 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
         }
         let since = Instant::now();
         loop {
+            let looked = Instant::now();
             self.look()?;
             let is_pending = self.pending.iter().any(|(asked, _)| asked.tid() == tid);
             let waited = since.elapsed();
             if !is_pending || waited >= TURN || (waited >= STUCK_TURN && !proc::is_runnable(tid)) {
                 return Ok(());
             }
-            await_child(Instant::now() + STUCK_TURN);
+            pause(looked);
         }
     }
 
@@ -245,6 +248,7 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
     fn wait_for_the_late(&mut self) -> Result<(), InjectError> {
         let since = Instant::now();
         while !self.pending.is_empty() {
+            let looked = Instant::now();
             self.look()?;
             let waited = since.elapsed();
             let is_queued = |pending: &(Asked, T)| proc::is_runnable(pending.0.tid());
@@ -252,7 +256,7 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
             if waited >= LATE_MAX && !some_run {
                 break;
             }
-            await_child(Instant::now() + STUCK_TURN);
+            pause(looked);
         }
         for (asked, seen) in std::mem::take(&mut self.pending) {
             self.done.push(Capture { tid: asked.tid(), seen, outcome: Err(Missed::Late) });
@@ -260,4 +264,10 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
         self.done.sort_by_key(|capture| capture.tid);
         Ok(())
     }
+}
+
+/// Waits for a stop between two looks, the last of which began then. The shorter the pause, the
+/// better is it known since when a thread has been stopped; but most of the time is the target's.
+fn pause(looked: Instant) {
+    await_child(Instant::now() + PAUSE.max(looked.elapsed() * 4));
 }
