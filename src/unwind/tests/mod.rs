@@ -9,6 +9,7 @@ mod child;
 mod hostile;
 mod outside;
 mod single_step;
+mod trampoline;
 mod writer;
 
 use std::path::PathBuf;
