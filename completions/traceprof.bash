@@ -40,6 +40,9 @@ _traceprof() {
             traceprof,reindex)
                 cmd="traceprof__subcmd__reindex"
                 ;;
+            traceprof,stacks)
+                cmd="traceprof__subcmd__stacks"
+                ;;
             traceprof,verify)
                 cmd="traceprof__subcmd__verify"
                 ;;
@@ -50,7 +53,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record doctor print dump export verify recover reindex completions"
+            opts="-h -V --help --version record doctor stacks print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -288,6 +291,28 @@ _traceprof() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__stacks)
+            opts="-p -v -h --pid --verbose --json --kernel --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

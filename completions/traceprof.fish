@@ -28,6 +28,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -s h -l help -d 'Print
 complete -c traceprof -n "__fish_traceprof_needs_command" -s V -l version -d 'Print version'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Record a running process, or a program that is started for it'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
@@ -58,6 +59,11 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s p -l pid -d 'Process to look at; without it any process of this user is meant' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s p -l pid -d 'Process to look at' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verbose -d 'Say where each function is (address, offset, file and line), and how long each thread was stopped'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r

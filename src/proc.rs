@@ -10,6 +10,7 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod calls;
 mod descriptors;
 mod folder;
 mod image;
@@ -18,6 +19,7 @@ mod machine;
 mod mapping;
 mod namespace;
 mod signalfd;
+mod sleep;
 mod timers;
 mod times;
 
@@ -28,9 +30,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
-use procfs::process::{Process, Syscall};
+use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
+pub use calls::call_name;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
@@ -39,6 +42,7 @@ pub use machine::{has_processor_flag, signal_frame_len, sysctl};
 pub use mapping::{Mapping, mappings};
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use signalfd::signalfd_masks;
+pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 
@@ -122,31 +126,6 @@ fn holds(set: u64, signal: i32) -> bool {
 /// A thread with this state letter has ended.
 pub fn has_ended(state: char) -> bool {
     matches!(state, 'Z' | 'X')
-}
-
-/// What a thread is doing, from `/proc/PID/task/TID/syscall`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activity {
-    /// It runs, or is ready to.
-    Running,
-    /// It is blocked outside a system call (a page fault, a stop).
-    Blocked {
-        /// Its stack pointer.
-        sp: u64,
-        /// Its program counter.
-        pc: u64,
-    },
-    /// It is blocked in a system call.
-    Syscall {
-        /// The system call's number.
-        number: u64,
-        /// Its arguments.
-        args: [u64; 6],
-        /// Its stack pointer.
-        sp: u64,
-        /// The address after the system call instruction.
-        pc: u64,
-    },
 }
 
 /// A thread's name, state and times, from `/proc/PID/task/TID/stat`.
@@ -248,27 +227,6 @@ pub fn is_runnable(tid: i32) -> bool {
 fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
     let stat = open(pid)?.stat().map_err(to_io)?;
     Ok((stat.utime, stat.stime))
-}
-
-/// What a thread is doing. Needs the permission to trace it.
-pub fn task_activity(pid: i32, tid: i32) -> io::Result<Activity> {
-    let task = open(pid)?.task_from_tid(tid).map_err(to_io)?;
-    Ok(match task.syscall().map_err(to_io)? {
-        Syscall::Running => Activity::Running,
-        Syscall::Blocked { syscall_number, argument_registers, stack_pointer, program_counter } => {
-            match u64::try_from(syscall_number) {
-                Ok(number) => Activity::Syscall {
-                    number,
-                    args: argument_registers,
-                    sp: stack_pointer,
-                    pc: program_counter,
-                },
-                Err(_) => Activity::Blocked { sp: stack_pointer, pc: program_counter },
-            }
-        }
-        // Running, and whatever a later version of the crate tells apart.
-        _ => Activity::Running,
-    })
 }
 
 /// Whether a process's control group is frozen: it can neither run nor be stopped.

@@ -116,6 +116,7 @@ fn help_is_on_the_standard_output_and_ends_well() {
     for action in [
         "record",
         "doctor",
+        "stacks",
         "print",
         "dump",
         "export",

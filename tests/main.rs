@@ -24,6 +24,7 @@ mod priority; // whose is raised
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
+mod stacks; // of all threads at once, against what the target and gdb know
 mod stop; // signals, exits, second thoughts
 mod storage; // threads that stop or die inside our handler
 mod threads; // which thread a sample belongs to

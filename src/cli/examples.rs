@@ -1,8 +1,8 @@
-//! The examples of the help and of the manual.
+//! Command lines worth showing, for the help and the manual.
 
 /// A command line worth showing, and what it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Example {
+pub(super) struct Example {
     /// The subcommand it belongs to.
     pub action: &'static str,
     /// What it is for.
@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub const EXAMPLES: [Example; 21] = [
+pub(super) const EXAMPLES: [Example; 23] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -39,6 +39,12 @@ pub const EXAMPLES: [Example; 21] = [
     ),
     example("doctor", "What stands in the way of recording", "traceprof doctor --pid 4711"),
     example("doctor", "The same for a script", "traceprof doctor --json --pid 4711"),
+    example("stacks", "What is process 4711 doing?", "traceprof stacks --pid 4711"),
+    example(
+        "stacks",
+        "The same with file and line, and where in the kernel it sleeps",
+        "traceprof stacks --verbose --kernel --pid 4711",
+    ),
     example("print", "Print the call trees", "traceprof print out.trace"),
     example("print", "The same with file and line", "traceprof print --verbose out.trace"),
     example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
@@ -71,3 +77,28 @@ pub const EXAMPLES: [Example; 21] = [
     example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
     example("completions", "Print the completion script for bash", "traceprof completions bash"),
 ];
+
+/// The examples of some subcommands, as the help shows them.
+pub(super) fn with_examples(actions: &[&str]) -> String {
+    let mut text = String::from("Examples:");
+    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
+        text.push_str(&format!("\n  {}:\n    {}", example.purpose, example.line));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::definition;
+    use super::*;
+
+    #[test]
+    fn every_example_is_a_valid_command_line() {
+        for example in EXAMPLES {
+            let words = example.line.split_whitespace();
+            let matches = definition().try_get_matches_from(words);
+            let action = matches.unwrap_or_else(|error| panic!("{}: {error}", example.line));
+            assert_eq!(action.subcommand_name(), Some(example.action));
+        }
+    }
+}

@@ -18,6 +18,7 @@ mod record;
 mod recover;
 mod reindex;
 mod source;
+mod stacks;
 pub mod values;
 mod verify;
 mod watch;
@@ -57,6 +58,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
         Action::Doctor(arguments) => return doctor::run(&arguments),
+        Action::Stacks(arguments) => stacks::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

@@ -151,7 +151,7 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     }
 }
 
-/// The error with its exit code.
+/// The failure of a recording, or of another look at a process.
 pub(super) fn failure(error: RecordError) -> Failure {
     match error {
         RecordError::NotPermitted(error) => Failure::new(ExitCode::NotPermitted, error),

@@ -29,6 +29,7 @@ use super::error::InjectError;
 use super::jail::{self, Judgement, Permits};
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::preflight::Facts;
+use super::ptrace::Hearing;
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
 
@@ -219,14 +220,7 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let started = segment::now();
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
-    let default = nix::sys::signal::SigAction::new(
-        nix::sys::signal::SigHandler::SigDfl,
-        nix::sys::signal::SaFlags::empty(),
-        nix::sys::signal::SigSet::empty(),
-    );
-    // SAFETY: installs no handler. An inherited SIG_IGN would suppress the SIGCHLD that tells of
-    // stopped tracees.
-    unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGCHLD, &default) }?;
+    let _hearing = Hearing::begin()?;
     let (socket, recorder) = keep_only(socket.as_raw_fd(), recorder.as_raw_fd())?;
     hurry();
     let name = std::ffi::CString::new(GUARDIAN)?;
@@ -240,8 +234,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
 
 /// A tracer that loses its processor keeps its tracee stopped: each thread that it lets go may take
 /// it away (several milliseconds on a busy machine, measured). Real time where that is permitted;
-/// the guardian sleeps but for the moments of an attach and a cure.
-fn hurry() {
+/// the guardian sleeps but for the moments of an attach and a cure. It concerns the calling thread.
+pub(super) fn hurry() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: reads the parameter.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &lowest) } != 0 {

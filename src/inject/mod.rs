@@ -26,6 +26,9 @@
 //! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!
+//! [`capture()`] is another story, without an agent: every thread is stopped for a moment, and its
+//! registers and its stack are copied.
+//!
 //! # Does not
 //! - create segments, know the agent's image, or open perf events.
 
@@ -33,6 +36,7 @@ mod actions;
 mod arch;
 mod attach;
 mod calls;
+mod capture;
 mod chain;
 mod claim;
 mod cure;
@@ -61,10 +65,12 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{Capture, Missed, Portrait, capture};
 pub use error::InjectError;
 pub use guardian::Guardian;
 pub use hole::find_hole;
 pub use jail::{Judgement, Permits};
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
-pub use preflight::{Checked, Facts, examine, look, preflight, yama_scope};
+pub use preflight::{Checked, Facts, examine, look, preflight, preflight_to_look, yama_scope};
+pub use ptrace::read_part;
 pub use refusal::Refusal;

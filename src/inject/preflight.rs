@@ -77,6 +77,16 @@ pub fn examine(facts: &Facts) -> impl Iterator<Item = Checked> {
     CHECKS.iter().map(|(subject, check)| Checked { subject, outcome: check(facts) })
 }
 
+/// Looks at a process of which threads are to be stopped and looked at, and nothing else is done to:
+/// no call is made in it, so neither its seccomp filters nor its namespaces matter.
+pub fn preflight_to_look(pid: i32) -> Result<Facts, Refusal> {
+    let facts = look(pid)?;
+    for check in [check_code, check_tracer, check_permission] {
+        check(&facts)?;
+    }
+    Ok(facts)
+}
+
 /// Whether there is a process to look at.
 pub fn look(pid: i32) -> Result<Facts, Refusal> {
     if pid <= 0 {
@@ -124,12 +134,16 @@ fn check_code(facts: &Facts) -> Result<String, Refusal> {
 
 /// A guardian traces for moments only; whether its recording goes on, the claim tells.
 fn check_tracer(facts: &Facts) -> Result<String, Refusal> {
-    let is_guardian = |tracer| proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN);
     match facts.status.tracer {
         0 => Ok("none".to_owned()),
         tracer if is_guardian(tracer) => Ok(format!("a guardian ({tracer}), for a moment")),
         tracer => Err(already_traced(tracer)),
     }
+}
+
+/// A tracer that lets go again after a moment.
+pub(super) fn is_guardian(tracer: i32) -> bool {
+    proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN)
 }
 
 /// Names the tracer.

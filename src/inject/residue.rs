@@ -49,7 +49,8 @@ pub(super) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Attached)> {
     left.collect()
 }
 
-fn is_segment(mapping: &Mapping) -> bool {
+/// A System V segment, as the agent's are.
+pub(super) fn is_segment(mapping: &Mapping) -> bool {
     mapping.shared && mapping.deleted && mapping.path.to_string_lossy().starts_with("/SYSV")
 }
 

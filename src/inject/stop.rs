@@ -19,12 +19,14 @@ use super::arch::{self, Interrupted, Registers};
 use super::chain::Saved;
 use super::error::InjectError;
 use super::filter::Instruction;
-use super::ptrace::{Resume, Stop, Tracee};
+use super::ptrace::{self, Resume, Stop, Tracee};
 use crate::proc;
 
+mod asked;
 mod launched;
 mod lead;
 
+pub(super) use self::asked::{Asked, Look};
 pub(super) use self::launched::Launched;
 
 /// Longest time that a thread takes to settle after it had to wait for its stop.
@@ -224,6 +226,15 @@ impl Stopped {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
     }
 
+    /// A call that a pending signal should end is not ours to issue again. Where one signal follows
+    /// the other that is tried until then only: the next one ends it.
+    fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
+        while self.ignores_a_signal() && Instant::now() < until {
+            self.settle(Instant::now() + SETTLED_MAX)?;
+        }
+        Ok(())
+    }
+
     /// A hit of a sampling event waits for the thread to unblock the signal.
     pub(super) fn owes_hit(&self, signal: i32) -> bool {
         match self.tracee.pending() {
@@ -306,6 +317,11 @@ impl Stopped {
             self.interrupted = Interrupted::User;
             self.touched = true;
         }
+    }
+
+    /// Reads the target's memory as far as it is there.
+    pub(super) fn read_part(&self, address: u64, into: &mut [u8]) -> usize {
+        ptrace::read_part(self.tracee.tid(), address, into)
     }
 
     /// Reads the target's memory.
@@ -431,10 +447,6 @@ pub(super) fn stop(
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
     let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
-    // A call that a pending signal should end is not ours to issue again. Where one signal follows
-    // the other that is tried for so long only: the next one ends it.
-    while stopped.ignores_a_signal() && since.elapsed() < limit {
-        stopped.settle(Instant::now() + SETTLED_MAX)?;
-    }
+    stopped.take_signals(since + limit)?;
     Ok(stopped)
 }

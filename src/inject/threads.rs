@@ -80,7 +80,7 @@ fn may_be_roomy(mappings: &[Mapping], sp: u64) -> bool {
     })
 }
 
-fn containing(mappings: &[Mapping], address: u64) -> Option<usize> {
+pub(super) fn containing(mappings: &[Mapping], address: u64) -> Option<usize> {
     let index = mappings.partition_point(|mapping| mapping.end <= address);
     (mappings.get(index)?.start <= address).then_some(index)
 }

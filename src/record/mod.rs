@@ -37,6 +37,7 @@ mod shortfall;
 mod signals;
 mod silence;
 mod spawn;
+pub mod stacks;
 mod stop;
 mod symbolizers;
 mod tally;

@@ -6,6 +6,8 @@
 
 use std::mem::offset_of;
 
+use traceprof_abi::unwind;
+
 use super::super::chain::Call;
 
 /// The registers that `NT_PRSTATUS` carries.
@@ -69,6 +71,29 @@ pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
         516 => Interrupted::RestartBlock,
         4 if is_broken_by_stop(registers.orig_rax) => Interrupted::Broken,
         _ => Interrupted::User,
+    }
+}
+
+/// The call that the stop interrupted, and its arguments.
+pub(in super::super) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
+    let r = registers;
+    match interrupted(r) {
+        Interrupted::User => None,
+        _ => Some((r.orig_rax, [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9])),
+    }
+}
+
+/// The registers as a stack is walked from them.
+pub(in super::super) fn general(registers: &Registers) -> unwind::Registers {
+    let r = registers;
+    unwind::Registers {
+        pc: r.rip,
+        sp: r.rsp,
+        fp: r.rbp,
+        gpr: [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+            r.r12, r.r13, r.r14, r.r15,
+        ],
     }
 }
 

@@ -1,6 +1,7 @@
 //! Attaches for real to victims that check themselves, and looks at them before and after.
 
 mod agent;
+mod captured;
 mod death;
 mod held;
 mod recall;
