@@ -1,7 +1,7 @@
 //! The stacks of all threads of a process at one time, without an agent.
 //!
 //! Every thread is stopped for as long as it takes to copy its registers and its stack
-//! ([`inject::capture`]). All else is done while the target runs: its modules are opened and their
+//! ([`inject::capture()`]). All else is done while the target runs: its modules are opened and their
 //! tables compiled before the first stop, stacks are unwound and named after the last one.
 
 mod asleep;

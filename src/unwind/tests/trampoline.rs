@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS, Registers, Rule};
 
 use super::SegmentMemory;
 use crate::elf::Elf;
-use crate::unwind::{ExecRange, TableWriter, compile};
+use crate::unwind::{ExecRange, ModuleTable, OutsideUnwinder, StackCopy, TableWriter, compile};
 
 /// A function, and behind it a trampoline whose description starts a byte `early` or not, and says what
 /// it is (`marked`) or not.
@@ -22,11 +22,12 @@ fn source(early: bool, marked: bool) -> String {
     )
 }
 
-/// The rules from two bytes in front of the trampoline to the function behind it.
-fn rules(early: bool, marked: bool) -> Vec<Rule> {
-    const TRAMPOLINE_LEN: u64 = 7;
-    // push, nop, the byte in front of the trampoline.
-    const BEFORE: u64 = 3;
+const TRAMPOLINE_LEN: u64 = 7;
+/// Bytes in front of the trampoline: push, nop, the byte that may belong to it.
+const BEFORE: u64 = 3;
+
+/// The compiled module, and where its code starts.
+fn compiled(early: bool, marked: bool) -> (ModuleTable, u64) {
     let directory = tempfile::tempdir().unwrap();
     let (code, program) = (directory.path().join("t.s"), directory.path().join("t"));
     std::fs::write(&code, source(early, marked)).unwrap();
@@ -36,9 +37,15 @@ fn rules(early: bool, marked: bool) -> Vec<Rule> {
     let bytes = std::fs::read(&program).unwrap();
     let elf = Elf::parse(&bytes).unwrap();
     let start = elf.loads().iter().find(|load| load.exec).unwrap().svma;
+    (compile(&bytes).unwrap(), start)
+}
+
+/// The rules from two bytes in front of the trampoline to the function behind it.
+fn rules(early: bool, marked: bool) -> Vec<Rule> {
+    let (table, start) = compiled(early, marked);
     let segment = SegmentMemory::new(1 << 20);
     let mut writer = TableWriter::new(segment.words());
-    let module = writer.add_module(&compile(&bytes).unwrap()).unwrap();
+    let module = writer.add_module(&table).unwrap();
     let range = ExecRange { start, end: start + 4096, bias: 0, module: Some(module) };
     writer.publish(&[range], &[]).unwrap();
     let tables = segment.tables();
@@ -55,4 +62,40 @@ fn trampoline_is_known_from_the_byte_in_front_of_it() {
         let signal: Vec<usize> = (0..rules.len()).filter(|&at| rules[at] == Rule::SIGNAL).collect();
         assert_eq!(signal, (1..=8).collect::<Vec<_>>(), "{early} {marked}: {rules:?}");
     }
+}
+
+/// A thread that is stopped before its handler's first instruction, in code without information:
+/// its frame pointer is still that of what the signal interrupted.
+#[test]
+fn first_instruction_of_a_handler_is_left_through_its_trampoline() {
+    const CODE: u64 = 0x1000_0000;
+    const STACK: u64 = 0x7000_0000_0000;
+    let (table, start) = compiled(false, false);
+    let trampoline = start + BEFORE;
+    let segment = SegmentMemory::new(1 << 20);
+    let mut writer = TableWriter::new(segment.words());
+    let module = writer.add_module(&table).unwrap();
+    let library = ExecRange { start, end: start + 4096, bias: 0, module: Some(module) };
+    let unknown = ExecRange { start: CODE, end: CODE + 4096, bias: 0, module: None };
+    writer.publish(&[library, unknown], &[(STACK, STACK + 4096)]).unwrap();
+    let mut words = vec![0u64; 512];
+    // The return address; 40 bytes of ucontext; r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp; rip.
+    words[0] = trampoline;
+    let interrupted_fp = STACK + 0x800;
+    (words[6 + 10], words[6 + 15], words[6 + 16]) = (interrupted_fp, STACK + 0x700, CODE + 0x200);
+    // Its caller is the last.
+    (words[0x800 / 8], words[0x808 / 8]) = (0, CODE + 0x300);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let registers = Registers { pc: CODE + 0x100, sp: STACK, fp: interrupted_fp, gpr: [0; 16] };
+    let tables = segment.tables();
+    let copy = StackCopy { avma: STACK, bytes: &bytes };
+    let stack = OutsideUnwinder::default().unwind(
+        &tables.snapshot().unwrap(),
+        &registers,
+        copy,
+        &mut |_, _| 0,
+    );
+    let frames =
+        [CODE + 0x100, trampoline | RETURN_ADDRESS, CODE + 0x200, (CODE + 0x300) | RETURN_ADDRESS];
+    assert_eq!((&stack.frames[..], stack.end), (&frames[..], EndReason::Root));
 }
