@@ -48,7 +48,7 @@ pub(super) struct Question {
 impl Question {
     /// The word at an offset of `struct seccomp_data`.
     fn word(&self, offset: u32) -> Option<Word> {
-        if offset % 4 != 0 || offset >= INPUT_LEN {
+        if !offset.is_multiple_of(4) || offset >= INPUT_LEN {
             return None;
         }
         Some(match offset / 4 {

@@ -68,3 +68,4 @@ pub use jail::{Judgement, Permits};
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
 pub use preflight::{Checked, Facts, examine, look, preflight, yama_scope};
 pub use refusal::Refusal;
+pub use threads::first_choice;
