@@ -48,7 +48,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durabilit
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter may kill it for a system call that is made in it'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Say what would be done, and do nothing'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter is not known to permit what is done'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'

@@ -11,6 +11,7 @@ mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
 mod docs; // manual pages and completions against the command line
 mod doctor; // what stands in the way, and that record says the same
+mod dry_run; // what would be done, and that it is not
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes

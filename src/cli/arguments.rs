@@ -163,7 +163,22 @@ pub struct RecordArguments {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Record a target whose seccomp filter may kill it for a system call that is made in it
+    /// Say what would be done, and do nothing
+    ///
+    /// Makes the checks of a recording and prints the steps that would follow: the engine and why it
+    /// is this one, what would be mapped where, which thread would be stopped, which signals get a
+    /// handler, which files are written. No program is started, no file written, nothing changed in
+    /// the process; only to read seccomp filters its threads may be stopped for a moment. The exit
+    /// code is the one with which the recording would be refused, or 0.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Record a target whose seccomp filter is not known to permit what is done
+    ///
+    /// Some system calls are made in the target, and a filter may kill it for them. Root has the
+    /// filters read and evaluated; who runs under as many filters in the same container has the
+    /// calls tried out in a process of its own. Where neither can be, the target is refused without
+    /// this option. A filter that is known to forbid one of the calls is refused in any case.
     #[arg(long)]
     pub allow_seccomp: bool,
 

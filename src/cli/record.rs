@@ -10,16 +10,23 @@ use anyhow::anyhow;
 
 use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
+use super::output::{Destination, unwritable};
 use super::progress;
 use super::values::Percent;
-use crate::record::{Options, RecordError, Summary, Target, record};
+use crate::record::{Options, RecordError, Summary, Target, dry_run, record};
 use crate::trace::{WriteMode, WriterOptions, index_path};
 use crate::view::escape::{escaped, shell_quoted};
 
 /// Records and reports.
 pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
+    let is_dry = arguments.dry_run;
     let options = options(arguments);
+    if is_dry {
+        let steps = dry_run(&options).map_err(failure)?;
+        let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
+        return Destination::Standard.write(write);
+    }
     let mut observer = progress::observer(quiet);
     let recorded = record(&options, observer.as_mut());
     // Takes the live line away before anything else is printed.
@@ -99,19 +106,22 @@ fn taken(path: &Path) -> bool {
 fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let labels = summary.text.iter().chain(&summary.stats).map(|(label, _)| label.chars().count());
     let width = labels.max().unwrap_or(0).max("command".len());
-    let list = |out: &mut dyn Write, lines: &[(String, String)]| {
-        let mut lines = lines.iter();
-        lines.try_for_each(|(label, value)| {
-            writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
-        })
-    };
-    list(out, &summary.text)?;
+    list(&summary.text, width, out)?;
     if let Some(status) = summary.command_status {
         writeln!(out, "{:width$}  {}", "command", ended(status))?;
     }
     let output = shell_quoted(&summary.output.display().to_string());
     writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
-    list(out, &summary.stats)
+    list(&summary.stats, width, out)
+}
+
+/// Labels with their values; the column of the values is this far to the right at least.
+fn list(lines: &[(String, String)], least: usize, out: &mut dyn Write) -> io::Result<()> {
+    let width = lines.iter().map(|(label, _)| label.chars().count()).fold(least, usize::max);
+    let mut lines = lines.iter();
+    lines.try_for_each(|(label, value)| {
+        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
+    })
 }
 
 fn ended(status: ExitStatus) -> String {

@@ -74,3 +74,4 @@ pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment}
 pub use preflight::{Checked, Facts, examine, look, preflight, preflight_to_look, yama_scope};
 pub use ptrace::read_part;
 pub use refusal::Refusal;
+pub use threads::first_choice;

@@ -10,6 +10,7 @@ mod collect;
 mod collections;
 mod crash_reporter;
 mod doctor;
+mod dry_run;
 mod ended;
 mod engine;
 mod exit_times;
@@ -73,6 +74,7 @@ use crate::proc;
 use crate::trace::{self, TraceError, TraceWriter, Value};
 
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
+pub use dry_run::dry_run;
 pub use options::{EngineChoice, Options, Target};
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};

@@ -94,6 +94,14 @@ impl Use {
     }
 }
 
+/// What the shell calls a signal.
+pub(super) fn name_of(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("real-time signal {signal}"),
+    }
+}
+
 /// Whether a mask is that of a thread that wants no signal at all.
 pub(super) fn blocks_all(mask: u64) -> bool {
     IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)

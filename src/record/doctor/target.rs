@@ -53,9 +53,8 @@ fn filters(facts: &inject::Facts, guardian: &mut Guardian) -> Finding {
 
 fn process(pid: i32, status: &Status) -> Finding {
     let program = proc::executable(pid).map(|path| format!(", {}", path.display()));
-    let plural = if status.threads == 1 { "" } else { "s" };
     let seen = format!(
-        "uid {}, {} thread{plural}, state {}{}",
+        "uid {}, threads: {}, state {}{}",
         status.uid,
         status.threads,
         status.state,
@@ -136,16 +135,8 @@ fn masks(used: signals::Use) -> Finding {
 fn timer_signal(used: signals::Use) -> Finding {
     let subject = "signal of timers";
     match used.choose() {
-        Some(signal) => Finding::fine(subject, name_of(signal)),
+        Some(signal) => Finding::fine(subject, signals::name_of(signal)),
         None => Finding::limit(subject, "none: each is blocked by some thread", None),
-    }
-}
-
-/// What the shell calls a signal.
-fn name_of(signal: i32) -> String {
-    match nix::sys::signal::Signal::try_from(signal) {
-        Ok(known) => known.as_str().to_owned(),
-        Err(_) => format!("real-time signal {signal}"),
     }
 }
 
