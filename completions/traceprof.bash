@@ -22,6 +22,9 @@ _traceprof() {
             traceprof,detach)
                 cmd="traceprof__subcmd__detach"
                 ;;
+            traceprof,doctor)
+                cmd="traceprof__subcmd__doctor"
+                ;;
             traceprof,dump)
                 cmd="traceprof__subcmd__dump"
                 ;;
@@ -40,6 +43,9 @@ _traceprof() {
             traceprof,reindex)
                 cmd="traceprof__subcmd__reindex"
                 ;;
+            traceprof,stacks)
+                cmd="traceprof__subcmd__stacks"
+                ;;
             traceprof,verify)
                 cmd="traceprof__subcmd__verify"
                 ;;
@@ -50,7 +56,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record detach print dump export verify recover reindex completions"
+            opts="-h -V --help --version record detach doctor stacks print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -79,6 +85,28 @@ _traceprof() {
             ;;
         traceprof__subcmd__detach)
             opts="-p -h --pid --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__doctor)
+            opts="-p -h --pid --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -198,7 +226,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --force --quiet --allow-seccomp --no-kernel --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
+            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -288,6 +316,28 @@ _traceprof() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__stacks)
+            opts="-p -v -h --pid --verbose --json --kernel --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -28,6 +28,8 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -s h -l help -d 'Print
 complete -c traceprof -n "__fish_traceprof_needs_command" -s V -l version -d 'Print version'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Record a running process, or a program that is started for it'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
@@ -47,7 +49,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durabilit
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter may kill it for a system call that is made in it'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Say what would be done, and do nothing'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter is not known to permit what is done'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
@@ -56,6 +60,14 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s p -l pid -d 'Process to put back as it was' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s p -l pid -d 'Process to look at; without it any process of this user is meant' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -l json -d 'Write one JSON object'
+complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s p -l pid -d 'Process to look at' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verbose -d 'Say where each function is (address, offset, file and line), and how long each thread was stopped'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
+complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r

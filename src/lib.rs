@@ -45,7 +45,8 @@
 //! | 0 | [`traceprof_abi`] | what both processes share |
 //!
 //! # Where to start reading
-//! - [`record::record`] is a recording from attach to detach, [`cli::run`] the command around it.
+//! - [`record::record`] is a recording from attach to detach, [`cli::run`] the command around it;
+//!   [`record::stacks`] looks at all threads once, without an agent.
 //! - [`inject`] lists every change that is made in a target, and how it comes back.
 //! - `traceprof-data(5)` specifies the files; [`trace::TraceWriter`] writes them.
 //! - `build.rs` compiles the agent image, which [`inject::image`] lays out for the target.

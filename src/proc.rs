@@ -10,54 +10,44 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod calls;
+mod descriptors;
 mod folder;
+mod image;
+mod limits;
+mod machine;
+mod mapping;
+mod namespace;
 mod signalfd;
+mod sleep;
+mod timers;
 mod times;
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use procfs::ProcError;
-use procfs::process::{Process, Syscall};
+use procfs::process::Process;
+use serde::{Deserialize, Serialize};
 
+pub use calls::call_name;
+pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
+pub use image::{ElfKind, command_line, elf_kind, executable};
+pub use limits::{Limits, is_dumpable, limits};
+pub use machine::{has_processor_flag, signal_frame_len, sysctl};
+pub use mapping::{Mapping, mappings};
+pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use signalfd::signalfd_masks;
+pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
+pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 
-/// One line of `/proc/PID/maps`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping {
-    /// First address (AVMA).
-    pub start: u64,
-    /// One past the last address.
-    pub end: u64,
-    /// Readable.
-    pub read: bool,
-    /// Writable.
-    pub write: bool,
-    /// Executable.
-    pub exec: bool,
-    /// Shared (`s`), not private (`p`).
-    pub shared: bool,
-    /// Offset in the file in bytes.
-    pub file_offset: u64,
-    /// Major and minor device number.
-    pub device: (u32, u32),
-    /// Inode number, 0 for anonymous memory.
-    pub inode: u64,
-    /// Path as the kernel prints it, without ` (deleted)`; `[stack]`, `[vdso]` ...; empty if none.
-    pub path: OsString,
-    /// The kernel marked the path ` (deleted)`.
-    pub deleted: bool,
-}
-
 /// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name (comm), with bytes that are not UTF-8 replaced.
     pub name: String,
@@ -93,6 +83,8 @@ pub struct Status {
     pub kernel_thread: bool,
     /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
+    /// Number of its seccomp filters, where the kernel tells.
+    pub seccomp_filters: Option<u32>,
     /// It runs on a shadow stack.
     pub shadow_stack: bool,
     /// Signals pending for the thread; bit 0 is signal 1, as in the four that follow.
@@ -107,6 +99,12 @@ pub struct Status {
     pub caught: u64,
     /// Effective capabilities.
     pub cap_effective: u64,
+    /// Signals that wait in the queues of its user, and how many there may be.
+    pub queued: (u64, u64),
+    /// Memory that it has locked, in KiB.
+    pub locked_kib: u64,
+    /// Its address space, in KiB.
+    pub size_kib: u64,
 }
 
 impl Status {
@@ -130,31 +128,6 @@ pub fn has_ended(state: char) -> bool {
     matches!(state, 'Z' | 'X')
 }
 
-/// What a thread is doing, from `/proc/PID/task/TID/syscall`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activity {
-    /// It runs, or is ready to.
-    Running,
-    /// It is blocked outside a system call (a page fault, a stop).
-    Blocked {
-        /// Its stack pointer.
-        sp: u64,
-        /// Its program counter.
-        pc: u64,
-    },
-    /// It is blocked in a system call.
-    Syscall {
-        /// The system call's number.
-        number: u64,
-        /// Its arguments.
-        args: [u64; 6],
-        /// Its stack pointer.
-        sp: u64,
-        /// The address after the system call instruction.
-        pc: u64,
-    },
-}
-
 /// A thread's name, state and times, from `/proc/PID/task/TID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStat {
@@ -166,34 +139,6 @@ pub struct TaskStat {
     pub start_time: u64,
     /// User and system time in clock ticks.
     pub cpu_ticks: u64,
-}
-
-/// Class and machine of an executable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ElfKind {
-    /// 64-bit, not 32-bit.
-    pub is_64: bool,
-    /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
-    pub machine: u16,
-}
-
-/// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
-/// live thread.
-pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
-    let process = open(pid)?;
-    let whole = read_file(&process, "maps")?;
-    if !whole.is_empty() {
-        return parse_maps(&whole);
-    }
-    for tid in tasks(pid)?.into_iter().filter(|&tid| tid != pid) {
-        match read_file(&process, format!("task/{tid}/maps")) {
-            Ok(bytes) if !bytes.is_empty() => return parse_maps(&bytes),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Vec::new())
 }
 
 /// Kernel thread ids of a process, ascending.
@@ -284,34 +229,6 @@ fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
     Ok((stat.utime, stat.stime))
 }
 
-/// What a thread is doing. Needs the permission to trace it.
-pub fn task_activity(pid: i32, tid: i32) -> io::Result<Activity> {
-    let task = open(pid)?.task_from_tid(tid).map_err(to_io)?;
-    Ok(match task.syscall().map_err(to_io)? {
-        Syscall::Running => Activity::Running,
-        Syscall::Blocked { syscall_number, argument_registers, stack_pointer, program_counter } => {
-            match u64::try_from(syscall_number) {
-                Ok(number) => Activity::Syscall {
-                    number,
-                    args: argument_registers,
-                    sp: stack_pointer,
-                    pc: program_counter,
-                },
-                Err(_) => Activity::Blocked { sp: stack_pointer, pc: program_counter },
-            }
-        }
-        // Running, and whatever a later version of the crate tells apart.
-        _ => Activity::Running,
-    })
-}
-
-/// Whether a process shares this process's IPC namespace, so that it can attach its segments.
-pub fn same_ipc_namespace(pid: i32) -> io::Result<bool> {
-    let theirs = std::fs::metadata(format!("/proc/{pid}/ns/ipc"))?;
-    let ours = std::fs::metadata("/proc/self/ns/ipc")?;
-    Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
-}
-
 /// Whether a process's control group is frozen: it can neither run nor be stopped.
 pub fn frozen(pid: i32) -> bool {
     let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
@@ -319,38 +236,6 @@ pub fn frozen(pid: i32) -> bool {
     let events = format!("/sys/fs/cgroup{path}/cgroup.events");
     std::fs::read_to_string(events)
         .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
-}
-
-/// Whether pids in `/proc` are those that this process knows: it may be mounted for another pid
-/// namespace.
-pub fn is_of_own_namespace() -> bool {
-    let own = std::process::id().to_string();
-    std::fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
-}
-
-/// Class and machine of the executable that a process runs.
-pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
-    let mut header = [0u8; 20];
-    File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut header)?;
-    if header[..4] != *b"\x7fELF" {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the executable is not ELF"));
-    }
-    Ok(ElfKind { is_64: header[4] == 2, machine: u16::from_le_bytes([header[18], header[19]]) })
-}
-
-/// Path of the executable as the target sees it.
-pub fn executable(pid: i32) -> io::Result<PathBuf> {
-    open(pid)?.exe().map_err(to_io)
-}
-
-/// Command line of a process, its arguments as they were given.
-pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
-    let bytes = read_file(&open(pid)?, "cmdline")?;
-    let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
-    }
-    Ok(trimmed.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect())
 }
 
 fn open(pid: i32) -> io::Result<Process> {
@@ -395,59 +280,6 @@ fn malformed(what: &str, line: &[u8]) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what}: cannot read line: {line}"))
 }
 
-fn parse_maps(bytes: &[u8]) -> io::Result<Vec<Mapping>> {
-    bytes
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| parse_mapping(line).ok_or_else(|| malformed("maps", line)))
-        .collect()
-}
-
-fn parse_mapping(line: &[u8]) -> Option<Mapping> {
-    let mut fields = line.splitn(6, |&byte| byte == b' ');
-    let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let (start, end) = text()?.split_once('-')?;
-    let permissions = text()?.as_bytes();
-    let file_offset = text()?;
-    let (major, minor) = text()?.split_once(':')?;
-    let inode = text()?;
-    let path = fields.next().unwrap_or_default().trim_ascii_start();
-    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
-    };
-    let flag = |index: usize, letter: u8| permissions.get(index) == Some(&letter);
-    Some(Mapping {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        read: flag(0, b'r'),
-        write: flag(1, b'w'),
-        exec: flag(2, b'x'),
-        shared: flag(3, b's'),
-        file_offset: u64::from_str_radix(file_offset, 16).ok()?,
-        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
-        inode: inode.parse().ok()?,
-        path: unescape(path),
-        deleted,
-    })
-}
-
-/// The kernel writes a newline in a path as `\012` and nothing else differently.
-fn unescape(path: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&first, tail)) = rest.split_first() {
-        if let Some(after) = rest.strip_prefix(b"\\012") {
-            out.push(b'\n');
-            rest = after;
-        } else {
-            out.push(first);
-            rest = tail;
-        }
-    }
-    OsString::from_vec(out)
-}
-
 fn parse_status(bytes: &[u8]) -> io::Result<Status> {
     let mut status = Status::default();
     for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
@@ -483,10 +315,19 @@ fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
             status.egid = words.next()?.parse().ok()?;
             status.sgid = words.next()?.parse().ok()?;
         }
-        b"VmSize" => status.has_memory = true,
+        b"VmSize" => {
+            status.has_memory = true;
+            status.size_kib = words.next()?.parse().ok()?;
+        }
+        b"VmLck" => status.locked_kib = words.next()?.parse().ok()?,
+        b"SigQ" => {
+            let (used, limit) = value.split_once('/')?;
+            status.queued = (used.parse().ok()?, limit.parse().ok()?);
+        }
         b"Kthread" => status.kernel_thread = value == "1",
         b"Threads" => status.threads = value.parse().ok()?,
         b"Seccomp" => status.seccomp = value.parse().ok()?,
+        b"Seccomp_filters" => status.seccomp_filters = Some(value.parse().ok()?),
         b"SigPnd" => status.pending = hex()?,
         b"ShdPnd" => status.shared_pending = hex()?,
         b"SigBlk" => status.blocked = hex()?,

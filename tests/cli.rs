@@ -113,9 +113,18 @@ fn help_is_on_the_standard_output_and_ends_well() {
     let (out, err) = place.check(&["--help"], 0);
     assert_eq!(err, "");
     snapshot::check("tests/snapshots/help.txt", out.as_bytes());
-    for action in
-        ["record", "print", "dump", "export", "verify", "recover", "reindex", "completions"]
-    {
+    for action in [
+        "record",
+        "doctor",
+        "stacks",
+        "print",
+        "dump",
+        "export",
+        "verify",
+        "recover",
+        "reindex",
+        "completions",
+    ] {
         let (out, _) = place.check(&[action, "--help"], 0);
         snapshot::check(&format!("tests/snapshots/help-{action}.txt"), out.as_bytes());
     }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Outcome, Recorder, Trace, child_named, needs_recording, program, skip, together, traceprof,
-    wait_until,
+    Outcome, Recorder, Trace, child_named, go_program, has_command, needs_recording, program, skip,
+    together, traceprof, wait_until,
 };
 
 fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
@@ -135,17 +135,12 @@ fn ctrl_c_ends_the_recording_of_a_command_with_data() {
 #[test]
 fn go_program_is_sampled_and_lives() {
     needs_recording!();
-    let _machine = together();
-    let trace = Trace::new();
-    let program = trace.dir().join("busy");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/busy.go");
-    let mut go = std::process::Command::new("go");
-    go.args(["build", "-o"]).arg(&program).arg(source);
-    // The compiler wants a place for its cache even where there is no home.
-    go.env("GOCACHE", trace.dir().join("cache")).env("GO111MODULE", "off");
-    if !go.status().is_ok_and(|status| status.success()) {
+    if !has_command("go") {
         skip!("no go compiler");
     }
+    let _machine = together();
+    let trace = Trace::new();
+    let program = go_program("busy-go", "busy.go");
     let mut command = traceprof(&["record", "--freq", "499"]);
     command.arg("--output").arg(trace.path()).arg("--").arg(&program);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);

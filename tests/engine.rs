@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::common::{
     Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, child_named, cpu_clock,
     needs_recording, program, program_for_everyone, record_cpu, skip, together, traceprof,
-    wait_until,
+    wait_until, without_perf,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,34 +34,6 @@ fn start(target: &Target, options: &[&str]) -> Recorder {
 fn end(mut recorder: Recorder) -> Outcome {
     recorder.send(Signal::SIGINT);
     recorder.finish().expect_code(0)
-}
-
-/// A command that may not open perf events, as in most containers.
-fn without_perf(mut command: Command) -> Command {
-    /// One instruction of a classic BPF program.
-    #[repr(C)]
-    struct Step(u16, u8, u8, u32);
-    #[repr(C)]
-    struct Filter(u16, *const Step);
-    static STEPS: [Step; 4] = [
-        Step(0x20, 0, 0, 0),                                // the system call's number
-        Step(0x15, 0, 1, libc::SYS_perf_event_open as u32), // is it this one?
-        Step(0x06, 0, 0, 0x0005_0000 | libc::EPERM as u32), // refuse it
-        Step(0x06, 0, 0, 0x7fff_0000),                      // permit all others
-    ];
-    const NO_NEW_PRIVILEGES: i32 = 38;
-    const SET_FILTER: libc::c_long = 1;
-    let install = || {
-        let filter = Filter(STEPS.len() as u16, STEPS.as_ptr());
-        // SAFETY: takes numbers.
-        let quiet = unsafe { libc::prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) };
-        // SAFETY: the call reads the steps, which live for ever.
-        let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_FILTER, 0, &raw const filter) };
-        if quiet == 0 && done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    // SAFETY: the closure makes system calls only.
-    unsafe { command.pre_exec(install) };
-    command
 }
 
 #[test]

@@ -36,9 +36,17 @@ fn ten_recordings_of_one_target_leave_nothing() {
     let before = Snapshot::take(target.pid());
     for _ in 0..10 {
         let pid = target.pid().to_string();
-        let outcome =
-            Recorder::start(&["--pid", &pid, "--duration", "0.2", "--freq", "997"]).finish();
+        let args = ["--pid", &pid, "--duration", "0.2", "--freq", "997", "--verify-detach"];
+        let outcome = Recorder::start(&args).finish();
         assert!(matches!(outcome.code(), Some(0 | 4)), "{}", outcome.text());
+        let line =
+            outcome.text().lines().find(|line| line.starts_with("verified")).map(str::to_owned);
+        assert!(
+            line.is_some_and(|it| it.contains("the target is as it was")),
+            "{}",
+            outcome.text()
+        );
+        assert_eq!(outcome.trace.number("left_in_target"), 0);
     }
     assert_restored(&before, &target);
     target.goes_on_and_ends_by_itself();

@@ -11,19 +11,25 @@ mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
 mod detach; // what killed recorders left
 mod docs; // manual pages and completions against the command line
+mod doctor; // what stands in the way, and that record says the same
+mod dry_run; // what would be done, and that it is not
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod faults; // whoever dies, at each step
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice
+mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment
+mod nasty; // every kind of target
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod snapshot; // whole outputs, kept beside the tests
+mod soak; // storms of everything, for a long time
+mod stacks; // of all threads at once, against what the target and gdb know
 mod stop; // signals, exits, second thoughts
 mod storage; // threads that stop or die inside our handler
 mod threads; // which thread a sample belongs to

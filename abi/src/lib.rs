@@ -24,6 +24,8 @@
 #[cfg(loom)]
 extern crate std;
 
+#[cfg(target_arch = "x86_64")]
+pub mod calls;
 pub mod clock;
 pub mod layout;
 #[cfg(not(loom))]

@@ -58,25 +58,34 @@ pub extern "C" fn traceprof_restorer() {
 }
 
 /// The signal handler: saves its three arguments, asks what to do, and either returns or jumps to
-/// the previous handler with the same arguments on the same frame.
+/// the previous handler with the same arguments on the same frame. It says where its frame is, for
+/// whoever looks at a thread that is inside.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_handler() {
     naked_asm!(
+        ".cfi_startproc",
         "endbr64",
         "mov rcx, rsp",
         "push rdi",
+        ".cfi_adjust_cfa_offset 8",
         "push rsi",
+        ".cfi_adjust_cfa_offset 8",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "call {on_signal}",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
         "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "test rax, rax",
         "jnz 2f",
         "ret",
         "2:",
         "jmp rax",
+        ".cfi_endproc",
         on_signal = sym on_signal,
     )
 }

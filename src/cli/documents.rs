@@ -8,7 +8,8 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::arguments::{CompletionsArguments, EXAMPLES, ManArguments, definition};
+use super::arguments::{CompletionsArguments, ManArguments, definition};
+use super::examples::EXAMPLES;
 use super::exit::{ExitCode, Failure};
 use super::output::Destination;
 

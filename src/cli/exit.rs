@@ -33,11 +33,13 @@ pub enum ExitCode {
     Lossy = 9,
     /// The file is no trace, or none that can be read.
     Unreadable = 10,
+    /// The recording is written, and something of it was found in the target.
+    LeftBehind = 11,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -49,6 +51,7 @@ impl ExitCode {
         Self::Unfinished,
         Self::Lossy,
         Self::Unreadable,
+        Self::LeftBehind,
     ];
 
     /// The number that the shell sees.
@@ -70,6 +73,7 @@ impl ExitCode {
             Self::Unfinished => "the trace is sound but was not closed: its recording did not end",
             Self::Lossy => "the trace is readable, but parts of it are lost",
             Self::Unreadable => "the file is not a trace, or none that can be read",
+            Self::LeftBehind => "--verify-detach found something of the recording in the target",
         }
     }
 }
@@ -125,10 +129,9 @@ impl Failure {
                 .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
         })
     }
-}
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What happened, in one line, whatever a file name or a foreign message holds.
+    pub fn message(&self) -> String {
         let mut message = String::new();
         for cause in self.error.chain().map(|cause| cause.to_string()) {
             // Some errors quote their cause themselves.
@@ -138,8 +141,13 @@ impl fmt::Display for Failure {
                 message.push_str(&cause);
             }
         }
-        // One line, whatever a file name or a foreign message holds.
-        write!(f, "traceprof: {}", escaped(&message.replace('\n', " ")))
+        escaped(&message.replace('\n', " ")).to_string()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "traceprof: {}", self.message())
     }
 }
 

@@ -5,8 +5,10 @@
 
 pub mod arguments;
 mod detach;
+mod doctor;
 pub mod documents;
 mod dump;
+pub mod examples;
 pub mod exit;
 mod export;
 mod follow;
@@ -17,6 +19,7 @@ mod record;
 mod recover;
 mod reindex;
 mod source;
+mod stacks;
 pub mod values;
 mod verify;
 mod watch;
@@ -56,6 +59,8 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
         Action::Detach(arguments) => detach::run(&arguments),
+        Action::Doctor(arguments) => return doctor::run(&arguments),
+        Action::Stacks(arguments) => stacks::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

@@ -10,16 +10,23 @@ use anyhow::anyhow;
 
 use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
+use super::output::{Destination, unwritable};
 use super::progress;
 use super::values::Percent;
-use crate::record::{Options, RecordError, Summary, Target, record};
+use crate::record::{Options, RecordError, Summary, Target, dry_run, record};
 use crate::trace::{WriteMode, WriterOptions, index_path};
 use crate::view::escape::{escaped, shell_quoted};
 
 /// Records and reports.
 pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
+    let is_dry = arguments.dry_run;
     let options = options(arguments);
+    if is_dry {
+        let steps = dry_run(&options).map_err(failure)?;
+        let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
+        return Destination::Standard.write(write);
+    }
     let mut observer = progress::observer(quiet);
     let recorded = record(&options, observer.as_mut());
     // Takes the live line away before anything else is printed.
@@ -62,6 +69,7 @@ fn options(arguments: RecordArguments) -> Options {
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
         preserve: arguments.preserve.map_or(0, usize::from),
+        verify_detach: arguments.verify_detach,
         stats: arguments.stats,
     }
 }
@@ -98,19 +106,22 @@ fn taken(path: &Path) -> bool {
 fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let labels = summary.text.iter().chain(&summary.stats).map(|(label, _)| label.chars().count());
     let width = labels.max().unwrap_or(0).max("command".len());
-    let list = |out: &mut dyn Write, lines: &[(String, String)]| {
-        let mut lines = lines.iter();
-        lines.try_for_each(|(label, value)| {
-            writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
-        })
-    };
-    list(out, &summary.text)?;
+    list(&summary.text, width, out)?;
     if let Some(status) = summary.command_status {
         writeln!(out, "{:width$}  {}", "command", ended(status))?;
     }
     let output = shell_quoted(&summary.output.display().to_string());
     writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
-    list(out, &summary.stats)
+    list(&summary.stats, width, out)
+}
+
+/// Labels with their values; the column of the values is this far to the right at least.
+fn list(lines: &[(String, String)], least: usize, out: &mut dyn Write) -> io::Result<()> {
+    let width = lines.iter().map(|(label, _)| label.chars().count()).fold(least, usize::max);
+    let mut lines = lines.iter();
+    lines.try_for_each(|(label, value)| {
+        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
+    })
 }
 
 fn ended(status: ExitStatus) -> String {
@@ -126,6 +137,13 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     let (output, quality) = (summary.output.display(), summary.quality_percent);
     if let Some(text) = &summary.cut_short {
         return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
+    }
+    if !summary.left.is_empty() {
+        let error = anyhow!(
+            "left in the target: {}; the next recording of it takes it away",
+            summary.left.join("; ")
+        );
+        return Err(Failure::new(ExitCode::LeftBehind, error));
     }
     if let Some(why) = &summary.nothing {
         let error = anyhow!("no samples: {why}; {output} is written");
@@ -143,6 +161,7 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     }
 }
 
+/// The failure of a recording, or of another look at a process.
 pub(super) fn failure(error: RecordError) -> Failure {
     match error {
         RecordError::NotPermitted(error) => Failure::new(ExitCode::NotPermitted, error),
@@ -169,6 +188,7 @@ mod tests {
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
             cut_short: None,
+            left: Vec::new(),
             nothing: None,
             quality_percent: 90.0,
         }
@@ -193,6 +213,8 @@ mod tests {
             ..summary()
         };
         assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
+        let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
+        assert_eq!(code(outcome(&left, None)), ExitCode::LeftBehind);
         let unknown = Summary { quality_percent: f64::NAN, ..summary() };
         assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
     }

@@ -85,6 +85,8 @@ pub(super) struct Saved {
     pub(super) registers: Registers,
     /// Vector state as a frame holds it.
     pub(super) xstate: Vec<u8>,
+    /// The same as it was read.
+    pub(super) vectors: Vec<u8>,
     /// Signal mask.
     pub(super) mask: u64,
 }
@@ -151,7 +153,7 @@ mod tests {
         registers.rip = 0x4000;
         registers.rsp = 0x7000_0008;
         registers.orig_rax = u64::MAX;
-        Saved { registers, xstate: vec![0xab; 580], mask: 0x55 }
+        Saved { registers, xstate: vec![0xab; 580], vectors: Vec::new(), mask: 0x55 }
     }
 
     fn word(chain: &Chain, address: u64) -> u64 {

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use super::error::{InjectError, Refusal};
+use super::error::InjectError;
 use super::identity;
+use super::refusal::Refusal;
 use crate::proc;
 
 /// How long somebody else's claim is waited for: the guardian of a recorder that was killed a moment

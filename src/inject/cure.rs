@@ -267,6 +267,7 @@ impl Cure<'_> {
             }
         }
         let mut deadline = Instant::now() + COLLECT_MAX;
+        let mut refused = None;
         for (tracee, since) in asked {
             let tid = tracee.tid();
             let queued = last.min(Instant::now() + QUEUED_COLLECT_MAX);
@@ -278,10 +279,12 @@ impl Cure<'_> {
                 }
                 Err(NotStopped::Gone(InjectError::Gone)) => drop(passed_over.insert(tid)),
                 Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
-                Err(NotStopped::Timeout | NotStopped::Foreign) => return Ok(Some(tid)),
+                // The others are waited for all the same: they have been asked, and who is let go
+                // before it was seen to stop finds its call broken.
+                Err(NotStopped::Timeout | NotStopped::Foreign) => refused = refused.or(Some(tid)),
             }
         }
-        Ok(None)
+        Ok(refused)
     }
 
     /// The thread runs the agent, or something that the agent called.

@@ -26,7 +26,10 @@ use traceprof_abi::layout::Operation;
 use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
+use super::jail::{self, Judgement, Permits};
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
+use super::preflight::Facts;
+use super::ptrace::Hearing;
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
 use crate::fault::{self, Party, Point};
@@ -54,6 +57,7 @@ const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 enum Command {
     Hold(i32),
     WaitExec,
+    Judge(Box<Facts>, Permits),
     Attach(Box<AttachPlan>),
     /// An [`Operation`] as its number.
     Enter(u64),
@@ -118,6 +122,15 @@ impl Guardian {
         self.ask(&Command::WaitExec)
     }
 
+    /// Judges the seccomp filters of all threads, for which those that have any may be stopped;
+    /// refused unless they permit what will be done.
+    pub fn judge(&mut self, facts: &Facts, permits: Permits) -> Result<Judgement, InjectError> {
+        if !jail::is_filtered(facts.pid) {
+            return Ok(Judgement::of_none());
+        }
+        self.ask(&Command::Judge(Box::new(facts.clone()), permits))
+    }
+
     /// Maps the segments and starts the agent. After an error the target is as it was, or the
     /// error names what is left.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
@@ -157,6 +170,28 @@ impl Guardian {
         self.ask(&Command::Enter(operation as u64))
     }
 
+    /// As [`Self::enter`], but does not wait: a target of thousands of threads that all want a
+    /// processor takes seconds. [`Self::entered`] tells what came of it.
+    pub fn begin_enter(&mut self, operation: Operation) -> Result<(), InjectError> {
+        let command = Command::Enter(operation as u64);
+        write_message(self.socket.as_fd(), &command).map_err(lost)?;
+        self.unread += 1;
+        Ok(())
+    }
+
+    /// What came of the entry that was begun, once that is known. Any other request drops the answer.
+    pub fn entered(&mut self) -> Option<Result<Entered, InjectError>> {
+        if self.unread == 0 || wait_readable(self.socket.as_fd(), Instant::now()).is_err() {
+            return None;
+        }
+        Some(self.answer())
+    }
+
+    /// An answer is still to come.
+    pub fn is_busy(&self) -> bool {
+        self.unread > 0
+    }
+
     /// Takes everything back. The recorder has closed its perf events, and let a held program go.
     pub fn detach(&mut self) -> Result<DetachReport, InjectError> {
         let plan = self.attached.take();
@@ -174,7 +209,6 @@ impl Guardian {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
-        let lost = |error: io::Error| InjectError::Guardian { reason: error.to_string() };
         write_message(self.socket.as_fd(), command).map_err(lost)?;
         fault::at(Point::GuardianAsked);
         let deadline = Instant::now() + ANSWER_MAX;
@@ -185,12 +219,21 @@ impl Guardian {
             self.unread -= 1;
         }
         wait_readable(self.socket.as_fd(), deadline).map_err(lost)?;
+        self.answer()
+    }
+
+    /// Reads the one answer that is there.
+    fn answer<T: DeserializeOwned>(&mut self) -> Result<T, InjectError> {
         self.unread -= 1;
         match read_message::<Result<T, InjectError>>(self.socket.as_fd()).map_err(lost)? {
             Some(answer) => answer,
             None => Err(InjectError::Guardian { reason: "it was killed".to_owned() }),
         }
     }
+}
+
+fn lost(error: io::Error) -> InjectError {
+    InjectError::Guardian { reason: error.to_string() }
 }
 
 impl Drop for Guardian {
@@ -211,14 +254,7 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let started = segment::now();
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
-    let default = nix::sys::signal::SigAction::new(
-        nix::sys::signal::SigHandler::SigDfl,
-        nix::sys::signal::SaFlags::empty(),
-        nix::sys::signal::SigSet::empty(),
-    );
-    // SAFETY: installs no handler. An inherited SIG_IGN would suppress the SIGCHLD that tells of
-    // stopped tracees.
-    unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGCHLD, &default) }?;
+    let _hearing = Hearing::begin()?;
     let (socket, recorder) = keep_only(socket.as_raw_fd(), recorder.as_raw_fd())?;
     hurry();
     let name = std::ffi::CString::new(GUARDIAN)?;
@@ -234,8 +270,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
 
 /// A tracer that loses its processor keeps its tracee stopped: each thread that it lets go may take
 /// it away (several milliseconds on a busy machine, measured). Real time where that is permitted;
-/// the guardian sleeps but for the moments of an attach and a cure.
-fn hurry() {
+/// the guardian sleeps but for the moments of an attach and a cure. It concerns the calling thread.
+pub(super) fn hurry() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: reads the parameter.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &lowest) } != 0 {
@@ -295,6 +331,9 @@ impl Server {
             let answered = match command {
                 Command::Hold(pid) => write_message(socket.as_fd(), &self.hold(pid)),
                 Command::WaitExec => write_message(socket.as_fd(), &self.wait_exec()),
+                Command::Judge(facts, permits) => {
+                    write_message(socket.as_fd(), &jail::judge(&facts, permits))
+                }
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
                 Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),

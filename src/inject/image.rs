@@ -7,9 +7,14 @@
 //! # Does not
 //! - resolve symbols: the image needs none.
 
+use std::io;
+
 use object::elf::{FileHeader64, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use object::{Endianness, elf};
+
+use super::residue;
+use crate::proc::Mapping;
 
 /// Keeps the embedded bytes aligned as the ELF structures in them want it.
 #[repr(C, align(16))]
@@ -20,6 +25,24 @@ static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"),
 /// The agent image as it was built: an ELF shared object.
 pub fn bytes() -> &'static [u8] {
     &IMAGE.0
+}
+
+/// Whether a mapping is this image, as a recorder of the same version laid it out. `read` reads so
+/// many bytes from its start.
+pub fn is_mapped(mapping: &Mapping, read: impl FnOnce(usize) -> io::Result<Vec<u8>>) -> bool {
+    // The first segment, which no relocation changes, starts with the file's own headers.
+    let first = first_segment(bytes()).unwrap_or_default();
+    residue::is_segment(mapping)
+        && !first.is_empty()
+        && read(first.len()).is_ok_and(|found| found == first)
+}
+
+fn first_segment(image: &'static [u8]) -> Option<&'static [u8]> {
+    let header = FileHeader64::<Endianness>::parse(image).ok()?;
+    let endian = Endianness::Little;
+    let mut segments = header.program_headers(endian, image).ok()?.iter();
+    let loaded = segments.find(|segment| segment.p_type(endian) == PT_LOAD)?;
+    loaded.data(endian, image).ok()
 }
 
 /// Addresses (AVMA) within a laid out image.

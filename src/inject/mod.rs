@@ -26,38 +26,52 @@
 //! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!
+//! [`capture()`] is another story, without an agent: every thread is stopped for a moment, and its
+//! registers and its stack are copied.
+//!
 //! # Does not
 //! - create segments, know the agent's image, or open perf events.
 
 mod actions;
 mod arch;
 mod attach;
+mod calls;
+mod capture;
 mod chain;
 mod claim;
 mod cure;
 mod enter;
 mod error;
+mod filter;
 mod gadget;
 mod guardian;
 mod held;
 mod hole;
 mod identity;
 pub mod image;
+mod jail;
 mod place;
 mod plan;
 mod preflight;
 mod ptrace;
+mod refusal;
 mod residue;
 mod segment;
 mod stop;
 mod threads;
+mod trial;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::{InjectError, Refusal};
+pub use capture::{Capture, Missed, Portrait, capture};
+pub use error::InjectError;
 pub use guardian::Guardian;
 pub use hole::find_hole;
+pub use jail::{Judgement, Permits};
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
-pub use preflight::{Facts, Permits, preflight, preflight_with};
+pub use preflight::{Checked, Facts, examine, look, preflight, preflight_to_look, yama_scope};
+pub use ptrace::read_part;
+pub use refusal::Refusal;
+pub use threads::first_choice;

@@ -18,6 +18,21 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// All three.
+    pub(super) const ALL: [Self; 3] = [Self::ReadExecute, Self::Read, Self::ReadWrite];
+
+    /// The flags of `shmat`.
+    pub(super) fn flags(self) -> u64 {
+        let flags = match self {
+            Self::ReadExecute => libc::SHM_RDONLY | libc::SHM_EXEC,
+            Self::Read => libc::SHM_RDONLY,
+            Self::ReadWrite => 0,
+        };
+        flags as u64
+    }
+}
+
 /// One System V segment and its place in the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
@@ -35,12 +50,7 @@ pub struct Segment {
 impl Segment {
     /// The call that attaches it.
     pub(super) fn attach(&self) -> Call {
-        let flags = match self.access {
-            Access::ReadExecute => libc::SHM_RDONLY | libc::SHM_EXEC,
-            Access::Read => libc::SHM_RDONLY,
-            Access::ReadWrite => 0,
-        };
-        Call::new(libc::SYS_shmat, &[self.shm_id as u64, self.avma, flags as u64])
+        Call::new(libc::SYS_shmat, &[self.shm_id as u64, self.avma, self.access.flags()])
     }
 
     /// The call that detaches it.

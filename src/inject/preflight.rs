@@ -1,18 +1,32 @@
 //! Looks at a process before it is touched: whether it can be attached to, and if not, why.
+//!
+//! There is one list of checks. Who wants to attach is told of the first that fails; who wants to
+//! know what stands in the way goes through all of them.
+//!
+//! # Invariants
+//! - Nothing is changed, and nobody stopped: all is read from `/proc`.
+//!
+//! # Does not
+//! - look at seccomp filters, for which threads are stopped (`Guardian::judge`).
 
 use std::fs::File;
 use std::io;
 
+use serde::{Deserialize, Serialize};
+use traceprof_abi::layout;
+
 use super::arch;
-use super::error::Refusal;
+use super::claim::Claim;
+use super::error::InjectError;
 use super::guardian::GUARDIAN;
-use crate::proc::{self, Status};
+use super::refusal::Refusal;
+use crate::proc::{self, Namespace, Status};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const STRICT: u32 = 1;
 
 /// What the preflight saw of a process that can be attached to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its pid as the recorder sees it.
     pub pid: i32,
@@ -24,41 +38,57 @@ pub struct Facts {
     pub stopped: bool,
 }
 
-/// What the user permits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Permits {
-    /// Attach although a seccomp filter might kill the target for our system calls.
-    pub seccomp_filter: bool,
+/// What came of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What was looked at.
+    pub subject: &'static str,
+    /// What was seen, or why it stands in the way.
+    pub outcome: Result<String, Refusal>,
 }
 
-/// Looks at a process with nothing permitted specially. Reads `/proc` only.
+/// One thing that an attach depends on.
+type Check = (&'static str, fn(&Facts) -> Result<String, Refusal>);
+
+/// All of them. The first one that fails is the one that is told.
+const CHECKS: [Check; 9] = [
+    ("shadow stack", check_shadow_stack),
+    ("program", check_code),
+    ("tracer", check_tracer),
+    ("permission to trace", check_permission),
+    ("seccomp mode", check_seccomp),
+    ("ipc namespace", check_ipc),
+    ("freezer", check_freezer),
+    ("room", check_room),
+    ("other recorder", check_claim),
+];
+
+/// Looks at a process; refused if there is a reason not to attach to it.
 pub fn preflight(pid: i32) -> Result<Facts, Refusal> {
-    preflight_with(pid, Permits::default())
-}
-
-/// As [`preflight`], with what the user permits.
-pub fn preflight_with(pid: i32, permits: Permits) -> Result<Facts, Refusal> {
     let facts = look(pid)?;
-    check_code(pid, &facts.status)?;
-    check_tracer(&facts.status)?;
-    check_permission(pid, &facts.status)?;
-    let seccomp = strictest_seccomp(pid, &facts.status);
-    if seccomp == STRICT {
-        return Err(Refusal::SeccompStrict);
-    }
-    if seccomp > STRICT && !permits.seccomp_filter {
-        return Err(Refusal::SeccompFilter);
-    }
-    if !proc::same_ipc_namespace(pid).map_err(|error| unreadable(pid, &error))? {
-        return Err(Refusal::OtherIpcNamespace);
-    }
-    if proc::frozen(pid) {
-        return Err(Refusal::Frozen);
+    for checked in examine(&facts) {
+        checked.outcome?;
     }
     Ok(facts)
 }
 
-fn look(pid: i32) -> Result<Facts, Refusal> {
+/// Makes one check after the other.
+pub fn examine(facts: &Facts) -> impl Iterator<Item = Checked> {
+    CHECKS.iter().map(|(subject, check)| Checked { subject, outcome: check(facts) })
+}
+
+/// Looks at a process of which threads are to be stopped and looked at, and nothing else is done to:
+/// no call is made in it, so neither its seccomp filters nor its namespaces matter.
+pub fn preflight_to_look(pid: i32) -> Result<Facts, Refusal> {
+    let facts = look(pid)?;
+    for check in [check_code, check_tracer, check_permission] {
+        check(&facts)?;
+    }
+    Ok(facts)
+}
+
+/// Whether there is a process to look at.
+pub fn look(pid: i32) -> Result<Facts, Refusal> {
     if pid <= 0 {
         return Err(Refusal::NoSuchProcess { pid });
     }
@@ -81,12 +111,15 @@ fn look(pid: i32) -> Result<Facts, Refusal> {
     Ok(Facts { pid, start_time, stopped: status.state == 'T', status })
 }
 
-fn check_code(pid: i32, status: &Status) -> Result<(), Refusal> {
-    if status.shadow_stack {
-        return Err(Refusal::ShadowStack);
-    }
-    match proc::elf_kind(pid) {
-        Ok(kind) if kind.is_64 && kind.machine == arch::MACHINE => Ok(()),
+fn check_shadow_stack(facts: &Facts) -> Result<String, Refusal> {
+    if facts.status.shadow_stack { Err(Refusal::ShadowStack) } else { Ok("none".to_owned()) }
+}
+
+fn check_code(facts: &Facts) -> Result<String, Refusal> {
+    match proc::elf_kind(facts.pid) {
+        Ok(kind) if kind.is_64 && kind.machine == arch::MACHINE => {
+            Ok("64-bit, of this machine".to_owned())
+        }
         Ok(kind) => {
             let bits = if kind.is_64 { 64 } else { 32 };
             Err(Refusal::ForeignExecutable {
@@ -95,18 +128,22 @@ fn check_code(pid: i32, status: &Status) -> Result<(), Refusal> {
         }
         // Not permitted to look: the permission check says why. Of a leader that ended there is
         // nothing to look at; its threads are checked when they stop.
-        Err(_) => Ok(()),
+        Err(error) => Ok(format!("cannot be seen ({error})")),
     }
 }
 
 /// A guardian traces for moments only; whether its recording goes on, the claim tells.
-fn check_tracer(status: &Status) -> Result<(), Refusal> {
-    let is_guardian = |tracer| proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN);
-    match status.tracer {
-        0 => Ok(()),
-        tracer if is_guardian(tracer) => Ok(()),
+fn check_tracer(facts: &Facts) -> Result<String, Refusal> {
+    match facts.status.tracer {
+        0 => Ok("none".to_owned()),
+        tracer if is_guardian(tracer) => Ok(format!("a guardian ({tracer}), for a moment")),
         tracer => Err(already_traced(tracer)),
     }
+}
+
+/// A tracer that lets go again after a moment.
+pub(super) fn is_guardian(tracer: i32) -> bool {
+    proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN)
 }
 
 /// Names the tracer.
@@ -116,13 +153,14 @@ pub(super) fn already_traced(tracer: i32) -> Refusal {
 }
 
 /// Opening `mem` asks the kernel the same question as PTRACE_SEIZE will, without touching anybody.
-fn check_permission(pid: i32, status: &Status) -> Result<(), Refusal> {
+fn check_permission(facts: &Facts) -> Result<String, Refusal> {
+    let Facts { pid, status, .. } = facts;
     let error = match File::open(format!("/proc/{pid}/mem")) {
-        Ok(_) => return Ok(()),
+        Ok(_) => return Ok("granted".to_owned()),
         Err(error) => error,
     };
     if error.kind() != io::ErrorKind::PermissionDenied {
-        return Err(unreadable(pid, &error));
+        return Err(unreadable(*pid, &error));
     }
     let Ok(own) = proc::status(std::process::id() as i32) else { return Err(Refusal::Protected) };
     let capable = own.cap_effective >> CAP_SYS_PTRACE & 1 == 1;
@@ -136,22 +174,68 @@ fn check_permission(pid: i32, status: &Status) -> Result<(), Refusal> {
     })
 }
 
-fn yama_scope() -> u32 {
-    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(0)
+/// Value of `kernel.yama.ptrace_scope`; a kernel without Yama is one that does not restrict.
+pub fn yama_scope() -> u32 {
+    proc::sysctl("kernel.yama.ptrace_scope").and_then(|scope| scope.try_into().ok()).unwrap_or(0)
 }
 
-/// Filters are per thread, and the thread to be stopped is not chosen yet.
-fn strictest_seccomp(pid: i32, status: &Status) -> u32 {
-    let tids = proc::tasks(pid).unwrap_or_default();
-    let modes = tids.into_iter().filter_map(|tid| proc::task_status(pid, tid).ok());
-    let mut strictest = status.seccomp;
-    for mode in modes.map(|status| status.seccomp).filter(|&mode| mode != 0) {
-        strictest = if mode == STRICT || strictest == STRICT { STRICT } else { mode };
+/// Modes are those of threads, and the thread to be stopped is not chosen yet.
+fn check_seccomp(facts: &Facts) -> Result<String, Refusal> {
+    let tids = proc::tasks(facts.pid).unwrap_or_default();
+    let modes = tids.into_iter().filter_map(|tid| proc::task_status(facts.pid, tid).ok());
+    let modes: Vec<u32> = modes.map(|status| status.seccomp).filter(|&mode| mode != 0).collect();
+    if modes.contains(&STRICT) || facts.status.seccomp == STRICT {
+        return Err(Refusal::SeccompStrict);
     }
-    strictest
+    Ok(match modes.len() {
+        0 => "no filter".to_owned(),
+        1 => "1 thread with a filter".to_owned(),
+        threads => format!("{threads} threads with filters"),
+    })
+}
+
+fn check_ipc(facts: &Facts) -> Result<String, Refusal> {
+    match proc::same_namespace(facts.pid, Namespace::Ipc) {
+        Ok(true) => Ok("the same".to_owned()),
+        Ok(false) => Err(Refusal::OtherIpcNamespace),
+        Err(error) => Err(unreadable(facts.pid, &error)),
+    }
+}
+
+fn check_freezer(facts: &Facts) -> Result<String, Refusal> {
+    if proc::frozen(facts.pid) { Err(Refusal::Frozen) } else { Ok("not frozen".to_owned()) }
+}
+
+/// Three mappings more, and their address space.
+fn check_room(facts: &Facts) -> Result<String, Refusal> {
+    const SEGMENTS: usize = 3;
+    const SEGMENTS_LEN: u64 = layout::CODE_LEN + layout::TABLES_LEN + layout::DATA_LEN;
+    // Who may not look is refused for another reason.
+    let limits = proc::limits(facts.pid).unwrap_or_default();
+    if let Some(limit) = limits.address_space
+        && facts.status.size_kib * 1024 + SEGMENTS_LEN > limit
+    {
+        return Err(Refusal::NoAddressSpace { limit, needed: SEGMENTS_LEN });
+    }
+    let Ok(mappings) = proc::mappings(facts.pid) else { return Ok("cannot be seen".to_owned()) };
+    let used = mappings.iter().filter(|mapping| mapping.path != "[vsyscall]").count();
+    let limit = proc::sysctl("vm.max_map_count").and_then(|limit| usize::try_from(limit).ok());
+    // The kernel lets one more in than that.
+    if limit.is_some_and(|limit| used + SEGMENTS > limit + 1) {
+        return Err(Refusal::TooManyMappings { used });
+    }
+    let limit = limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+    Ok(format!("{used}{limit} mappings"))
+}
+
+/// Takes the claim that the attach will take, and gives it back.
+fn check_claim(facts: &Facts) -> Result<String, Refusal> {
+    match Claim::on(facts.pid, facts.start_time) {
+        Ok(_) => Ok("none".to_owned()),
+        Err(InjectError::Refused(refusal)) => Err(refusal),
+        Err(InjectError::Gone) => Err(Refusal::NoSuchProcess { pid: facts.pid }),
+        Err(error) => Err(Refusal::Unreadable { reason: error.to_string() }),
+    }
 }
 
 fn unreadable(pid: i32, error: &io::Error) -> Refusal {

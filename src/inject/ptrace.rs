@@ -16,10 +16,13 @@ use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
+use super::filter::{Instruction, LEN_MAX};
 
+const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const NT_PRSTATUS: usize = 1;
 const NT_X86_XSTATE: usize = 0x202;
@@ -220,6 +223,13 @@ impl Tracee {
         Ok(bytes)
     }
 
+    /// Puts a vector state back that was read.
+    pub(super) fn set_xstate(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut copy = bytes.to_vec();
+        let part = copy.as_mut_ptr().cast::<c_void>();
+        self.regset(libc::PTRACE_SETREGSET, NT_X86_XSTATE, part, copy.len()).map(drop)
+    }
+
     fn regset(&self, code: u32, set: usize, base: *mut c_void, len: usize) -> io::Result<usize> {
         let mut part = libc::iovec { iov_base: base, iov_len: len };
         request(code, self.tid, set, &raw mut part as usize)?;
@@ -269,6 +279,23 @@ impl Tracee {
         Ok(Pending::read(&record))
     }
 
+    /// The seccomp filters of the stopped thread, the last installed first.
+    pub(super) fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
+        let mut filters = Vec::new();
+        loop {
+            let mut program = vec![Instruction::default(); LEN_MAX];
+            let place = program.as_mut_ptr() as usize;
+            // The kernel writes no more than the longest program that it accepts.
+            match request(PTRACE_SECCOMP_GET_FILTER, self.tid, filters.len(), place) {
+                Ok(len) => program.truncate(len as usize),
+                // There is none with this number.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+                Err(error) => return Err(error),
+            }
+            filters.push(program);
+        }
+    }
+
     /// Address of the thread's rseq area, if it registered one.
     pub(super) fn rseq(&self) -> Option<u64> {
         let mut configuration = [0u64; 3];
@@ -279,11 +306,7 @@ impl Tracee {
 
     /// Reads memory, all of it or an error.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
-        // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
-        let got = unsafe { libc::process_vm_readv(self.tid, &local, 1, &remote, 1, 0) };
-        whole(got, into.len())
+        whole(read(self.tid, address, into), into.len())
     }
 
     /// Writes memory that the target itself may write, all of it or an error.
@@ -295,6 +318,19 @@ impl Tracee {
         let got = unsafe { libc::process_vm_writev(self.tid, &local, 1, &remote, 1, 0) };
         whole(got, bytes.len())
     }
+}
+
+/// Reads the memory of a process, by the id of one of its threads, as far as it is there; says how
+/// many bytes.
+pub fn read_part(tid: i32, address: u64, into: &mut [u8]) -> usize {
+    usize::try_from(read(tid, address, into)).unwrap_or(0)
+}
+
+fn read(tid: i32, address: u64, into: &mut [u8]) -> isize {
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: into.len() };
+    // SAFETY: writes `into.len()` bytes at most to `into`, which is ours.
+    unsafe { libc::process_vm_readv(tid, &local, 1, &remote, 1, 0) }
 }
 
 fn whole(got: isize, wanted: usize) -> io::Result<()> {
@@ -324,15 +360,34 @@ fn stopped_for(code: i32) -> Stop {
     }
 }
 
-/// Sleeps until a child changes state, the deadline at most. Every signal is blocked in the
-/// guardian, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
+/// While this lives, the process is told of every stop of a child: with an inherited SIG_IGN, or an
+/// application's SA_NOCLDSTOP, no SIGCHLD would tell of one.
+pub(super) struct Hearing(SigAction);
+
+impl Hearing {
+    pub(super) fn begin() -> nix::Result<Hearing> {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: installs no handler.
+        unsafe { sigaction(Signal::SIGCHLD, &default) }.map(Hearing)
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        // SAFETY: what was installed before, by whoever did so.
+        let _ = unsafe { sigaction(Signal::SIGCHLD, &self.0) };
+    }
+}
+
+/// Sleeps until a child changes state, the deadline at most. Every signal is blocked in whoever
+/// traces, so SIGCHLD waits to be taken here. The slice bounds what a SIGCHLD that was merged
 /// with another, or taken by another thread, can cost.
-fn await_child(deadline: Instant) {
+pub(super) fn await_child(deadline: Instant) {
     const SLICE: Duration = Duration::from_millis(2);
     let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
-    let mut set = nix::sys::signal::SigSet::empty();
-    set.add(nix::sys::signal::Signal::SIGCHLD);
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
     // SAFETY: reads the set and the timeout, writes nothing.
     unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
 }

@@ -93,7 +93,8 @@ pub(super) fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, Inj
     removed.collect()
 }
 
-fn is_segment(mapping: &Mapping) -> bool {
+/// A System V segment, as the agent's are.
+pub(super) fn is_segment(mapping: &Mapping) -> bool {
     mapping.shared && mapping.deleted && mapping.path.to_string_lossy().starts_with("/SYSV")
 }
 

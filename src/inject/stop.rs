@@ -18,13 +18,16 @@ use std::time::{Duration, Instant};
 use super::arch::{self, Interrupted, Registers};
 use super::chain::Saved;
 use super::error::InjectError;
-use super::ptrace::{Resume, Stop, Tracee};
+use super::filter::Instruction;
+use super::ptrace::{self, Resume, Stop, Tracee};
 use crate::fault::{self, Point};
 use crate::proc;
 
+mod asked;
 mod launched;
 mod lead;
 
+pub(super) use self::asked::{Asked, Look};
 pub(super) use self::launched::Launched;
 
 /// Longest time that a thread takes to settle after it had to wait for its stop.
@@ -54,6 +57,8 @@ pub(super) struct Stopped {
     is_current: bool,
     masked: bool,
     touched: bool,
+    /// It has run code of ours, which uses vector registers, and no frame has put them back.
+    entered: bool,
     /// Set going under our hand, and not yet seen to stop.
     on_the_way: bool,
     /// A signal that it was about to take when it was caught on its way.
@@ -134,7 +139,12 @@ impl Stopped {
     ) -> Result<Stopped, NotStopped> {
         let mut stopped = Stopped {
             tracee,
-            saved: Saved { registers: arch::zeroed(), xstate: Vec::new(), mask: 0 },
+            saved: Saved {
+                registers: arch::zeroed(),
+                xstate: Vec::new(),
+                vectors: Vec::new(),
+                mask: 0,
+            },
             interrupted: Interrupted::User,
             group,
             since,
@@ -142,6 +152,7 @@ impl Stopped {
             is_current: false,
             masked: false,
             touched: false,
+            entered: false,
             on_the_way: false,
             owed_signal: 0,
             stop_asked: false,
@@ -251,6 +262,15 @@ impl Stopped {
         due.peek().is_some() && due.all(|one| one.is_hit())
     }
 
+    /// A call that a pending signal should end is not ours to issue again. Where one signal follows
+    /// the other that is tried until then only: the next one ends it.
+    fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
+        while self.ignores_a_signal() && Instant::now() < until {
+            self.settle(Instant::now() + SETTLED_MAX)?;
+        }
+        Ok(())
+    }
+
     /// A hit of a sampling event waits for the thread to unblock the signal.
     pub(super) fn owes_hit(&self, signal: i32) -> bool {
         match self.tracee.pending() {
@@ -279,6 +299,7 @@ impl Stopped {
         self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
             reason: "the processor has no XSAVE state, which frames need".to_owned(),
         })?;
+        self.saved.vectors = raw;
         if let Some(abort) = self.rseq_abort() {
             self.saved.registers.rip = abort;
             self.touched = true;
@@ -319,6 +340,26 @@ impl Stopped {
         self.tracee.read(address, &mut found).is_ok() && found == bytes
     }
 
+    /// The thread's seccomp filters.
+    pub(super) fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
+        self.tracee.filters()
+    }
+
+    /// An interrupted sleep is issued anew, not restarted: a filter does not permit the call that the
+    /// kernel would restart it with. It may then last longer than it would have.
+    pub(super) fn forgo_restart(&mut self) {
+        if self.interrupted == Interrupted::RestartBlock {
+            self.saved.registers = arch::issued_anew(&self.saved.registers);
+            self.interrupted = Interrupted::User;
+            self.touched = true;
+        }
+    }
+
+    /// Reads the target's memory as far as it is there.
+    pub(super) fn read_part(&self, address: u64, into: &mut [u8]) -> usize {
+        ptrace::read_part(self.tracee.tid(), address, into)
+    }
+
     /// Reads the target's memory.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.tracee.read(address, into)
@@ -349,6 +390,11 @@ impl Stopped {
         let was_masked = self.masked;
         if self.touched {
             self.pass_entry()?;
+        }
+        if self.entered {
+            let vectors = &self.saved.vectors;
+            self.tracee.set_xstate(vectors).map_err(|e| system("NT_X86_XSTATE", &e))?;
+            self.entered = false;
         }
         if self.masked {
             // The mask first: the registers are still on a chain, which restores it as well.
@@ -404,8 +450,8 @@ impl Stopped {
     fn put_on(&mut self, saved: Saved) {
         self.interrupted = arch::interrupted(&saved.registers);
         self.saved = saved;
-        // The chain has its own mask.
-        (self.masked, self.touched) = (true, true);
+        // The chain has its own mask, and may have been through the entry.
+        (self.masked, self.touched, self.entered) = (true, true, true);
     }
 
     /// Lets it be led no further than until then: others are held meanwhile.
@@ -480,10 +526,6 @@ pub(super) fn stop(
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
     fault::at(Point::ThreadAsked);
     let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
-    // A call that a pending signal should end is not ours to issue again. Where one signal follows
-    // the other that is tried for so long only: the next one ends it.
-    while stopped.ignores_a_signal() && since.elapsed() < limit {
-        stopped.settle(Instant::now() + SETTLED_MAX)?;
-    }
+    stopped.take_signals(since + limit)?;
     Ok(stopped)
 }

@@ -15,30 +15,73 @@ const THREAD_STACK_ROOM: u64 = 64 << 10;
 /// Rank of a running thread, between those asleep in restartable and in broken calls.
 const RANK_RUNNING: u8 = 1;
 
-/// Threads of a process, the best first. A thread asleep in a restartable call is inside no
-/// restartable sequence, and nobody waits for it. One with a restart block comes last, as it
-/// must be walked. Those that will not stop are left out unless there are no others.
+/// How little a thread bears an injection; the least is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_stuck: bool,
+    has_restart_block: bool,
+    is_narrow: bool,
+    sleep: u8,
+}
+
+impl Rank {
+    /// Why it is this thread, in words.
+    fn why(self) -> &'static str {
+        match self {
+            Rank { is_stuck: true, .. } => "it waits inside the kernel, as all others do",
+            Rank { has_restart_block: true, .. } => {
+                "it sleeps with a time limit, which is kept; no other sleeps without"
+            }
+            Rank { is_narrow: true, .. } => {
+                "its stack may not be written, as that of no other: one call is made with nothing \
+                 behind it"
+            }
+            Rank { sleep: 0, .. } => "it sleeps in a call that the kernel restarts unseen",
+            Rank { sleep: RANK_RUNNING, .. } => "it runs, and none sleeps in a better call",
+            Rank { .. } => "it sleeps in a call that is issued again",
+        }
+    }
+}
+
+/// The thread that an attach would stop first, if it were now, and why this one.
+pub fn first_choice(pid: i32, mappings: &[Mapping]) -> Option<(i32, &'static str)> {
+    ranked(pid, mappings).first().map(|(rank, tid)| (*tid, rank.why()))
+}
+
+/// Threads of a process, the best first.
 pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
+    ranked(pid, mappings).into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
+}
+
+/// A thread asleep in a restartable call is inside no restartable sequence, and nobody waits for it.
+/// One with a restart block comes last, as it must be walked. Those that will not stop are left out
+/// unless there are no others.
+fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
     let mut ranked = Vec::new();
     for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(LOOKED_AT_MAX) {
         let Ok(stat) = proc::task_stat(pid, tid) else { continue };
         if proc::has_ended(stat.state) {
             continue;
         }
-        let (rank, roomy) = match proc::task_activity(pid, tid) {
+        let (sleep, is_roomy) = match proc::task_activity(pid, tid) {
             Ok(Activity::Syscall { number, args, sp, .. }) => {
                 (arch::sleep_rank(number, &args), may_be_roomy(mappings, sp))
             }
             _ => (RANK_RUNNING, true),
         };
-        let stuck = stat.state == 'D';
-        ranked.push(((stuck, rank == arch::RANK_RESTART_BLOCK, !roomy, rank), tid));
-        if rank == 0 && roomy && !stuck {
+        let rank = Rank {
+            is_stuck: stat.state == 'D',
+            has_restart_block: sleep == arch::RANK_RESTART_BLOCK,
+            is_narrow: !is_roomy,
+            sleep,
+        };
+        ranked.push((rank, tid));
+        if sleep == 0 && is_roomy && !rank.is_stuck {
             break;
         }
     }
     ranked.sort_unstable();
-    ranked.into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
+    ranked
 }
 
 /// The top of the free part of a thread's stack, if it may be written there.
@@ -80,7 +123,7 @@ fn may_be_roomy(mappings: &[Mapping], sp: u64) -> bool {
     })
 }
 
-fn containing(mappings: &[Mapping], address: u64) -> Option<usize> {
+pub(super) fn containing(mappings: &[Mapping], address: u64) -> Option<usize> {
     let index = mappings.partition_point(|mapping| mapping.end <= address);
     (mappings.get(index)?.start <= address).then_some(index)
 }

@@ -10,10 +10,10 @@ use super::{identity, threads};
 use crate::proc::{self, Mapping};
 
 /// Longest wait for one thread to stop.
-const STOP_MAX: Duration = Duration::from_millis(200);
+pub(super) const STOP_MAX: Duration = Duration::from_millis(200);
 /// The same for a thread that waits for a processor: it loses nothing by being waited for, and
 /// among a thousand others its turn comes after seconds.
-const QUEUED_MAX: Duration = Duration::from_secs(4);
+pub(super) const QUEUED_MAX: Duration = Duration::from_secs(4);
 /// Longest wait for a thread that was set going and still waits for a processor.
 const TURN_MAX: Duration = Duration::from_secs(10);
 

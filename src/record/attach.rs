@@ -24,7 +24,7 @@ use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
 use super::{RecordError, inject_error, signals};
-use crate::inject::{self, Access, AttachPlan, Guardian, InjectError, Segment, image};
+use crate::inject::{self, Access, AttachPlan, Entered, Guardian, InjectError, Segment, image};
 use crate::proc::{self, Mapping};
 use crate::unwind::TableWriter;
 
@@ -364,13 +364,34 @@ impl Attached {
 
     /// Has the agent do something, in a thread that is stopped for it.
     pub(super) fn enter(&mut self, operation: Operation) -> Result<(), RecordError> {
-        let Some(guardian) = &mut self.guardian else {
-            return Err(RecordError::Other(anyhow::anyhow!("the guardian is gone")));
-        };
-        let entered = guardian.enter(operation).map_err(inject_error)?;
+        let entered = self.guardian()?.enter(operation).map_err(inject_error)?;
+        self.note(entered);
+        Ok(())
+    }
+
+    fn guardian(&mut self) -> Result<&mut Guardian, RecordError> {
+        let gone = || RecordError::Other(anyhow::anyhow!("the guardian is gone"));
+        self.guardian.as_mut().ok_or_else(gone)
+    }
+
+    /// As [`Self::enter`], without waiting: in a target of thousands of threads that want a processor
+    /// it takes seconds, and timers whose lease is not renewed meanwhile expire.
+    pub(super) fn begin_enter(&mut self, operation: Operation) -> Result<(), RecordError> {
+        match self.guardian()? {
+            guardian if guardian.is_busy() => Ok(()),
+            guardian => guardian.begin_enter(operation).map_err(inject_error),
+        }
+    }
+
+    /// What came of an entry that was begun, when that is known.
+    pub(super) fn entered(&mut self) -> Option<Result<(), RecordError>> {
+        let entered = self.guardian.as_mut()?.entered()?.map_err(inject_error);
+        Some(entered.map(|entered| self.note(entered)))
+    }
+
+    fn note(&mut self, entered: Entered) {
         let (count, longest) = self.entries_ns;
         self.entries_ns = (count + 1, longest.max(entered.stopped_ns));
-        Ok(())
     }
 
     /// Keeps thread slots ready ahead of their use.

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::report::{inject_error, refusal_error};
 use super::{RecordError, check_proc};
-use crate::inject::{self, Guardian, Permits};
+use crate::inject::{self, Guardian};
 
 /// What was removed from a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub struct Removed {
 /// alone.
 pub fn detach(pid: i32) -> Result<Removed, RecordError> {
     check_proc()?;
-    // What is there was attached in spite of its filter, and nothing is done where nothing is.
-    let permits = Permits { seccomp_filter: true };
-    let start_time = inject::preflight_with(pid, permits).map_err(refusal_error)?.start_time;
+    // What is there was attached in spite of its filter and of its limits, and nothing is done
+    // where nothing is.
+    let start_time = inject::preflight_to_look(pid).map_err(refusal_error)?.start_time;
     let guardian = Guardian::start().context("starting the guardian process");
     let mut guardian = guardian.map_err(RecordError::Other)?;
     let reports = guardian.remove_rest(pid, start_time).map_err(inject_error)?;

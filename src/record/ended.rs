@@ -1,6 +1,9 @@
 //! A recording that is over, before its last words are written.
 
+use traceprof_abi::sync::Ordering;
+
 use super::account::Reckoning;
+use super::aftermath::{Aftermath, Footprint};
 use super::attach::{Attached, Detached};
 use super::collect::Stats;
 use super::failures::Unsampled;
@@ -48,6 +51,17 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// What a look at the target finds of the recording; `None` if there is no such target any more.
+    pub(super) fn aftermath(&self, pid: i32, before: &Footprint) -> Option<Aftermath> {
+        if matches!(self.end, End::Exited | End::Executed) {
+            return None;
+        }
+        let places = &self.attached.data().control().signals;
+        // Relaxed: written by this side.
+        let signals = places.each_ref().map(|it| it.signal.load(Ordering::Relaxed) as i32);
+        Aftermath::look(pid, before, &signals)
+    }
+
     /// The reckoning.
     pub(super) fn reckoning(&self) -> Reckoning<'_> {
         let setup = self.attached.setup;

@@ -86,41 +86,112 @@ impl Facts {
         })
     }
 
-    /// Why no thread can have a perf event, if so.
-    fn refusal(&self) -> Option<String> {
-        match (&self.perf, self.kernel) {
-            (_, Some(version)) if version < KERNEL_MIN => Some(format!(
-                "Linux {}.{} has no reliable events that signal threads; 6.1 has",
-                version.0, version.1
-            )),
-            (Err(error), _) => Some(format!("perf events are refused here ({error})")),
-            _ => None,
-        }
-    }
-
-    /// Why `perf` cannot be had, if so.
-    fn obstacle(&self) -> Option<String> {
+    /// All that speaks for or against `perf`, the graver the earlier.
+    pub(super) fn concerns(&self) -> [Concern; 6] {
         let (threads, descriptors) = self.descriptors;
-        let is_short = threads + DESCRIPTORS_KEPT > descriptors;
-        let too_few = is_short.then(|| {
-            format!(
-                "perf events need a descriptor for each of {threads} threads; the limit is \
-                 {descriptors}"
-            )
-        });
-        self.refusal().or(too_few)
+        [
+            self.kernel_concern(),
+            self.event_concern(),
+            Concern {
+                subject: "descriptors",
+                gravity: Gravity::Shortage,
+                seen: format!("{descriptors}, of which {threads} for threads"),
+                why_not: (threads + DESCRIPTORS_KEPT > descriptors).then(|| {
+                    format!(
+                        "perf events need a descriptor for each of {threads} threads; the limit is \
+                         {descriptors}"
+                    )
+                }),
+                remedy: Some(format!("ulimit -n {}", threads + DESCRIPTORS_KEPT)),
+            },
+            danger(
+                "start",
+                "it has been running for long",
+                self.is_started.then(|| "a program that starts may yet reset SIGTRAP".to_owned()),
+            ),
+            danger(
+                "crash reporter",
+                "none known",
+                self.reporter
+                    .map(|reporter| format!("its crash reporter ({reporter}) may reset SIGTRAP")),
+            ),
+            danger(
+                "SIGTRAP",
+                "not handled by the application, or by Go's runtime",
+                self.handles_trap
+                    .then(|| "the application handles SIGTRAP and may reset it".to_owned()),
+            ),
+        ]
     }
 
-    /// What may go wrong with the signal of `perf`, if anything.
-    fn danger(&self) -> Option<String> {
-        if self.is_started {
-            return Some("a program that starts may yet reset SIGTRAP".to_owned());
+    fn kernel_concern(&self) -> Concern {
+        let (name, is_old) = match self.kernel {
+            Some(version) => (format!("Linux {}.{}", version.0, version.1), version < KERNEL_MIN),
+            None => ("of unknown version".to_owned(), false),
+        };
+        Concern {
+            subject: "kernel",
+            gravity: Gravity::Refusal,
+            why_not: is_old
+                .then(|| format!("{name} has no reliable events that signal threads; 6.1 has")),
+            seen: name,
+            remedy: None,
         }
-        if let Some(reporter) = self.reporter {
-            return Some(format!("its crash reporter ({reporter}) may reset SIGTRAP"));
-        }
-        self.handles_trap.then(|| "the application handles SIGTRAP and may reset it".to_owned())
     }
+
+    fn event_concern(&self) -> Concern {
+        let error = self.perf.as_ref().err();
+        Concern {
+            subject: "perf events",
+            gravity: Gravity::Refusal,
+            seen: "perf_event_open gives one that signals its thread".to_owned(),
+            why_not: error.map(|error| format!("perf events are refused here ({error})")),
+            remedy: error.and_then(permission_remedy),
+        }
+    }
+
+    /// The first reason that is as grave as this.
+    fn reason(&self, least: Gravity) -> Option<String> {
+        let mut grave = self.concerns().into_iter().filter(|concern| concern.gravity <= least);
+        grave.find_map(|concern| concern.why_not)
+    }
+}
+
+/// How much a reason against `perf` weighs; the graver the less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Gravity {
+    /// No thread can have a perf event.
+    Refusal,
+    /// Not every thread can have one.
+    Shortage,
+    /// The signal may end the program.
+    Danger,
+}
+
+/// Something that the choice depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Concern {
+    /// What it is about.
+    pub(super) subject: &'static str,
+    /// How much it weighs.
+    pub(super) gravity: Gravity,
+    /// What was seen, if nothing speaks against `perf`.
+    pub(super) seen: String,
+    /// What speaks against it.
+    pub(super) why_not: Option<String>,
+    /// What to type against that, if there is something.
+    pub(super) remedy: Option<String>,
+}
+
+fn danger(subject: &'static str, seen: &str, why_not: Option<String>) -> Concern {
+    let (gravity, seen) = (Gravity::Danger, seen.to_owned());
+    Concern { subject, gravity, seen, why_not, remedy: None }
+}
+
+/// What to type where perf events are not permitted.
+fn permission_remedy(error: &io::Error) -> Option<String> {
+    let is_denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    is_denied.then(|| "sysctl kernel.perf_event_paranoid=2".to_owned())
 }
 
 /// The best engine that works, or the one that was asked for.
@@ -140,7 +211,7 @@ pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
         }
         EngineChoice::Timer => choice(Engine::Timer, "asked for"),
         EngineChoice::Perf => facts.perf.and_then(|()| choice(Engine::Perf, "asked for")),
-        EngineChoice::Auto => match facts.obstacle().or_else(|| facts.danger()) {
+        EngineChoice::Auto => match facts.reason(Gravity::Danger) {
             Some(why) => choice(Engine::Timer, &why),
             None => choice(Engine::Perf, "the best that works here"),
         },
@@ -149,7 +220,8 @@ pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
 
 /// Why threads that can have no timer get no perf event either, if so.
 pub(super) fn why_no_events(facts: &Facts) -> Option<String> {
-    facts.refusal().or_else(|| facts.danger())
+    let is_told = |concern: &Concern| concern.gravity != Gravity::Shortage;
+    facts.concerns().into_iter().filter(is_told).find_map(|concern| concern.why_not)
 }
 
 fn find_reporter(pid: i32, mappings: &[Mapping]) -> Option<&'static str> {

@@ -1,6 +1,7 @@
 //! A recording from attach to detach.
 
 mod account;
+mod aftermath;
 mod attach;
 mod batch;
 mod blocked;
@@ -9,6 +10,8 @@ mod collect;
 mod collections;
 mod crash_reporter;
 mod detach;
+mod doctor;
+mod dry_run;
 mod ended;
 mod engine;
 mod exit_times;
@@ -24,6 +27,7 @@ mod parents;
 mod perf;
 mod priority;
 mod program;
+mod prospect;
 mod remainder;
 mod report;
 mod rescue;
@@ -35,6 +39,7 @@ mod shortfall;
 mod signals;
 mod silence;
 mod spawn;
+pub mod stacks;
 mod stop;
 mod symbolizers;
 mod tally;
@@ -50,30 +55,32 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use traceprof_abi::layout::{PRIMING, SAMPLING, SIGNALS};
 
-use self::attach::{Attached, Before};
+use self::aftermath::Footprint;
+use self::attach::Attached;
 use self::clock::Clock;
 use self::collect::Collector;
-use self::engine::{Choice, Engine, Facts};
+use self::engine::Engine;
 use self::heaviest::Heaviest;
 use self::liveness::LastOfThreads;
 use self::names::Names;
-use self::perf::Setup;
 use self::priority::Raised;
+use self::prospect::Sampled;
 use self::scribe::Scribe;
 use self::session::{Parts, Session};
 use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::fault::{self, Party, Point};
-use crate::inject::{self, Guardian, Permits};
+use crate::inject::Guardian;
 use crate::proc;
 use crate::trace::{self, TraceError, TraceWriter, Value};
 
 pub use detach::{Removed, detach};
+pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
+pub use dry_run::dry_run;
 pub use options::{EngineChoice, Options, Target};
+use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
-use report::{inject_error, refusal_error};
 
 /// Records a target until its end, the asked duration or a signal.
 ///
@@ -94,7 +101,8 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     fault::at(Point::RecordOpened);
     // Dropped before the program is: what it holds there cannot be waited for.
     let guardian = guardian;
-    let before = opened.before(options)?;
+    let before = prospect::before(opened.sampled(), options)?;
+    let footprint = opened.footprint(options)?;
     if !options.kernel && before.choice.engine == Engine::Timer {
         observer.event(Event::Notice(NO_KERNEL.to_owned()));
     }
@@ -126,7 +134,8 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let end = session.run(&stop);
     let ended = session.finish(end)?;
     fault::at(Point::RecordWritten);
-    report::conclude(ended, options, opened.command)
+    let aftermath = footprint.and_then(|before| ended.aftermath(opened.pid, &before));
+    report::conclude(ended, aftermath, options, opened.command)
 }
 
 /// Why an option does nothing.
@@ -139,6 +148,7 @@ struct Opened {
     start_time: u64,
     command: Option<Started>,
     hold_fd: Option<i32>,
+    no_timers: Option<String>,
     command_line: Vec<OsString>,
 }
 
@@ -148,10 +158,10 @@ impl Opened {
         guardian: &mut Guardian,
         raised: &Raised,
     ) -> Result<Self, RecordError> {
+        let mut no_timers = None;
         let (pid, command, hold_fd) = match &options.target {
             Target::Pid(pid) => {
-                let permits = Permits { seccomp_filter: options.allow_seccomp };
-                inject::preflight_with(*pid, permits).map_err(refusal_error)?;
+                no_timers = prospect::check(*pid, options, guardian)?.no_timers;
                 (*pid, None, None)
             }
             Target::Command(command) => {
@@ -165,36 +175,24 @@ impl Opened {
             start_time: proc::start_time(pid).map_err(gone)?,
             command,
             hold_fd,
+            no_timers,
             command_line: proc::command_line(pid).unwrap_or_default(),
         })
     }
 
-    /// How it will be sampled: asked of the kernel before the target is touched.
-    fn before(&self, options: &Options) -> Result<Before, RecordError> {
-        let mut setup = Setup {
-            period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
-            kernel: options.kernel,
-            // Any number that the session before is unlikely to have had.
-            cookie: (clock::monotonic_now_ns() >> 10) as u16,
-        };
-        let gone = |error| target_error(self.pid, error);
-        let facts = Facts::gather(self.pid, self.command.is_some(), setup).map_err(gone)?;
-        let choice = engine::choose(options.engine, facts);
-        let choice = choice.map_err(|error| event_error(self.pid, error))?;
-        setup.kernel = match choice.engine {
-            Engine::Perf => setup.kernel && kernel::is_permitted(self.pid, setup),
-            // A thread's CPU timer makes no difference.
-            Engine::Timer => true,
-        };
-        Ok(Before {
-            signals: signals_of(self.pid, &choice)?,
-            choice,
+    fn sampled(&self) -> Sampled {
+        Sampled {
             pid: self.pid,
+            is_started: self.command.is_some(),
             hold_fd: self.hold_fd,
-            setup,
-            clock_mode: Clock::best_mode(),
-            freq_hz: options.freq_hz,
-        })
+            no_timers: self.no_timers.clone(),
+        }
+    }
+
+    /// What it is like before the attach, if that is to be compared.
+    fn footprint(&self, options: &Options) -> Result<Option<Footprint>, RecordError> {
+        let footprint = options.verify_detach.then(|| Footprint::of(self.pid)).transpose();
+        footprint.map_err(|error| target_error(self.pid, error))
     }
 
     fn command_pid(&self) -> Option<i32> {
@@ -315,31 +313,6 @@ fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     perf::pidfd(pid).map_err(|error| target_error(pid, error))
 }
 
-/// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
-fn signals_of(pid: i32, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
-    let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
-    let timer_signal = || {
-        wanted.choose().ok_or_else(|| {
-            RecordError::Other(anyhow!(
-                "every signal that timers could use is blocked by some thread of process {pid}: \
-                 record it with --engine perf"
-            ))
-        })
-    };
-    let mut signals = [0; SIGNALS];
-    match choice.engine {
-        Engine::Perf => {
-            signals[SAMPLING] = attach::SIGTRAP;
-            if wanted.is_open_elsewhere() {
-                // A thread that blocks SIGTRAP alone gets a timer.
-                signals[PRIMING] = wanted.choose().unwrap_or(0);
-            }
-        }
-        Engine::Timer => signals[PRIMING] = timer_signal()?,
-    }
-    Ok(signals)
-}
-
 fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))
 }
@@ -350,23 +323,4 @@ fn target_error(pid: i32, error: io::Error) -> RecordError {
         return RecordError::TargetGone(anyhow!("process {pid} is gone"));
     }
     RecordError::Other(anyhow::Error::new(error).context(format!("looking at process {pid}")))
-}
-
-fn event_error(pid: i32, error: io::Error) -> RecordError {
-    match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => RecordError::NotPermitted(anyhow!(
-            "the kernel refuses perf events on process {pid} ({error}): lower \
-             /proc/sys/kernel/perf_event_paranoid to 2 or less, run with CAP_PERFMON, or use \
-             --engine timer"
-        )),
-        Some(libc::EMFILE) => RecordError::Other(anyhow!(
-            "too few descriptors for one event a thread: raise the limit with `ulimit -n`, or use \
-             --engine timer"
-        )),
-        Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => RecordError::Other(anyhow!(
-            "this kernel has no events that signal threads ({error}): Linux 6.1 or later is needed, \
-             or --engine timer"
-        )),
-        _ => target_error(pid, error),
-    }
 }

@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::clock::monotonic_now_ns;
 use super::file;
 use crate::elf::Elf;
+use crate::inject::image;
 use crate::proc::{self, Mapping};
 use crate::symbol::ElfFile;
 use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TableWriter};
@@ -203,7 +205,7 @@ impl<'a> Modules<'a> {
 
     fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> LoadedModule {
         let path = mapping.path.to_string_lossy().into_owned();
-        let loaded = open(self.pid, mapping, is_vdso).and_then(|descriptor| {
+        let loaded = self.open(mapping, is_vdso).and_then(|descriptor| {
             let bytes = file::map(&descriptor)?;
             Ok((descriptor, bytes))
         });
@@ -234,6 +236,21 @@ impl<'a> Modules<'a> {
             Err(what) => self.notices.push(format!("{path}: {what}")),
         }
         module
+    }
+
+    fn open(&self, mapping: &Mapping, is_vdso: bool) -> io::Result<OwnedFd> {
+        if is_vdso {
+            let image = self.read(mapping, (mapping.end - mapping.start) as usize)?;
+            return file::in_memory(c"vdso", &image);
+        }
+        if image::is_mapped(mapping, |len| self.read(mapping, len)) {
+            return file::in_memory(c"agent", image::bytes());
+        }
+        proc::open_mapping(self.pid, mapping)
+    }
+
+    fn read(&self, mapping: &Mapping, len: usize) -> io::Result<Vec<u8>> {
+        proc::read_memory(self.pid, mapping.start, len)
     }
 
     fn compile(&mut self, bytes: &[u8], is_vdso: bool) -> Result<Compiled, String> {
@@ -283,14 +300,6 @@ impl Loads {
         let shift = self.0.iter().rev().find(holds).map_or(0, |(_, shift)| *shift);
         mapping.start.wrapping_sub(mapping.file_offset.wrapping_add(shift))
     }
-}
-
-fn open(pid: i32, mapping: &Mapping, is_vdso: bool) -> io::Result<std::os::fd::OwnedFd> {
-    if !is_vdso {
-        return proc::open_mapping(pid, mapping);
-    }
-    let image = proc::read_memory(pid, mapping.start, (mapping.end - mapping.start) as usize)?;
-    file::in_memory(c"vdso", &image)
 }
 
 /// Where stacks may lie: what is readable and writable. The main stack grows on demand, so its

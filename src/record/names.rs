@@ -14,7 +14,7 @@ use crate::symbol::Resolved;
 use crate::trace::{Location, LocationId, Method, Module, ModuleId, TraceError, TraceWriter};
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
-type Place = (Option<u32>, u64);
+pub(super) type Place = (Option<u32>, u64);
 
 /// Locations by address, over one recording.
 pub(super) struct Names {
@@ -52,12 +52,7 @@ impl Names {
         if wanted.is_empty() {
             return Ok(());
         }
-        let each_once = |mut wanted: Wanted| {
-            wanted.svmas.sort_unstable();
-            wanted.svmas.dedup();
-            wanted
-        };
-        for answer in self.symbolizers.resolve(wanted.into_values().map(each_once)) {
+        for answer in self.symbolizers.resolve(wanted.into_values().map(Wanted::each_once)) {
             self.name(writer, &answer)?;
         }
         Ok(())
@@ -102,7 +97,8 @@ impl Names {
     }
 }
 
-fn locate(addresses: &AddressMap, frame: u64) -> (Option<&Arc<LoadedModule>>, Place) {
+/// Where a frame word is.
+pub(super) fn locate(addresses: &AddressMap, frame: u64) -> (Option<&Arc<LoadedModule>>, Place) {
     let avma = lookup_avma(frame);
     match addresses.find(avma) {
         Some(range) => match &range.module {
@@ -151,7 +147,7 @@ fn write(
 }
 
 /// Without a symbol, the function's start from the unwind information still tells functions apart.
-fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64) {
+pub(super) fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64) {
     let Some(module) = module else { return ("[unknown]".to_string(), 0) };
     let file = Path::new(&module.path).file_name();
     let file = file.map_or_else(|| module.path.clone(), |name| name.to_string_lossy().into_owned());

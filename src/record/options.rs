@@ -48,6 +48,8 @@ pub struct Options {
     pub kernel: bool,
     /// How many of the heaviest call traces keep their ids.
     pub preserve: usize,
+    /// Look at the target before and after, and tell what differs.
+    pub verify_detach: bool,
     /// Sum up what the storage has counted.
     pub stats: bool,
 }

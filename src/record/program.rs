@@ -21,15 +21,18 @@ pub(super) fn takes_all_signals(command: &OsStr) -> bool {
 }
 
 /// The file that `execvp` would run.
-fn find(command: &OsStr) -> Option<PathBuf> {
+pub(super) fn find(command: &OsStr) -> Option<PathBuf> {
     let path = Path::new(command);
     if path.components().count() > 1 {
         return Some(path.to_path_buf());
     }
     let search = std::env::var_os("PATH")?;
-    std::env::split_paths(&search).map(|folder| folder.join(path)).find(|path| {
-        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-    })
+    std::env::split_paths(&search).map(|folder| folder.join(path)).find(|path| is_executable(path))
+}
+
+/// Somebody may execute the file.
+pub(super) fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 
 use super::account::Reckoning;
+use super::aftermath::Aftermath;
 use super::ended::Ended;
 use super::engine::Choice;
 use super::perf::Setup;
@@ -82,6 +83,8 @@ pub struct Summary {
     pub output: PathBuf,
     /// Why not all of it could be written, what is kept, and what to do.
     pub cut_short: Option<String>,
+    /// What was found in the target after the detach, if it was looked for.
+    pub left: Vec<String>,
     /// What is known of the reason why there is no sample, if there is none.
     pub nothing: Option<String>,
     /// The figure that `--fail-under` looks at: samples that reached a root, in percent.
@@ -132,9 +135,11 @@ pub(super) fn refusal_error(refusal: Refusal) -> RecordError {
         Refusal::NoSuchProcess { .. } | Refusal::Exited { .. } => {
             RecordError::TargetGone(refusal.into())
         }
-        Refusal::NotAProcess { .. } | Refusal::Own | Refusal::Unreadable { .. } => {
-            RecordError::Other(refusal.into())
-        }
+        Refusal::NotAProcess { .. }
+        | Refusal::Own
+        | Refusal::NoAddressSpace { .. }
+        | Refusal::TooManyMappings { .. }
+        | Refusal::Unreadable { .. } => RecordError::Other(refusal.into()),
         _ => RecordError::NotPermitted(refusal.into()),
     }
 }
@@ -179,6 +184,7 @@ pub(super) fn opening(
 /// Closes the trace, waits for a started program, and sums up.
 pub(super) fn conclude(
     ended: Ended,
+    aftermath: Option<Aftermath>,
     options: &Options,
     command: Option<Started>,
 ) -> Result<Summary, RecordError> {
@@ -191,6 +197,11 @@ pub(super) fn conclude(
     let nothing = (samples == 0).then(|| reckoning.nothing());
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
+    text.extend(aftermath.iter().map(|it| ("verified".to_string(), it.text().to_string())));
+    let left = aftermath.map_or_else(Vec::new, |it| it.left);
+    if options.verify_detach {
+        metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
+    }
     // With `--call-traces` they are there already.
     let heaviest = if options.writer.call_traces { &[][..] } else { &ended.heaviest };
     let Closed { written, error } = ended.finished.close(metadata, heaviest);
@@ -212,6 +223,7 @@ pub(super) fn conclude(
         command_status,
         output,
         cut_short,
+        left,
         nothing,
         quality_percent,
     })

@@ -137,6 +137,27 @@ impl Shared {
     }
 }
 
+/// Whether this process may attach a segment for execution, as a target will have to.
+pub(super) fn try_executable() -> io::Result<()> {
+    const LEN: usize = 4096;
+    // SAFETY: no pointers.
+    let id = unsafe { libc::shmget(libc::IPC_PRIVATE, LEN, 0o700 | libc::IPC_CREAT) };
+    if id < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: no address is asked for.
+    let base = unsafe { libc::shmat(id, ptr::null(), libc::SHM_RDONLY | libc::SHM_EXEC) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the id is ours; IPC_RMID takes no structure.
+    unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
+    if base as isize == -1 {
+        return Err(error);
+    }
+    // SAFETY: attached above, and nothing refers to it.
+    unsafe { libc::shmdt(base) };
+    Ok(())
+}
+
 /// A segment of the calling process's own.
 #[cfg(test)]
 pub(super) fn own(len: u64) -> Shared {

@@ -29,30 +29,40 @@ pub(super) struct Use {
     taken: u64,
     /// Is blocked by a thread or waited for through a descriptor.
     blocked: u64,
-    /// A thread that takes signals blocks SIGTRAP.
-    blocks_trap: bool,
+    /// Threads that block everything.
+    deaf: u32,
+    /// Threads that take signals, but block SIGTRAP.
+    deaf_to_trap: u32,
 }
 
 impl Use {
     /// Looks at a process and at all of its threads.
     pub(super) fn of(pid: i32) -> io::Result<Self> {
         let status = proc::status(pid)?;
-        let mut masks = 0;
+        let (mut masks, mut deaf, mut deaf_to_trap) = (0, 0, 0);
         for tid in proc::tasks(pid)? {
             match proc::task_status(pid, tid) {
                 // One that blocks everything gets no signal, whichever it is.
-                Ok(thread) if !blocks_all(thread.blocked) => masks |= thread.blocked,
-                _ => {}
+                Ok(thread) if blocks_all(thread.blocked) => deaf += 1,
+                Ok(thread) => {
+                    masks |= thread.blocked;
+                    deaf_to_trap += u32::from(thread.blocks(libc::SIGTRAP));
+                }
+                Err(_) => {}
             }
         }
-        let blocks_trap = masks >> (libc::SIGTRAP - 1) & 1 == 1;
         let blocked = masks | proc::signalfd_masks(pid);
-        Ok(Self { taken: status.caught | status.ignored, blocked, blocks_trap })
+        Ok(Self { taken: status.caught | status.ignored, blocked, deaf, deaf_to_trap })
     }
 
     /// There is a thread that SIGTRAP does not reach, and another signal may.
     pub(super) fn is_open_elsewhere(self) -> bool {
-        self.blocks_trap
+        self.deaf_to_trap > 0
+    }
+
+    /// Threads that take no signal at all, and those that block SIGTRAP but not all.
+    pub(super) fn deaf(self) -> (u32, u32) {
+        (self.deaf, self.deaf_to_trap)
     }
 
     /// A signal that is not to be chosen.
@@ -81,6 +91,14 @@ impl Use {
             IGNORED.into_iter().rev().find(is_open)
         };
         free.or_else(shared)
+    }
+}
+
+/// What the shell calls a signal.
+pub(super) fn name_of(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("real-time signal {signal}"),
     }
 }
 

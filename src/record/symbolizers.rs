@@ -29,6 +29,13 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    /// The same with each address once.
+    pub(super) fn each_once(mut self) -> Self {
+        self.svmas.sort_unstable();
+        self.svmas.dedup();
+        self
+    }
+
     fn number(&self) -> Option<u32> {
         self.module.as_ref().map(|module| module.index)
     }

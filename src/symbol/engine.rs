@@ -9,6 +9,34 @@ use super::outline::Outline;
 use super::plt::Stubs;
 use super::{ElfFile, Resolved, debug_file, guard};
 
+/// Where the debug information of an ELF file comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DebugSource {
+    /// It holds its own.
+    Own,
+    /// A file that is found by build id.
+    Separate(PathBuf),
+    /// A file that its `.gnu_debuglink` names, if that is there.
+    Linked,
+}
+
+impl DebugSource {
+    /// Of a file, if there is any.
+    pub fn of(elf: &ElfFile) -> Option<Self> {
+        let outline = guard::contain(|| Outline::read(&elf.descriptor_path())).flatten()?;
+        debug_source(&outline, elf)
+    }
+}
+
+fn debug_source(outline: &Outline, elf: &ElfFile) -> Option<DebugSource> {
+    if outline.has_debug_info {
+        return Some(DebugSource::Own);
+    }
+    let separate = guard::contain(|| debug_file::find(elf.build_id())).flatten();
+    let linked = || outline.has_debug_link.then_some(DebugSource::Linked);
+    separate.map(DebugSource::Separate).or_else(linked)
+}
+
 /// The sources of names of one ELF file.
 pub(super) struct Engine {
     /// None: the file is not worth a parser, every address is unknown.
@@ -29,12 +57,12 @@ impl Engine {
             return Self { outline: None, sources: Vec::new(), own_path, stubs: None };
         };
         let mut sources = Vec::new();
-        if outline.has_debug_info {
-            sources.push(NameSource::new(own_path.clone(), true));
-        } else if let Some(path) = guard::contain(|| debug_file::find(elf.build_id())).flatten() {
-            sources.push(NameSource::new(path, true));
-        } else if outline.has_debug_link {
-            sources.push(NameSource::new(own_path.clone(), true));
+        match debug_source(&outline, elf) {
+            Some(DebugSource::Own | DebugSource::Linked) => {
+                sources.push(NameSource::new(own_path.clone(), true));
+            }
+            Some(DebugSource::Separate(path)) => sources.push(NameSource::new(path, true)),
+            None => {}
         }
         sources.push(NameSource::new(own_path.clone(), false));
         Self { outline: Some(outline), sources, own_path, stubs: None }

@@ -33,6 +33,7 @@ mod tests;
 use std::collections::HashMap;
 
 pub use elf_file::ElfFile;
+pub use engine::DebugSource;
 pub use resolved::{Function, Inlined, Resolved};
 
 use elf_file::Identity;

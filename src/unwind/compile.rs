@@ -203,6 +203,8 @@ struct FdeRows {
     first_row: usize,
     end_row: usize,
     secondary: bool,
+    /// The code that returns from a signal handler.
+    trampoline: bool,
 }
 
 /// Rows as they come, entry by entry.
@@ -248,7 +250,12 @@ impl<'e, 'a> Collected<'e, 'a> {
         let start_svma = fde.initial_address();
         let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
         let first_row = self.rows.len();
-        if fde.is_signal_trampoline() && self.is_sigreturn(start_svma) {
+        let is_marked = fde.is_signal_trampoline() && self.is_sigreturn(start_svma, 1);
+        let trampoline = is_marked || self.is_sigreturn(start_svma, 0);
+        // C libraries state theirs from one byte early on, for callers that look up pc - 1. That of Go
+        // is not even marked.
+        let start = if is_marked || !trampoline { start } else { start.saturating_sub(1) };
+        if trampoline {
             let rule = self.rules.number(Rule::SIGNAL);
             self.rows.push(Row { offset: start, rule });
         } else if self.collect_rows(section, fde, bases, context).is_err() {
@@ -256,7 +263,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             return None;
         }
         let end_row = self.rows.len();
-        self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false });
+        self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false, trampoline });
         Some(())
     }
 
@@ -285,10 +292,10 @@ impl<'e, 'a> Collected<'e, 'a> {
         Ok(())
     }
 
-    /// C libraries state the trampoline from one byte early on, for callers that look up pc - 1.
-    fn is_sigreturn(&self, svma: u64) -> bool {
+    /// A trampoline starts so many bytes behind this address.
+    fn is_sigreturn(&self, svma: u64, behind: usize) -> bool {
         let code = self.elf.data(svma).unwrap_or_default();
-        (0..2).any(|early| code.get(early..).is_some_and(|c| gap::sigreturn_len(c).is_some()))
+        code.get(behind..).is_some_and(|code| gap::sigreturn_len(code).is_some())
     }
 
     fn finish(mut self, elf: &Elf<'_>) -> ModuleTable {
@@ -309,6 +316,8 @@ impl<'e, 'a> Collected<'e, 'a> {
             if gaps.fill(up_to, fde.start, &mut self.rules, &mut rows) {
                 statistics.gap_bytes += u64::from(fde.start - up_to);
             }
+            // It takes the last byte of what is in front of it: nothing returns there.
+            up_to -= u32::from(fde.trampoline && up_to == fde.start + 1);
             let own = &self.rows[fde.first_row..fde.end_row];
             let ends = own.iter().skip(1).map(|row| row.offset).chain([fde.end]);
             for (row, end) in own.iter().zip(ends) {

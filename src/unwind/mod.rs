@@ -1,4 +1,4 @@
-//! Compiles call frame information into the tables that the agent steps with.
+//! Compiles call frame information into the tables that stacks are stepped with.
 //!
 //! A module's `.eh_frame` and `.debug_frame` become rows of compact rules ([`compile()`]); the
 //! [`TableWriter`] lays modules out in the tables segment and publishes snapshots of the target's
@@ -9,13 +9,15 @@
 //! - What cannot be expressed becomes a rule that ends the walk with a reason, never a guess.
 //!
 //! # Does not
-//! - step: that is `traceprof_abi::unwind`, which runs in the target too;
+//! - step: that is `traceprof_abi::unwind`, which runs in the target too ([`OutsideUnwinder`] has it
+//!   step over a copy of a stack);
 //! - know where modules are mapped, or which.
 
 mod cfi;
 mod compile;
 mod entries;
 mod gap;
+mod outside;
 mod rows;
 mod writer;
 
@@ -24,4 +26,5 @@ mod tests;
 
 pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image};
 pub use entries::function_starts;
+pub use outside::{OutsideStack, OutsideUnwinder, StackCopy};
 pub use writer::{ExecRange, ModuleRef, TableWriter, TablesFull};

@@ -5,6 +5,7 @@
 
 mod folded;
 mod host;
+mod jail;
 pub(crate) mod maker;
 mod peak;
 mod program;
@@ -17,9 +18,13 @@ pub(crate) use host::{
     child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
     unprivileged_obstacle,
 };
+pub(crate) use jail::{ERRNO, KILL, without, without_perf};
 pub(crate) use maker::Maker;
 pub(crate) use peak::peak_kib;
-pub(crate) use program::{program, program_for_everyone, scratch_dir};
+pub(crate) use program::{
+    cpp_program, go_program, has_command, java_classes, program, program_for_everyone, scratch_dir,
+    script, variant,
+};
 pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, record_cpu, traceprof};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;

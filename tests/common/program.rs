@@ -17,39 +17,92 @@ fn source_dir() -> PathBuf {
 
 /// The program built from `tests/targets/NAME.c` or `.rs`, or a shared object.
 pub(crate) fn program(name: &str) -> PathBuf {
-    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    built.entry(name.to_owned()).or_insert_with(|| build(name)).clone()
+    let source = source_dir();
+    if source.join(format!("{name}.rs")).exists() {
+        return made(name, |fresh| {
+            let mut compiler = Command::new("rustc");
+            compiler.args(["--edition", "2024", "-O", "-g"]).arg(source.join(format!("{name}.rs")));
+            compiler.arg("-o").arg(fresh);
+            compiler
+        });
+    }
+    let flags = match name {
+        "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
+        "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
+        // Small, as hundreds are recorded for a moment each.
+        "prey" => &["-static", "-pthread"],
+        _ => &["-pthread"],
+    };
+    variant(name, &format!("{name}.c"), "cc", flags)
 }
 
-fn build(name: &str) -> PathBuf {
+/// The program NAME built from this file of `tests/targets` by this compiler with these flags.
+pub(crate) fn variant(name: &str, file: &str, compiler: &str, flags: &[&str]) -> PathBuf {
+    made(name, |fresh| {
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"]);
+        command.args(flags).arg(source_dir().join(file)).arg("-ldl").arg("-o").arg(fresh);
+        command
+    })
+}
+
+/// The C++ program built from `tests/targets/NAME.cpp`.
+pub(crate) fn cpp_program(name: &str) -> PathBuf {
+    variant(name, &format!("{name}.cpp"), "c++", &["-std=c++17", "-pthread"])
+}
+
+/// The Go program built from `tests/targets/FILE`.
+pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
+    made(name, |fresh| {
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(fresh).arg(source_dir().join(file));
+        // The compiler wants a place for its cache even where there is no home.
+        go.env("GOCACHE", fresh.with_file_name("go-cache")).env("GO111MODULE", "off");
+        go
+    })
+}
+
+/// The directory with the classes of a Java program from `tests/targets`.
+pub(crate) fn java_classes(name: &str) -> PathBuf {
+    made(&format!("{name}.classes"), |fresh| {
+        let mut javac = Command::new("javac");
+        javac.arg("-d").arg(fresh).arg(source_dir().join(format!("{name}.java")));
+        javac
+    })
+}
+
+/// A script from `tests/targets`.
+pub(crate) fn script(file: &str) -> PathBuf {
+    source_dir().join(file)
+}
+
+/// Whether a command with this name can be started.
+pub(crate) fn has_command(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).exists())
+}
+
+/// What the command makes in the place that it is given, made once.
+fn made(name: &str, command: impl FnOnce(&Path) -> Command) -> PathBuf {
+    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(finished) = built.get(name) {
+        return finished.clone();
+    }
     // Cargo's own scratch directory for integration tests, inside the target directory.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("targets");
     fs::create_dir_all(&dir).expect("directory for built targets");
-    let source = source_dir();
     let finished = dir.join(name);
     // Built under another name first: an earlier run's program may still be executing.
     let fresh = dir.join(format!("{name}.{}", std::process::id()));
-    let mut compiler = if source.join(format!("{name}.rs")).exists() {
-        let mut compiler = Command::new("rustc");
-        compiler.args(["--edition", "2024", "-O", "-g"]).arg(source.join(format!("{name}.rs")));
-        compiler
-    } else {
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fomit-frame-pointer"]);
-        compiler.args(match name {
-            "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
-            "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
-            // Small, as hundreds are recorded for a moment each.
-            "prey" => &["-static", "-pthread"],
-            _ => &["-pthread"],
-        });
-        compiler.arg(source.join(format!("{name}.c"))).arg("-ldl");
-        compiler
-    };
-    let output = compiler.arg("-o").arg(&fresh).output();
+    let mut compiler = command(&fresh);
+    let output = compiler.output();
     let output = output.unwrap_or_else(|error| panic!("{compiler:?} is needed: {error}"));
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    if finished.is_dir() {
+        fs::remove_dir_all(&finished).expect("an earlier run's classes");
+    }
     fs::rename(&fresh, &finished).expect("built target in its place");
+    built.insert(name.to_owned(), finished.clone());
     finished
 }
 

@@ -93,14 +93,30 @@ impl Trace {
 
     /// A number from the trace's own metadata.
     pub(crate) fn number(&self, key: &str) -> u64 {
+        let value = self.metadata(key).as_u64();
+        value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
+    }
+
+    /// A list of numbers from there.
+    pub(crate) fn numbers(&self, key: &str) -> Vec<u64> {
+        let value = self.metadata(key);
+        let list = value.as_array().unwrap_or_else(|| panic!("no list {key} in the metadata"));
+        list.iter().map(|number| number.as_u64().expect("a number")).collect()
+    }
+
+    /// The objects of one kind in the data file, by their fields.
+    pub(crate) fn objects(&self, kind: &str) -> Vec<serde_json::Value> {
         let dump = self.view(&["dump", "--json"]);
         let objects = dump.lines().map(|line| serde_json::from_str(line).expect(line));
-        let mut fields = objects.filter_map(|mut object: serde_json::Value| {
-            let fields = object["fields"].take();
-            (object["kind"] == "METADATA" && fields["key"] == key).then_some(fields)
+        let of_kind = objects.filter(|object: &serde_json::Value| {
+            object["kind"] == kind && object["file"] == "data"
         });
-        let value = fields.next().and_then(|fields| fields["value"].as_u64());
-        value.unwrap_or_else(|| panic!("no number {key} in the metadata"))
+        of_kind.map(|mut object| object["fields"].take()).collect()
+    }
+
+    fn metadata(&self, key: &str) -> serde_json::Value {
+        let fields = self.objects("METADATA").into_iter().find(|fields| fields["key"] == key);
+        fields.map_or(serde_json::Value::Null, |mut fields| fields["value"].take())
     }
 
     /// Sampling periods of the threads with this name.

@@ -64,6 +64,35 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// What differs of what only a recorder changes, in a process that changes by itself: shared
+    /// memory, timers, and the dispositions of the threads that are still there. A thread that is in
+    /// a handler or starts others has another mask than before.
+    pub(crate) fn marks_left(&self, later: &Self) -> Vec<String> {
+        let own = |tid: &i32| self.tasks.contains_key(tid) && later.tasks.contains_key(tid);
+        let keep = |one: &Self| Self {
+            mappings: one.mappings.iter().filter(|line| is_shared_memory(line)).cloned().collect(),
+            tasks: one.tasks.iter().filter(|(tid, _)| own(tid)).map(lasting_lines).collect(),
+            descriptors: BTreeMap::new(),
+            timers: one.timers.clone(),
+            segments: one.segments.clone(),
+        };
+        keep(self).differences(&keep(later))
+    }
+}
+
+fn is_shared_memory(mapping: &str) -> bool {
+    mapping.contains("/SYSV") || mapping.contains("memfd:")
+}
+
+/// A runtime starts and ends threads, and signals itself.
+fn lasting_lines((tid, lines): (&i32, &Vec<String>)) -> (i32, Vec<String>) {
+    let passing = |line: &String| {
+        ["Threads:", "SigPnd:", "ShdPnd:", "SigBlk:"].iter().any(|key| line.starts_with(key))
+    };
+    (*tid, lines.iter().filter(|line| !passing(line)).cloned().collect())
+}
+
 fn pairs(map: &BTreeMap<String, String>) -> BTreeSet<String> {
     map.iter().map(|(key, value)| format!("{key} -> {value}")).collect()
 }

@@ -14,6 +14,8 @@ use super::{OWN_EXIT_CODE, Snapshot, program, wait_until};
 /// A target that said that it is ready.
 pub(crate) struct Target {
     child: Child,
+    pid: i32,
+    own_code: i32,
     stdout: BufReader<ChildStdout>,
     facts: HashMap<String, String>,
 }
@@ -31,10 +33,29 @@ impl Target {
         let mut child =
             command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("target");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut target = Self { child, stdout, facts: HashMap::new() };
+        let (pid, own_code) = (child.id() as i32, OWN_EXIT_CODE);
+        let mut target = Self { child, pid, own_code, stdout, facts: HashMap::new() };
         while target.read_line().expect("a target that gets ready") != "ready" {}
         target.settle();
         target
+    }
+
+    /// As [`Self::spawn`], where the target is the only child of what is started, which ends with its
+    /// code.
+    pub(crate) fn spawn_inside(command: Command) -> Self {
+        let mut target = Self::spawn(command);
+        let outer = target.pid;
+        let children = std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"));
+        let children = children.expect("children of what was started");
+        target.pid = children.trim().parse().expect("one child");
+        target.settle();
+        target
+    }
+
+    /// A target that ends with another code than most.
+    pub(crate) fn with_code(mut self, code: i32) -> Self {
+        self.own_code = code;
+        self
     }
 
     /// Threads that were just created still change their masks and map their arenas. A target that
@@ -63,7 +84,7 @@ impl Target {
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.pid
     }
 
     pub(crate) fn send(&self, signal: Signal) {
@@ -74,6 +95,11 @@ impl Target {
     pub(crate) fn fact(&self, key: &str) -> u64 {
         let value = self.facts.get(key);
         value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} reported"))
+    }
+
+    /// All that the target reported.
+    pub(crate) fn facts(&self) -> &HashMap<String, String> {
+        &self.facts
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -97,10 +123,11 @@ impl Target {
         let ended = wait_until(Duration::from_secs(20), || self.has_ended());
         assert!(ended, "the target does not react to SIGTERM, state {}", self.state());
         let status = self.wait();
-        assert_eq!(status.code(), Some(OWN_EXIT_CODE), "{status}");
+        assert_eq!(status.code(), Some(self.own_code), "{status}");
     }
 
-    fn state(&self) -> char {
+    /// The letter of the state of its main thread.
+    pub(crate) fn state(&self) -> char {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         let stat = stat.unwrap_or_default();
         stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
@@ -109,6 +136,9 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        if self.pid != self.child.id() as i32 && !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
         // Already reaped, or gone: nothing is left to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,5 @@
-/* N threads asleep and one at work: what an attach has to walk through.
+/* N threads asleep and one at work: what an attach has to walk through. It tells the longest time that
+ * the worker was kept from its work at once, since the last SIGUSR1.
  *
  *     many_threads N
  */
@@ -6,6 +7,12 @@
 
 static volatile uint64_t sink;
 static int up;
+static volatile sig_atomic_t forget;
+
+static void on_sigusr1(int signal) {
+    (void)signal;
+    forget = 1;
+}
 
 static void *asleep(void *unused) {
     (void)unused;
@@ -29,8 +36,18 @@ int main(int argc, char **argv) {
     }
     while (__atomic_load_n(&up, __ATOMIC_SEQ_CST) < count)
         usleep(1000);
+    struct sigaction action = {.sa_handler = on_sigusr1, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
     target_ready();
-    while (!stop)
+    uint64_t shortest = UINT64_MAX, longest = 0;
+    while (!stop) {
+        uint64_t start = clock_ns(CLOCK_MONOTONIC), taken;
         sink = lone_worker(sink) + 1;
+        taken = clock_ns(CLOCK_MONOTONIC) - start;
+        shortest = taken < shortest ? taken : shortest;
+        longest = taken > longest && !forget ? taken : forget ? 0 : longest;
+        forget = 0;
+    }
+    printf("kept_us %llu\n", (unsigned long long)(longest - (shortest < longest ? shortest : longest)) / 1000);
     return OWN_EXIT_CODE;
 }

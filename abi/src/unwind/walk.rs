@@ -8,7 +8,7 @@
 //! # Does not
 //! - know registers or instructions: those are in the architecture's file.
 
-use super::rule::Rule;
+use super::rule::{Rule, op};
 use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::sync::{AtomicU64, Ordering};
@@ -100,6 +100,13 @@ impl<'s> Lookup<'s> {
         }
         self.range = Some(range);
         Ok(range)
+    }
+
+    /// The address is that of a signal trampoline.
+    pub(super) fn is_trampoline(&self, avma: u64) -> bool {
+        let Some(range) = self.snapshot.range(avma) else { return false };
+        let module = self.snapshot.module(range);
+        module.is_some_and(|it| it.rule(avma.wrapping_sub(range.bias)).op == op::SIGNAL)
     }
 
     /// The address lies in an executable range.

@@ -295,7 +295,8 @@ fn cross_gap(
 }
 
 /// The caller's (cfa, fp, pc) of a leaf that has not yet, or no longer, a frame of its own: told by
-/// the instruction that it is about to run or, in hand-written code, by a return address at sp.
+/// the instruction that it is about to run or, in hand-written code, by a return address at sp. The
+/// first instruction of a signal's handler is told by the trampoline that it returns to.
 fn leaf_return(
     frame: &Frame,
     guess: bool,
@@ -305,6 +306,9 @@ fn leaf_return(
     let Registers { pc, sp, fp, .. } = frame.registers;
     let mut load = |avma| word(memory, sp, avma).ok();
     let (first, second) = (load(sp)?, load(sp.wrapping_add(8)));
+    if lookup.is_trampoline(first) {
+        return Some((sp.wrapping_add(8), fp, first));
+    }
     let is_code = |avma: u64| lookup.is_code(avma.wrapping_sub(1));
     match memory.load_code(pc).map(u64::to_le_bytes) {
         // push %rbp, ret, repz ret, endbr64

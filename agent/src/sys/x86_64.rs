@@ -1,31 +1,11 @@
-//! x86_64: the system call instruction, its numbers, the signal frame.
+//! x86_64: the system call instruction, the signal frame.
 //!
 //! # Safety
 //! Wraps `syscall`; the frame types mirror the kernel's.
 
 use traceprof_abi::unwind::Registers;
 
-/// System call numbers.
-pub mod nr {
-    /// `rt_sigaction`
-    pub const RT_SIGACTION: u64 = 13;
-    /// `rt_sigprocmask`
-    pub const RT_SIGPROCMASK: u64 = 14;
-    /// `getpid`
-    pub const GETPID: u64 = 39;
-    /// `gettid`
-    pub const GETTID: u64 = 186;
-    /// `timer_create`
-    pub const TIMER_CREATE: u64 = 222;
-    /// `timer_settime`
-    pub const TIMER_SETTIME: u64 = 223;
-    /// `timer_delete`
-    pub const TIMER_DELETE: u64 = 226;
-    /// `clock_gettime`
-    pub const CLOCK_GETTIME: u64 = 228;
-    /// `rt_tgsigqueueinfo`
-    pub const RT_TGSIGQUEUEINFO: u64 = 297;
-}
+pub use traceprof_abi::calls::nr;
 
 /// A system call with up to four arguments; negative results are negated errnos.
 ///

@@ -6,6 +6,8 @@
 
 use std::mem::offset_of;
 
+use traceprof_abi::unwind;
+
 use super::super::chain::Call;
 
 /// The registers that `NT_PRSTATUS` carries.
@@ -72,6 +74,29 @@ pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
     }
 }
 
+/// The call that the stop interrupted, and its arguments.
+pub(in super::super) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
+    let r = registers;
+    match interrupted(r) {
+        Interrupted::User => None,
+        _ => Some((r.orig_rax, [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9])),
+    }
+}
+
+/// The registers as a stack is walked from them.
+pub(in super::super) fn general(registers: &Registers) -> unwind::Registers {
+    let r = registers;
+    unwind::Registers {
+        pc: r.rip,
+        sp: r.rsp,
+        fp: r.rbp,
+        gpr: [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+            r.r12, r.r13, r.r14, r.r15,
+        ],
+    }
+}
+
 /// The registers with which the kernel would go on after the stop: an interrupted call is issued
 /// again, and nothing is left for the kernel to decide.
 pub(in super::super) fn resumed(registers: &Registers) -> Registers {
@@ -82,12 +107,20 @@ pub(in super::super) fn resumed(registers: &Registers) -> Registers {
         // its whole time once more. Of one that was interrupted before, its number is not known any
         // more; it ends with EINTR.
         Interrupted::Restartable | Interrupted::Broken | Interrupted::RestartBlock => {
-            resumed.rax = registers.orig_rax;
-            resumed.rip -= SYSCALL_LEN;
+            return issued_anew(registers);
         }
     }
     resumed.orig_rax = u64::MAX;
     resumed
+}
+
+/// The registers with which an interrupted call is made once more from its begin.
+pub(in super::super) fn issued_anew(registers: &Registers) -> Registers {
+    let mut again = *registers;
+    again.rax = registers.orig_rax;
+    again.rip -= SYSCALL_LEN;
+    again.orig_rax = u64::MAX;
+    again
 }
 
 /// The registers to put back without running anything: as they were, but for a broken call.

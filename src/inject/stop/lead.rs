@@ -50,7 +50,10 @@ impl Stopped {
             fault::at(Point::LeadMasked);
             match step {
                 Step::Call(_) => results.push(self.through_call()?),
-                Step::Enter { .. } => self.through_entry(chain.frame_after(index))?,
+                Step::Enter { .. } => {
+                    self.entered = true;
+                    self.through_entry(chain.frame_after(index))?;
+                }
             }
         }
         Ok(results)

@@ -1,6 +1,7 @@
 //! Attaches for real to victims that check themselves, and looks at them before and after.
 
 mod agent;
+mod captured;
 mod death;
 mod held;
 mod owed;
@@ -456,17 +457,22 @@ fn target_that_ends_meanwhile_ends_as_it_would() {
 }
 
 #[test]
-fn seccomp_is_refused_unless_permitted() {
+fn seccomp_is_refused_unless_it_is_known_to_permit() {
     let _alone = alone();
     let program = build("jailed", JAILED, &[]);
     let mut command = Command::new(&program);
     command.arg("strict");
     let strict = Victim::start(command);
-    let permits = Permits { seccomp_filter: true };
-    assert_eq!(preflight_with(strict.pid, permits), Err(Refusal::SeccompStrict));
+    assert_eq!(preflight(strict.pid), Err(Refusal::SeccompStrict));
     let victim = Victim::start(Command::new(&program));
-    assert_eq!(preflight(victim.pid), Err(Refusal::SeccompFilter));
-    preflight_with(victim.pid, permits).unwrap();
+    let facts = preflight(victim.pid).unwrap();
+    let judged = Guardian::start().unwrap().judge(&facts, Permits::default());
+    if nix::unistd::geteuid().is_root() {
+        let judged = judged.unwrap();
+        assert!(judged.seen.contains("1 thread") && judged.no_timers.is_none(), "{judged:?}");
+    } else {
+        assert!(matches!(judged, Err(InjectError::Refused(Refusal::SeccompUnknown { .. }))));
+    }
     attach_and_detach(victim.pid);
     victim.expect(7);
 }

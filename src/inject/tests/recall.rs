@@ -11,7 +11,7 @@ use super::super::stop::{self, Launched};
 use super::super::threads;
 use super::stand_in::StandIn;
 use super::victim::{Look, Victim, build};
-use super::{JAILED, Permits, alone, attach_and_detach, look_again, preflight_with, spinner};
+use super::{JAILED, alone, attach_and_detach, look_again, preflight, spinner};
 use crate::inject::{Guardian, InjectError};
 use crate::proc;
 
@@ -94,7 +94,7 @@ fn filter_that_forbids_what_is_no_call_is_not_shown_one() {
         command.arg(how);
         let victim = Victim::start(command);
         await_state(victim.pid, 'S');
-        preflight_with(victim.pid, Permits { seccomp_filter: true }).unwrap();
+        preflight(victim.pid).unwrap();
         for _ in 0..3 {
             attach_and_detach(victim.pid);
         }

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use traceprof_abi::layout::{Operation, PRIMING, SAMPLING};
 
+use super::super::RecordError;
 use super::super::engine::Engine;
 use super::super::perf::Events;
+use super::super::prospect::event_error;
 use super::super::silence::{self, Silence};
 use super::super::threads::Registry;
 use super::super::timer::Timers;
-use super::super::{RecordError, event_error};
 use super::{Event, Parts, Session};
 use crate::proc::{self, Status};
 
@@ -114,6 +115,14 @@ impl Session<'_> {
 
     /// The timers' turn of the loop.
     pub(super) fn turn_timers(&mut self) {
+        if let Some(entered) = self.attached.entered() {
+            if let Some(timers) = &mut self.timers {
+                timers.note_entry();
+            }
+            if let Err(error) = entered {
+                self.tell_of_late_timers(&error);
+            }
+        }
         let is_due = self.timers.as_mut().is_some_and(Timers::turn);
         self.relieve();
         if is_due {
@@ -121,15 +130,15 @@ impl Session<'_> {
         }
     }
 
+    /// Has a thread arm what waits. The loop goes on meanwhile.
     fn enter_to_arm(&mut self) {
-        let entered = self.attached.enter(Operation::Arm);
-        if let Some(timers) = &mut self.timers {
-            timers.note_entry();
+        if let Err(error) = self.attached.begin_enter(Operation::Arm) {
+            self.tell_of_late_timers(&error);
         }
-        if let Err(error) = entered
-            && !self.entry_failed
-        {
-            self.entry_failed = true;
+    }
+
+    fn tell_of_late_timers(&mut self, error: &RecordError) {
+        if !std::mem::replace(&mut self.entry_failed, true) {
             let text = format!("threads are armed late: {}", error.text());
             self.observer.event(Event::Notice(text));
         }

@@ -7,7 +7,9 @@
 mod against_gimli;
 mod child;
 mod hostile;
+mod outside;
 mod single_step;
+mod trampoline;
 mod writer;
 
 use std::path::PathBuf;

@@ -14,12 +14,15 @@ use traceprof_abi::unwind::{EndReason, RETURN_ADDRESS, Registers, Unwound, unwin
 
 use super::SegmentMemory;
 use super::child::{RemoteStack, Stepped};
-use crate::unwind::TableWriter;
+use crate::unwind::{OutsideStack, OutsideUnwinder, StackCopy, TableWriter};
 
 const RAX: usize = 0;
 const RT_SIGRETURN: u64 = 15;
 /// mmap, mprotect, munmap, brk: after them the mappings are read again.
 const MAPPING_CALLS: [u64; 4] = [9, 10, 11, 12];
+
+/// At one of so many instructions the stack is unwound from a copy as well.
+const COPIED_EVERY: u64 = 16;
 
 /// A frame that is not the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +53,7 @@ struct Oracle<'s> {
     segment: &'s SegmentMemory,
     frames: Vec<AtomicU64>,
     shadow: Vec<Caller>,
+    outside: OutsideUnwinder,
     tally: Tally,
 }
 
@@ -59,7 +63,8 @@ impl<'s> Oracle<'s> {
         let mut child = Stepped::start(program);
         child.publish(&mut writer);
         let frames = (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect();
-        Self { child, writer, segment, frames, shadow: Vec::new(), tally: Tally::default() }
+        let (shadow, outside, tally) = (Vec::new(), OutsideUnwinder::default(), Tally::default());
+        Self { child, writer, segment, frames, shadow, outside, tally }
     }
 
     fn unwind(&mut self, registers: &Registers) -> Unwound {
@@ -72,6 +77,20 @@ impl<'s> Oracle<'s> {
         unwind(&snapshot, registers, &mut stack, &self.frames)
     }
 
+    /// From a copy of some length, which the rest is read behind.
+    fn unwind_outside(&mut self, registers: &Registers) -> OutsideStack {
+        let tables = self.segment.tables();
+        let snapshot = tables.snapshot().unwrap();
+        let mut bytes = vec![0; (self.tally.steps * 13 % 1024 + 128) as usize];
+        let avma = (registers.sp - 128) & !7;
+        let there = self.child.read(avma, &mut bytes);
+        let bytes = if there { &bytes[..] } else { &[] };
+        let copy = StackCopy { avma, bytes };
+        let child = &self.child;
+        let mut read = |avma, into: &mut [u8]| if child.read(avma, into) { into.len() } else { 0 };
+        self.outside.unwind(&snapshot, registers, copy, &mut read)
+    }
+
     fn words(&self, depth: usize) -> Vec<u64> {
         self.frames[..depth].iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
@@ -79,6 +98,10 @@ impl<'s> Oracle<'s> {
     fn compare(&mut self, registers: &Registers) {
         let unwound = self.unwind(registers);
         let found = self.words(unwound.depth);
+        if self.tally.steps.is_multiple_of(COPIED_EVERY) {
+            let outside = self.unwind_outside(registers);
+            assert_eq!((outside.frames, outside.end), (found.clone(), unwound.end));
+        }
         let callers = self.shadow.iter().rev().map(|caller| caller.word);
         let truth: Vec<u64> = std::iter::once(registers.pc).chain(callers).collect();
         let tally = &mut self.tally;

@@ -18,7 +18,8 @@ use super::selection::Selected;
 use super::summary::{self, Seen};
 use crate::trace::{LazyCall, LazyNode, LazyTrace, Sample, ThreadSummary, Window};
 use folded::Folded;
-use names::{CallNames, duration};
+use names::CallNames;
+pub use names::duration;
 
 /// How many children of a call are loaded at once.
 const AT_ONCE: u32 = 1000;

@@ -83,7 +83,7 @@ fn module_name(trace: &LazyTrace, method: &Method) -> Result<Option<String>, Tra
 }
 
 /// A length of time with three digits that count.
-pub(super) fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     let (number, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "us"),

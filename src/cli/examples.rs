@@ -1,0 +1,105 @@
+//! Command lines worth showing, for the help and the manual.
+
+/// A command line worth showing, and what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Example {
+    /// The subcommand it belongs to.
+    pub action: &'static str,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// The command line.
+    pub line: &'static str,
+}
+
+const fn example(action: &'static str, purpose: &'static str, line: &'static str) -> Example {
+    Example { action, purpose, line }
+}
+
+/// The examples of the help and of the manual; the tests parse each of them.
+pub(super) const EXAMPLES: [Example; 24] = [
+    example(
+        "record",
+        "Record process 4711 for five seconds",
+        "traceprof record --pid 4711 --duration 5 --output out.trace",
+    ),
+    example(
+        "record",
+        "Start a program and record it to its end",
+        "traceprof record -o out.trace -- python3 report.py --all",
+    ),
+    example(
+        "record",
+        "Record ten minutes at 999 samples a second, without a word",
+        "traceprof record -q -F 999 -d 10m -o out.trace -p 4711",
+    ),
+    example(
+        "record",
+        "In a script: fail if less than 95 % of the recording is good",
+        "traceprof record -p 4711 -d 30 --fail-under 95",
+    ),
+    example("detach", "Remove a killed recording's rest", "traceprof detach -p 4711"),
+    example("doctor", "What stands in the way of recording", "traceprof doctor --pid 4711"),
+    example("doctor", "The same for a script", "traceprof doctor --json --pid 4711"),
+    example("stacks", "What is process 4711 doing?", "traceprof stacks --pid 4711"),
+    example(
+        "stacks",
+        "The same with file and line, and where in the kernel it sleeps",
+        "traceprof stacks --verbose --kernel --pid 4711",
+    ),
+    example("print", "Print the call trees", "traceprof print out.trace"),
+    example("print", "The same with file and line", "traceprof print --verbose out.trace"),
+    example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
+    example(
+        "print",
+        "The second half of two threads",
+        "traceprof print --thread 4712 --thread 'pool-*' --from 50% out.trace",
+    ),
+    example(
+        "print",
+        "The calls of half a second in the order of their times, with every sample",
+        "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
+    ),
+    example("print", "Watch a recording", "traceprof print --follow out.trace"),
+    example("dump", "List the objects of a trace", "traceprof dump out.trace"),
+    example("dump", "The same for a script", "traceprof dump --json out.trace"),
+    example(
+        "export",
+        "Write folded stacks to a file",
+        "traceprof export out.trace --format folded --output out.folded",
+    ),
+    example(
+        "export",
+        "The same of the first ten seconds",
+        "traceprof export out.trace --to 10s --output begin.folded",
+    ),
+    example("verify", "Check a trace", "traceprof verify out.trace"),
+    example("verify", "The same for a script", "traceprof verify --json out.trace"),
+    example("recover", "Save a damaged trace", "traceprof recover out.trace saved.trace"),
+    example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
+    example("completions", "Print the completion script for bash", "traceprof completions bash"),
+];
+
+/// The examples of some subcommands, as the help shows them.
+pub(super) fn with_examples(actions: &[&str]) -> String {
+    let mut text = String::from("Examples:");
+    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
+        text.push_str(&format!("\n  {}:\n    {}", example.purpose, example.line));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::definition;
+    use super::*;
+
+    #[test]
+    fn every_example_is_a_valid_command_line() {
+        for example in EXAMPLES {
+            let words = example.line.split_whitespace();
+            let matches = definition().try_get_matches_from(words);
+            let action = matches.unwrap_or_else(|error| panic!("{}: {error}", example.line));
+            assert_eq!(action.subcommand_name(), Some(example.action));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Stacks for scripts: one JSON object in one line.
+
+use std::io::{self, Write};
+
+use serde_json::{Value as Json, json};
+
+use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack};
+use crate::view::escape::json_escaped;
+
+/// Writes the object.
+pub(super) fn write(found: &ProcessStacks, out: &mut dyn Write) -> io::Result<()> {
+    let words = found.command_line.iter().map(|word| word.to_string_lossy());
+    let all = json!({
+        "pid": found.pid,
+        "command_line": words.collect::<Vec<_>>(),
+        "longest_stop_ns": found.longest_stop_ns(),
+        "threads": found.threads.iter().map(thread_json).collect::<Vec<_>>(),
+        "notices": found.notices,
+    });
+    writeln!(out, "{}", json_escaped(&all.to_string()))
+}
+
+fn thread_json(thread: &ThreadStack) -> Json {
+    let kernel = thread.seen.kernel.as_ref();
+    json!({
+        "tid": thread.tid,
+        "name": thread.seen.name,
+        "state": thread.seen.state.to_string(),
+        "call": thread.call.as_ref().map(call_json),
+        "wait_channel": thread.wait_channel,
+        "kernel": kernel.and_then(|it| it.as_ref().ok()),
+        "no_kernel": kernel.and_then(|it| it.as_ref().err()),
+        "frames": thread.frames.iter().map(frame_json).collect::<Vec<_>>(),
+        "end": thread.end.map(|end| end.name()),
+        "no_stack": thread.missed,
+        "stopped_ns": thread.stopped_ns,
+    })
+}
+
+fn call_json(call: &Call) -> Json {
+    json!({ "number": call.number, "name": call.name, "args": call.args, "told": call.told })
+}
+
+fn frame_json(frame: &NamedFrame) -> Json {
+    let (module, svma) = frame.module.as_ref().map(|(path, svma)| (path, svma)).unzip();
+    let (file, line) = frame.source.as_ref().map(|(file, line)| (file, line)).unzip();
+    json!({
+        "address": frame.avma,
+        "function": frame.function,
+        "module": module,
+        "svma": svma,
+        "file": file,
+        "line": line.filter(|line| **line != 0),
+        "inlined": frame.inlined,
+        "read_later": frame.late,
+    })
+}

@@ -1,0 +1,115 @@
+//! Stacks for people: a paragraph for each thread, the innermost function first.
+
+use std::io::{self, Write};
+
+use traceprof_abi::unwind::EndReason;
+
+use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack};
+use crate::view::escape::{escaped, shell_quoted};
+use crate::view::timeline::duration;
+
+/// Writes all threads. `verbose` adds where in the code each function is, and how long each thread
+/// was stopped.
+pub(super) fn write(found: &ProcessStacks, verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+    let words = found.command_line.iter().map(|word| shell_quoted(&word.to_string_lossy()));
+    let command = words.collect::<Vec<_>>().join(" ");
+    let threads = match found.threads.len() {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    };
+    writeln!(out, "process {}: {}\n{threads}", found.pid, escaped(&command))?;
+    for thread in &found.threads {
+        writeln!(out)?;
+        write_thread(thread, verbose, out)?;
+    }
+    match found.longest_stop_ns() {
+        Some(ns) if verbose => writeln!(out, "\nlongest stop of a thread: {}", duration(ns)),
+        _ => Ok(()),
+    }
+}
+
+fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+    let seen = &thread.seen;
+    let mut head = format!("thread {} \"{}\": {}", thread.tid, seen.name, state(seen.state));
+    if let Some(call) = &thread.call {
+        head.push_str(&format!(" in {}", call_text(call)));
+    }
+    if let Some(function) = &thread.wait_channel {
+        head.push_str(&format!(", in the kernel's {function}"));
+    }
+    if let (true, Some(ns)) = (verbose, thread.stopped_ns) {
+        head.push_str(&format!(", stopped for {}", duration(ns)));
+    }
+    writeln!(out, "{}", escaped(&head))?;
+    match &seen.kernel {
+        Some(Ok(functions)) => {
+            for function in functions {
+                writeln!(out, "       [kernel] {}", escaped(function))?;
+            }
+        }
+        Some(Err(why)) => writeln!(out, "       {}", escaped(why))?,
+        None => {}
+    }
+    if let Some(why) = &thread.missed {
+        writeln!(out, "       no stack: {}", escaped(why))?;
+    }
+    for (number, frame) in thread.frames.iter().enumerate() {
+        let text = if verbose { frame_verbose(frame) } else { frame_text(frame) };
+        let late = if frame.late { " [read later]" } else { "" };
+        writeln!(out, "{:>5}  {}{late}", format!("#{number}"), escaped(&text))?;
+    }
+    match thread.end {
+        Some(EndReason::Root) | None => Ok(()),
+        Some(end) => {
+            writeln!(out, "       the stack goes on, and cannot be followed: {}", end.name())
+        }
+    }
+}
+
+fn state(letter: char) -> String {
+    let word = match letter {
+        'R' => "running",
+        'S' => "asleep",
+        'D' => "waiting without end",
+        'T' => "stopped",
+        't' => "traced",
+        'Z' | 'X' => "ended",
+        'I' => "idle",
+        _ => "unknown",
+    };
+    format!("{letter} ({word})")
+}
+
+fn call_text(call: &Call) -> String {
+    let name = call.name.map_or_else(|| format!("system call {}", call.number), str::to_owned);
+    format!("{name}({})", call.told.join(", "))
+}
+
+fn frame_text(frame: &NamedFrame) -> String {
+    let place = match &frame.module {
+        Some((path, _)) => format!(" ({})", file_name(path)),
+        None => String::new(),
+    };
+    format!("{}{place}{}", frame.function, inlined(frame))
+}
+
+fn frame_verbose(frame: &NamedFrame) -> String {
+    let place = match &frame.module {
+        Some((path, svma)) => format!(" ({}+{svma:#x})", file_name(path)),
+        None => String::new(),
+    };
+    let source = match &frame.source {
+        Some((file, 0)) => format!(" at {file}"),
+        Some((file, line)) => format!(" at {file}:{line}"),
+        None => String::new(),
+    };
+    format!("{:#018x} {}{place}{source}{}", frame.avma, frame.function, inlined(frame))
+}
+
+fn inlined(frame: &NamedFrame) -> &'static str {
+    if frame.inlined { " (inlined)" } else { "" }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,274 @@
+//! Why a process cannot be attached to, and what to type against it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a process cannot be attached to, found without touching it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no process with this id.
+    NoSuchProcess {
+        /// The id.
+        pid: i32,
+    },
+    /// It ended and waits for its parent to notice.
+    Exited {
+        /// The id.
+        pid: i32,
+    },
+    /// The id is that of a thread, not of a process.
+    NotAProcess {
+        /// The id.
+        tid: i32,
+        /// The process that the thread belongs to.
+        pid: i32,
+    },
+    /// A kernel thread has no user code.
+    KernelThread {
+        /// The id.
+        pid: i32,
+    },
+    /// The recorder's own process.
+    Own,
+    /// Another machine or word size than the recorder's.
+    ForeignExecutable {
+        /// What it is.
+        kind: String,
+    },
+    /// Strict seccomp: any system call of ours would kill it.
+    SeccompStrict,
+    /// A seccomp filter, which may kill it for our system calls.
+    SeccompUnknown {
+        /// Why that is not known.
+        why: String,
+        /// Root would know.
+        needs_root: bool,
+    },
+    /// A seccomp filter that does not let our system calls be made.
+    SeccompForbids {
+        /// The first call that it does not permit.
+        call: String,
+        /// What it answers.
+        answer: String,
+        /// A thread that has the filter, where it is known of one.
+        tid: Option<i32>,
+    },
+    /// Another IPC namespace: our segments cannot be attached there.
+    OtherIpcNamespace,
+    /// A shadow stack, on which chains of signal frames cannot run.
+    ShadowStack,
+    /// Somebody traces it already.
+    AlreadyTraced {
+        /// Pid of the tracer.
+        tracer: i32,
+        /// Its name.
+        name: String,
+    },
+    /// Another recorder has its agent in it.
+    AlreadyRecorded {
+        /// Pid of the recorder, where it can be seen.
+        recorder: Option<i32>,
+    },
+    /// The guardian of a recorder that has ended still takes its agent away.
+    BeingCured {
+        /// Pid of the guardian.
+        guardian: i32,
+    },
+    /// Its control group is frozen: it could not be stopped.
+    Frozen,
+    /// Its limit of address space leaves no room for the segments.
+    NoAddressSpace {
+        /// The limit in bytes.
+        limit: u64,
+        /// Bytes of the segments.
+        needed: u64,
+    },
+    /// It has as many mappings as the kernel permits.
+    TooManyMappings {
+        /// How many.
+        used: usize,
+    },
+    /// The Yama security module forbids it.
+    Yama {
+        /// Value of `kernel.yama.ptrace_scope`.
+        scope: u32,
+    },
+    /// It belongs to another user.
+    OtherUser {
+        /// Its real user id.
+        uid: u32,
+    },
+    /// It belongs to the user but is protected: set-uid, not dumpable, more capable, or a security
+    /// module forbids it.
+    Protected,
+    /// `/proc` could not be read.
+    Unreadable {
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchProcess { pid } => write!(f, "no process has pid {pid}"),
+            Self::Exited { pid } => write!(f, "process {pid} has ended already"),
+            Self::NotAProcess { tid, pid } => {
+                write!(f, "{tid} is a thread of process {pid}; give the process: --pid {pid}")
+            }
+            Self::KernelThread { pid } => {
+                write!(f, "{pid} is a kernel thread, which runs no user code")
+            }
+            Self::Own => write!(f, "traceprof cannot attach to itself"),
+            Self::ForeignExecutable { kind } => {
+                write!(f, "the target runs a {kind} executable; only 64-bit x86-64 is supported")
+            }
+            Self::Unreadable { reason } => write!(f, "cannot read the target's /proc: {reason}"),
+            other => other.tell_obstacle(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// A command line that changes what stands in the way of recording `pid`; `None` where there is
+    /// none, and the text says all.
+    pub fn remedy(&self, pid: i32) -> Option<String> {
+        Some(match self {
+            Self::NotAProcess { pid, .. } => format!("traceprof record --pid {pid}"),
+            Self::SeccompUnknown { needs_root: true, .. } => {
+                format!("sudo traceprof record --pid {pid}")
+            }
+            Self::SeccompUnknown { needs_root: false, .. } => {
+                format!("traceprof record --allow-seccomp --pid {pid}")
+            }
+            Self::OtherIpcNamespace => {
+                format!("nsenter --ipc --target {pid} traceprof record --pid {pid}")
+            }
+            Self::ShadowStack => "export GLIBC_TUNABLES=glibc.cpu.x86_shstk=off".to_owned(),
+            Self::AlreadyTraced { tracer, .. } => format!("kill {tracer}"),
+            Self::AlreadyRecorded { recorder: Some(recorder) } => format!("kill -INT {recorder}"),
+            Self::Frozen => format!(
+                "echo 0 > /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/{pid}/cgroup)/cgroup.freeze"
+            ),
+            Self::NoAddressSpace { .. } => format!("prlimit --pid {pid} --as=unlimited"),
+            Self::TooManyMappings { used } => {
+                format!("sysctl vm.max_map_count={}", used.saturating_mul(2))
+            }
+            Self::Yama { scope: 1 | 2 } => "sysctl kernel.yama.ptrace_scope=0".to_owned(),
+            Self::OtherUser { .. } | Self::Protected => {
+                format!("sudo traceprof record --pid {pid}")
+            }
+            _ => return None,
+        })
+    }
+
+    /// What stands in the way of a process that is one.
+    fn tell_obstacle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherIpcNamespace => write!(
+                f,
+                "the target is in another IPC namespace; run traceprof inside its container, or \
+                 enter the namespace: nsenter --ipc --target PID traceprof ..."
+            ),
+            Self::ShadowStack => write!(
+                f,
+                "the target runs on shadow stacks, which are not supported; start it with \
+                 GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+            ),
+            Self::AlreadyTraced { tracer, name } => write!(
+                f,
+                "the target is already traced by {name} (pid {tracer}); end that program first"
+            ),
+            Self::AlreadyRecorded { recorder } => {
+                let who = recorder.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                write!(
+                    f,
+                    "another traceprof{who} records the target already; end that recording first"
+                )
+            }
+            Self::BeingCured { guardian } => write!(
+                f,
+                "the agent of a recording that ended is still being taken away (by process \
+                 {guardian}), as the target gets no processor time; try again when it runs"
+            ),
+            Self::Frozen => {
+                write!(f, "the target's control group is frozen; thaw it first")
+            }
+            Self::NoAddressSpace { limit, needed } => write!(
+                f,
+                "the target's address space is limited to {} MiB (ulimit -v), which leaves no room \
+                 for the {} MiB that are mapped; raise the limit",
+                limit >> 20,
+                needed >> 20
+            ),
+            Self::TooManyMappings { used } => write!(
+                f,
+                "the target has {used} mappings, and vm.max_map_count permits no three more; raise it"
+            ),
+            other => other.tell_prohibition(f),
+        }
+    }
+
+    /// Who or what forbids it.
+    fn tell_prohibition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SeccompStrict => {
+                write!(f, "the target is in strict seccomp mode and would be killed by an attach")
+            }
+            Self::SeccompUnknown { why, .. } => write!(
+                f,
+                "the target has a seccomp filter that may kill it for a system call that is made in \
+                 it: {why}; give --allow-seccomp if its filter is known to permit shmat, \
+                 rt_sigaction and timer_create (container defaults do)"
+            ),
+            Self::SeccompForbids { call, answer, tid } => {
+                let whose = tid.map_or_else(String::new, |tid| format!(" of thread {tid}"));
+                write!(
+                    f,
+                    "the seccomp filter{whose} answers {call}, which is made in the target, with: \
+                     {answer}; the target cannot be recorded under this filter"
+                )
+            }
+            Self::Yama { scope: 3 } => {
+                write!(f, "kernel.yama.ptrace_scope is 3: attaching is off until the next boot")
+            }
+            Self::Yama { scope } => write!(
+                f,
+                "kernel.yama.ptrace_scope is {scope}; run as root, start the program with \
+                 `traceprof record -- COMMAND`, or set it to 0: sysctl kernel.yama.ptrace_scope=0"
+            ),
+            Self::OtherUser { uid } => write!(
+                f,
+                "the target belongs to uid {uid}; run as that user, or as root (CAP_SYS_PTRACE)"
+            ),
+            Self::Protected => write!(
+                f,
+                "the target is protected from tracing (set-uid, not dumpable, or by a security \
+                 module); run as root (CAP_SYS_PTRACE)"
+            ),
+            // Told above.
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_changed_by_a_command_has_one() {
+        let check = |refusal: Refusal, expected: Option<&str>| {
+            assert_eq!(refusal.remedy(7).as_deref(), expected, "{refusal}");
+        };
+        check(Refusal::Yama { scope: 1 }, Some("sysctl kernel.yama.ptrace_scope=0"));
+        check(Refusal::Yama { scope: 3 }, None);
+        check(Refusal::NotAProcess { tid: 9, pid: 8 }, Some("traceprof record --pid 8"));
+        check(Refusal::OtherUser { uid: 1 }, Some("sudo traceprof record --pid 7"));
+        check(Refusal::AlreadyRecorded { recorder: None }, None);
+        check(Refusal::KernelThread { pid: 7 }, None);
+    }
+}

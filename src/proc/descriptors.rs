@@ -1,0 +1,30 @@
+//! What a process has open.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// Its descriptors, and what each refers to as the kernel prints it.
+pub fn descriptors(pid: i32) -> io::Result<BTreeMap<i32, PathBuf>> {
+    let all = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(Result::ok);
+    // One that is closed meanwhile is none.
+    let named = all.filter_map(|entry| {
+        Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?))
+    });
+    Ok(named.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn an_open_file_is_among_them() {
+        let file = fs::File::open("/dev/null").unwrap();
+        let all = descriptors(std::process::id() as i32).unwrap();
+        assert_eq!(all.get(&file.as_raw_fd()), Some(&PathBuf::from("/dev/null")));
+    }
+}

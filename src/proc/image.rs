@@ -1,0 +1,43 @@
+//! The program that a process runs: its file, and the words that started it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::{open, read_file, to_io};
+
+/// Class and machine of an executable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElfKind {
+    /// 64-bit, not 32-bit.
+    pub is_64: bool,
+    /// `e_machine`: 62 is x86-64, 183 is aarch64, 3 is i386.
+    pub machine: u16,
+}
+
+/// Class and machine of the executable that a process runs.
+pub fn elf_kind(pid: i32) -> io::Result<ElfKind> {
+    let mut header = [0u8; 20];
+    File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut header)?;
+    if header[..4] != *b"\x7fELF" {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the executable is not ELF"));
+    }
+    Ok(ElfKind { is_64: header[4] == 2, machine: u16::from_le_bytes([header[18], header[19]]) })
+}
+
+/// Path of the executable as the target sees it.
+pub fn executable(pid: i32) -> io::Result<PathBuf> {
+    open(pid)?.exe().map_err(to_io)
+}
+
+/// Command line of a process, its arguments as they were given.
+pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
+    let bytes = read_file(&open(pid)?, "cmdline")?;
+    let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    if trimmed.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(trimmed.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect())
+}

@@ -1,0 +1,106 @@
+//! What a process has mapped.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+
+use super::{malformed, open, read_file, tasks};
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address (AVMA).
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub exec: bool,
+    /// Shared (`s`), not private (`p`).
+    pub shared: bool,
+    /// Offset in the file in bytes.
+    pub file_offset: u64,
+    /// Major and minor device number.
+    pub device: (u32, u32),
+    /// Inode number, 0 for anonymous memory.
+    pub inode: u64,
+    /// Path as the kernel prints it, without ` (deleted)`; `[stack]`, `[vdso]` ...; empty if none.
+    pub path: OsString,
+    /// The kernel marked the path ` (deleted)`.
+    pub deleted: bool,
+}
+
+/// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
+/// live thread.
+pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
+    let process = open(pid)?;
+    let whole = read_file(&process, "maps")?;
+    if !whole.is_empty() {
+        return parse_maps(&whole);
+    }
+    for tid in tasks(pid)?.into_iter().filter(|&tid| tid != pid) {
+        match read_file(&process, format!("task/{tid}/maps")) {
+            Ok(bytes) if !bytes.is_empty() => return parse_maps(&bytes),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Vec::new())
+}
+
+pub(super) fn parse_maps(bytes: &[u8]) -> io::Result<Vec<Mapping>> {
+    bytes
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| parse_mapping(line).ok_or_else(|| malformed("maps", line)))
+        .collect()
+}
+
+pub(super) fn parse_mapping(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let (start, end) = text()?.split_once('-')?;
+    let permissions = text()?.as_bytes();
+    let file_offset = text()?;
+    let (major, minor) = text()?.split_once(':')?;
+    let inode = text()?;
+    let path = fields.next().unwrap_or_default().trim_ascii_start();
+    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let flag = |index: usize, letter: u8| permissions.get(index) == Some(&letter);
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        read: flag(0, b'r'),
+        write: flag(1, b'w'),
+        exec: flag(2, b'x'),
+        shared: flag(3, b's'),
+        file_offset: u64::from_str_radix(file_offset, 16).ok()?,
+        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+        inode: inode.parse().ok()?,
+        path: unescape(path),
+        deleted,
+    })
+}
+
+/// The kernel writes a newline in a path as `\012` and nothing else differently.
+fn unescape(path: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, tail)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(b"\\012") {
+            out.push(b'\n');
+            rest = after;
+        } else {
+            out.push(first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(out)
+}

@@ -1,0 +1,47 @@
+//! The POSIX timers of a process.
+
+use std::fs;
+use std::io;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PosixTimer {
+    /// Its id in the process.
+    pub id: i32,
+    /// The signal that it raises; 0 for none.
+    pub signal: i32,
+}
+
+/// All of a process. A kernel without checkpoint and restore shows none: that is `NotFound`, as for
+/// a process that is gone.
+pub fn posix_timers(pid: i32) -> io::Result<Vec<PosixTimer>> {
+    Ok(parse(&fs::read_to_string(format!("/proc/{pid}/timers"))?))
+}
+
+fn parse(text: &str) -> Vec<PosixTimer> {
+    let mut timers = Vec::new();
+    for line in text.lines() {
+        if let Some(id) = line.strip_prefix("ID:").and_then(|id| id.trim().parse().ok()) {
+            timers.push(PosixTimer { id, signal: 0 });
+        } else if let (Some(value), Some(last)) = (line.strip_prefix("signal:"), timers.last_mut())
+        {
+            let number = value.split('/').next().and_then(|number| number.trim().parse().ok());
+            last.signal = number.unwrap_or(0);
+        }
+    }
+    timers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_signals_are_read() {
+        let text = "ID: 0\nsignal: 23/0000000000000001\nnotify: signal/tid.77\nClockID: -6\n\
+                    ID: 4\nsignal: 0/0000000000000000\nnotify: none/pid.77\nClockID: 1\n";
+        let expected = [PosixTimer { id: 0, signal: 23 }, PosixTimer { id: 4, signal: 0 }];
+        assert_eq!(parse(text), expected);
+        assert_eq!(parse(""), []);
+    }
+}

@@ -1,0 +1,113 @@
+//! What is known of a target's modules: names, lines, unwind tables.
+
+use super::super::file;
+use super::Finding;
+use crate::elf::Elf;
+use crate::proc::{self, Mapping};
+use crate::symbol::{DebugSource, ElfFile};
+
+/// Modules that are named where something is missing in more of them.
+const NAMED_MAX: usize = 4;
+
+/// What one module has.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Module {
+    path: String,
+    is_readable: bool,
+    has_lines: bool,
+    has_symbols: bool,
+    has_tables: bool,
+}
+
+/// Sums up the files that the target's code comes from.
+pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
+    let mut seen = Vec::new();
+    let mut modules = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0) {
+        let file = (mapping.device, mapping.inode);
+        // Segments of shared memory are no files.
+        let is_segment = mapping.path.to_string_lossy().starts_with("/SYSV");
+        if !seen.contains(&file) && !is_segment {
+            seen.push(file);
+            modules.push(look(pid, mapping));
+        }
+    }
+    let names = |fits: fn(&&Module) -> bool| {
+        modules.iter().filter(fits).map(|module| module.path.clone()).collect::<Vec<_>>()
+    };
+    let unreadable = names(|module| !module.is_readable);
+    let bare = names(|module| module.is_readable && !module.has_tables);
+    let nameless = names(|module| module.is_readable && !module.has_symbols && !module.has_lines);
+    let with_lines = names(|module| module.has_lines).len();
+    let count = modules.len();
+    vec![
+        missing("modules", &unreadable, format!("{count}, all readable"), "cannot be read: "),
+        missing("unwind tables", &bare, "in every module".to_owned(), "without any: "),
+        missing(
+            "symbols",
+            &nameless,
+            format!("of every module; lines of {with_lines} of {count}"),
+            "only exported names of: ",
+        ),
+    ]
+}
+
+fn missing(subject: &str, without: &[String], fine: String, lead: &str) -> Finding {
+    if without.is_empty() {
+        return Finding::fine(subject, fine);
+    }
+    let named = without.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let rest = without.len().saturating_sub(NAMED_MAX);
+    let more = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+    let remedy = (subject == "symbols").then(|| match without {
+        [first, ..] => format!("debuginfod-find debuginfo {first}"),
+        [] => String::new(),
+    });
+    Finding::limit(subject, format!("{lead}{named}{more}"), remedy)
+}
+
+fn look(pid: i32, mapping: &Mapping) -> Module {
+    let path = mapping.path.to_string_lossy().into_owned();
+    let absent = |path| Module { path, ..Module::default() };
+    let Ok(descriptor) = proc::open_mapping(pid, mapping) else { return absent(path) };
+    let Ok(bytes) = file::map(&descriptor) else { return absent(path) };
+    let Ok(elf) = Elf::parse(&bytes) else { return absent(path) };
+    let has = |name: &str| elf.section(name).is_some();
+    let has_tables = elf.eh_frame_hdr().is_some() || has(".eh_frame") || has(".debug_frame");
+    let has_symbols = has(".symtab");
+    let build_id = elf.build_id().map(<[u8]>::to_vec).unwrap_or_default();
+    // A file that is only named by a link may be anywhere, or nowhere.
+    let source = DebugSource::of(&ElfFile::new(descriptor, path.clone(), build_id));
+    let has_lines = matches!(source, Some(DebugSource::Own | DebugSource::Separate(_)));
+    Module { path, is_readable: true, has_lines, has_symbols, has_tables }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::doctor::State;
+
+    #[test]
+    fn this_program_has_names_lines_and_tables() {
+        let own = std::process::id() as i32;
+        let mappings = proc::mappings(own).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let mapping = mappings.iter().find(|m| m.exec && *m.path == *program).unwrap();
+        let module = look(own, mapping);
+        assert!(module.is_readable && module.has_symbols && module.has_tables, "{module:?}");
+        let all = findings(own, &mappings);
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[1].state, State::Fine, "{all:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_up_to_a_number() {
+        let names: Vec<String> = (0..6).map(|number| format!("/lib/{number}.so")).collect();
+        let finding = missing("unwind tables", &names, String::new(), "without any: ");
+        assert_eq!(
+            finding.seen,
+            "without any: /lib/0.so, /lib/1.so, /lib/2.so, /lib/3.so and 2 more"
+        );
+        assert_eq!((finding.state, finding.remedy), (State::Limit, None));
+    }
+}

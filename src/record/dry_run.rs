@@ -1,0 +1,178 @@
+//! The steps that a recording would take, without taking them.
+//!
+//! # Invariants
+//! - The checks, and the choices that follow from them, are those of the recording itself. What is
+//!   chosen anew each time (the addresses, the thread) is chosen as it would be now.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use traceprof_abi::layout::{self, PRIMING, SAMPLING};
+
+use super::attach::Before;
+use super::engine::Engine;
+use super::options::{Options, Target};
+use super::prospect::{self, Sampled};
+use super::{RecordError, check_output, check_proc, program, signals, target_error};
+use crate::inject::{self, Guardian};
+use crate::proc;
+use crate::trace::{WriteMode, index_path};
+
+/// A step: what it concerns, and what is done.
+type Step = (String, String);
+
+/// Makes the checks of a recording and gives the steps that would follow. The caller has no other
+/// threads yet.
+///
+/// # Errors
+/// Those with which the recording would be refused.
+pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
+    check_output(options)?;
+    check_proc()?;
+    let mut steps = match &options.target {
+        Target::Pid(pid) => of_process(*pid, options)?,
+        Target::Command(command) => of_command(command, options)?,
+    };
+    steps.extend([
+        step("files", files(options)),
+        step("end", end(options)),
+        step("detach", "every thread is stopped once, all is put back, the segments are detached"),
+        step("dry run", "nothing of this was done"),
+    ]);
+    Ok(steps)
+}
+
+fn step(label: &str, text: impl Into<String>) -> Step {
+    (label.to_owned(), text.into())
+}
+
+fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {
+    let guardian = Guardian::start().context("starting the guardian process");
+    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let judgement = prospect::check(pid, options, &mut guardian)?;
+    let no_timers = judgement.no_timers;
+    let before =
+        prospect::before(Sampled { pid, is_started: false, hold_fd: None, no_timers }, options)?;
+    let gone = |error| target_error(pid, error);
+    let status = proc::status(pid).map_err(gone)?;
+    let mappings = proc::mappings(pid).map_err(gone)?;
+    let (tid, why) = inject::first_choice(pid, &mappings)
+        .with_context(|| format!("process {pid} has no thread to stop"))
+        .map_err(RecordError::TargetGone)?;
+    let base = inject::find_hole(&mappings, layout::SPAN)
+        .context("the target's address space has no hole of 2 GiB left")
+        .map_err(RecordError::Other)?;
+    let modules = mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0).count();
+    let threads = status.threads;
+    Ok(vec![
+        step("target", format!("process {pid} \"{}\", threads: {threads}", status.name)),
+        step("seccomp", judgement.seen),
+        engine(&before),
+        step(
+            "tables",
+            format!("unwind tables of the code in {modules} mappings are compiled first"),
+        ),
+        step("map", segments(base)),
+        step("stop", format!("thread {tid}, twice for some tens of microseconds: {why}")),
+        signal(&before),
+        sampling(&before, threads),
+    ])
+}
+
+/// The program is looked for as it would be when it is started; this process stands for it.
+fn of_command(command: &[std::ffi::OsString], options: &Options) -> Result<Vec<Step>, RecordError> {
+    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let missing = || {
+        RecordError::Other(anyhow!(
+            "starting {name}: there is no such program that can be executed"
+        ))
+    };
+    let path = command.first().and_then(|name| program::find(name)).ok_or_else(missing)?;
+    if !program::is_executable(&path) {
+        return Err(missing());
+    }
+    let pid = std::process::id() as i32;
+    let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers: None };
+    let before = prospect::before(sampled, options)?;
+    let held = match program::takes_all_signals(path.as_os_str()) {
+        true => "attached to as soon as it has installed its own handlers",
+        false => "held before its first instruction until the agent is there",
+    };
+    Ok(vec![
+        step("start", format!("{}, {held}", path.display())),
+        engine(&before),
+        step("map", segments_anywhere()),
+        signal(&before),
+        sampling(&before, 1),
+    ])
+}
+
+fn engine(before: &Before) -> Step {
+    let kernel = if before.setup.kernel { "with" } else { "without" };
+    let choice = &before.choice;
+    let text = format!("{}: {}; {kernel} time in the kernel", choice.engine.name(), choice.why);
+    step("engine", text)
+}
+
+/// The parts of the agent, their distances from its start, their lengths and what they may be used
+/// for.
+const PARTS: [(&str, u64, u64, &str); 3] = [
+    ("code", 0, layout::CODE_LEN, "r-x"),
+    ("tables", layout::TABLES_DISTANCE, layout::TABLES_LEN, "r--"),
+    ("data", layout::DATA_DISTANCE, layout::DATA_LEN, "rw-"),
+];
+
+fn segments(base: u64) -> String {
+    let part = |(name, distance, len, access): (&str, u64, u64, &str)| {
+        format!("{name} {:#x} {} KiB {access}", base + distance, len >> 10)
+    };
+    format!("{} (shared memory, filled as it is used)", PARTS.map(part).join(", "))
+}
+
+fn segments_anywhere() -> String {
+    let part = |(name, _, len, access): (&str, u64, u64, &str)| {
+        format!("{name} {} KiB {access}", len >> 10)
+    };
+    format!("{} (shared memory, filled as it is used)", PARTS.map(part).join(", "))
+}
+
+fn signal(before: &Before) -> Step {
+    let named = [(SAMPLING, "perf events"), (PRIMING, "timers")];
+    let used = named.iter().filter(|(place, _)| before.signals[*place] != 0);
+    let used = used
+        .map(|(place, what)| format!("{} for {what}", signals::name_of(before.signals[*place])));
+    let used = used.collect::<Vec<_>>().join(", ");
+    step("signals", format!("{used}: a handler in front of the application's own"))
+}
+
+fn sampling(before: &Before, threads: u32) -> Step {
+    let what = match before.choice.engine {
+        Engine::Perf => "a perf event, opened from outside and inherited by new threads",
+        Engine::Timer => "a CPU timer, armed by its own handlers",
+    };
+    let period = before.setup.period_ns as f64 / 1e6;
+    step(
+        "sampling",
+        format!(
+            "each thread (now {threads}) gets {what}; a sample every {period:.3} ms of CPU time"
+        ),
+    )
+}
+
+fn files(options: &Options) -> String {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let data = absolute(&options.output);
+    let when = match options.writer.mode {
+        WriteMode::Streaming => "while it is recorded",
+        WriteMode::Collect => "at the end",
+    };
+    format!("{} and {}, written {when}", data.display(), index_path(&data).display())
+}
+
+fn end(options: &Options) -> String {
+    let until = "the target's end, Ctrl-C or SIGTERM";
+    match options.duration {
+        Some(duration) => format!("after {:.3} s, or with {until}", duration.as_secs_f64()),
+        None => format!("with {until}"),
+    }
+}

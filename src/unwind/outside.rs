@@ -1,0 +1,156 @@
+//! A stack unwound outside of its process, from registers and a copy of the stack's top.
+//!
+//! The steps are those of the agent, with the same tables. What lies beyond the copy is read when
+//! it is asked for: the thread may have gone on by then, so the frames that were found so are told
+//! apart.
+//!
+//! # Invariants
+//! - The copy and all that is read are another process's: any bytes are ordinary input.
+//!
+//! # Does not
+//! - stop threads, or read memory but through what it is given.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot, unwind};
+
+/// Frames of a stack at most. It costs no memory of the target's, so it is more than a sample has.
+const DEPTH_MAX: usize = 8192;
+/// No frame word is this: a pc with all bits set is stored without the uppermost.
+const UNSET: u64 = u64::MAX;
+/// Below the stack pointer of a leaf, x86_64 code may keep values.
+const RED_ZONE: u64 = 128;
+/// How far above the stack pointer to look where the mapping is not known.
+const UNKNOWN_SPAN: u64 = 64 << 10;
+const PAGE: u64 = 4096;
+
+/// The copy of a stack.
+#[derive(Debug, Clone, Copy)]
+pub struct StackCopy<'a> {
+    /// Where it starts (AVMA).
+    pub avma: u64,
+    /// What lies there.
+    pub bytes: &'a [u8],
+}
+
+/// A stack unwound outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutsideStack {
+    /// Frame words, leaf first.
+    pub frames: Vec<u64>,
+    /// Why there are no more.
+    pub end: EndReason,
+    /// From this frame on, what was found may be of a later time than the copy.
+    pub late: Option<usize>,
+}
+
+/// Unwinds stacks, one after the other.
+#[derive(Debug)]
+pub struct OutsideUnwinder {
+    words: Vec<AtomicU64>,
+}
+
+impl Default for OutsideUnwinder {
+    fn default() -> Self {
+        Self { words: (0..DEPTH_MAX).map(|_| AtomicU64::new(UNSET)).collect() }
+    }
+}
+
+impl OutsideUnwinder {
+    /// Unwinds a stack. `read` reads the process's memory as far as it is there and says how many
+    /// bytes.
+    pub fn unwind(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        registers: &Registers,
+        copy: StackCopy<'_>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
+    ) -> OutsideStack {
+        let mut memory = OutsideMemory {
+            snapshot,
+            copy,
+            read,
+            words: &self.words,
+            bounds: (0, 0),
+            page: (UNSET, [0; PAGE as usize]),
+            late: None,
+        };
+        memory.bound(registers.sp);
+        let unwound = unwind(snapshot, registers, &mut memory, &self.words);
+        let late = memory.late.filter(|&depth| depth < unwound.depth);
+        let used = self.words.iter_mut().take(unwound.depth);
+        let frames = used.map(|word| std::mem::replace(word.get_mut(), UNSET)).collect();
+        OutsideStack { frames, end: unwound.end, late }
+    }
+}
+
+struct OutsideMemory<'a> {
+    snapshot: &'a Snapshot<'a>,
+    copy: StackCopy<'a>,
+    read: &'a mut dyn FnMut(u64, &mut [u8]) -> usize,
+    /// Where the frames go: how many there are says which one a load is for.
+    words: &'a [AtomicU64],
+    bounds: (u64, u64),
+    /// The page that was read last, by its address.
+    page: (u64, [u8; PAGE as usize]),
+    late: Option<usize>,
+}
+
+impl OutsideMemory<'_> {
+    fn bound(&mut self, sp: u64) {
+        let lowest = sp.saturating_sub(RED_ZONE);
+        self.bounds = match self.snapshot.writable(sp) {
+            Some((lo, hi)) => (lowest.max(lo), hi),
+            None => (lowest, sp.saturating_add(UNKNOWN_SPAN)),
+        };
+    }
+
+    fn copied(&self, avma: u64) -> Option<u64> {
+        let at = usize::try_from(avma.checked_sub(self.copy.avma)?).ok()?;
+        self.copy.bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// A word that lies in one page, read now.
+    fn read_now(&mut self, avma: u64) -> Option<u64> {
+        let start = avma & !(PAGE - 1);
+        if self.page.0 != start {
+            let got = (self.read)(start, &mut self.page.1);
+            self.page.0 = if got == self.page.1.len() { start } else { UNSET };
+            if got < self.page.1.len() {
+                return None;
+            }
+        }
+        let at = (avma - start) as usize;
+        self.page.1.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+impl Memory for OutsideMemory<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        if let Some(word) = self.copied(avma) {
+            return Some(word);
+        }
+        let word = self.read_now(avma)?;
+        if self.late.is_none() {
+            // Relaxed: this thread has written them.
+            let is_unset = |word: &AtomicU64| word.load(Ordering::Relaxed) == UNSET;
+            self.late = self.words.iter().position(is_unset);
+        }
+        Some(word)
+    }
+
+    fn rebound(&mut self, sp: u64) -> bool {
+        self.bound(sp);
+        let word = sp & !7;
+        self.copied(word).is_some() || self.read_now(word).is_some()
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        self.bounds
+    }
+
+    fn load_code(&mut self, avma: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        ((self.read)(avma, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
+    }
+}

@@ -1,0 +1,134 @@
+//! Every kind of target: what it is built from, where it runs and what it does with its threads and
+//! signals. Each is recorded by both engines and looked at from outside before and after; it checks
+//! itself meanwhile, and ends with its own code.
+
+mod again; // attached to again and again
+mod calls; // in the middle of every kind of system call
+mod forks; // children of what is recorded
+mod kinds; // the table: compilers, runtimes, numbers of threads, stacks, signals
+mod places; // namespaces, users, files that are gone
+mod refused; // what cannot be recorded, and is told so
+mod stopped; // by job control, and for a child of vfork
+
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{Outcome, Recorder, Snapshot, Target, Trace, cpu_clock, traceprof};
+
+const HZ: &str = "2000";
+const BOTH: &[&str] = &["perf", "timer"];
+/// How long each engine samples.
+const SAMPLED: Duration = Duration::from_secs(1);
+/// And until the target has used so much, on a busy machine.
+const CPU_AT_LEAST: Duration = Duration::from_millis(300);
+
+/// A target, and what is to be expected of it.
+struct Proof<'a> {
+    target: Target,
+    command: Box<dyn Fn() -> Command + 'a>,
+    options: Vec<&'a str>,
+    engines: &'a [&'a str],
+    changes: bool,
+    samples: bool,
+}
+
+impl<'a> Proof<'a> {
+    fn of(target: Target) -> Self {
+        Self {
+            target,
+            command: Box::new(|| traceprof(&[])),
+            options: Vec::new(),
+            engines: BOTH,
+            changes: false,
+            samples: true,
+        }
+    }
+
+    /// Recorded by this command, which ends with the program `traceprof`.
+    fn recorded_by(mut self, command: impl Fn() -> Command + 'a) -> Self {
+        self.command = Box::new(command);
+        self
+    }
+
+    fn with(mut self, option: &'a str) -> Self {
+        self.options.push(option);
+        self
+    }
+
+    /// The other engine refuses it.
+    fn only_by(mut self, engine: &'a [&'a str]) -> Self {
+        self.engines = engine;
+        self
+    }
+
+    /// It maps memory, starts threads and opens files as it runs.
+    fn changes(mut self) -> Self {
+        self.changes = true;
+        self
+    }
+
+    /// It blocks the signal in all threads.
+    fn without_samples(mut self) -> Self {
+        self.samples = false;
+        self
+    }
+
+    /// Nothing is left in it, nothing in it went wrong, and it was sampled.
+    fn survives(mut self) -> Target {
+        for engine in self.engines {
+            self.round(engine);
+        }
+        self.target.goes_on_and_ends_by_itself();
+        for (key, value) in self.target.facts() {
+            let is_harm = ["eintr", "other", "wrong", "early"].iter().any(|it| key.starts_with(it));
+            assert!(!is_harm || value == "0", "{key} {value}: {:?}", self.target.facts());
+        }
+        self.target
+    }
+
+    fn round(&mut self, engine: &str) {
+        let pid = self.target.pid();
+        let before = Snapshot::take(pid);
+        let outcome = self.record(engine);
+        let text = outcome.text();
+        assert!(!text.contains("left behind"), "{engine}: {text}");
+        let after = Snapshot::take(pid);
+        let left =
+            if self.changes { before.marks_left(&after) } else { before.differences(&after) };
+        assert!(left.is_empty(), "{engine} left: {left:#?}\n{text}");
+        if self.samples {
+            let sampled = outcome.trace.number("weight_sum") as f64 / 2000.0 * 1e9;
+            let share = sampled / outcome.trace.number("cpu_time_ns") as f64;
+            assert!(share > 0.5, "{engine}: {share:.2} of its CPU time is sampled: {text}");
+        }
+    }
+
+    fn record(&self, engine: &str) -> Outcome {
+        let pid = self.target.pid();
+        let mut command = (self.command)();
+        command.args(["record", "--freq", HZ, "--engine", engine, "--pid", &pid.to_string()]);
+        command.args(&self.options);
+        let mut recorder = Recorder::spawn(command, Trace::new());
+        recorder.wait_until_attached(pid);
+        let attached = cpu_clock(pid);
+        std::thread::sleep(SAMPLED);
+        let used = cpu_clock(pid).saturating_sub(attached);
+        if self.samples && used < CPU_AT_LEAST {
+            recorder.wait_for_cpu(pid, CPU_AT_LEAST - used);
+        }
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish();
+        // Where the signal is blocked, time in the kernel may be all that is seen.
+        let is_right = outcome.code() == Some(0) || (!self.samples && outcome.code() == Some(4));
+        assert!(is_right, "{engine}: {:?} {}", outcome.code(), outcome.text());
+        outcome
+    }
+}
+
+/// The target without a recorder for as long as [`Proof`] would take.
+fn left_alone(target: &mut Target) {
+    std::thread::sleep(2 * SAMPLED);
+    target.goes_on_and_ends_by_itself();
+}

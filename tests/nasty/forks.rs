@@ -1,0 +1,43 @@
+//! Children of a process that is recorded: they have its handlers and its mappings, and are not it.
+
+use std::collections::BTreeSet;
+
+use super::Proof;
+use crate::common::{Recorder, Target, needs_recording, together};
+
+#[test]
+fn children_run_unharmed() {
+    needs_recording!();
+    let _machine = together();
+    // Its heap grows and shrinks with its children.
+    let target = Proof::of(Target::start("forks", &[])).changes().survives();
+    for kind in 0..7 {
+        let count = target.fact(&format!("children_{kind}"));
+        assert!(count > 3, "{count} children of kind {kind}");
+    }
+}
+
+/// Every sample belongs to a thread of the target itself.
+#[test]
+fn children_leave_nothing_in_the_trace() {
+    needs_recording!();
+    let _machine = together();
+    for engine in super::BOTH {
+        let mut target = Target::start("forks", &[]);
+        let pid = target.pid();
+        let threads: BTreeSet<String> = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .expect("threads of the target")
+            .map(|entry| entry.expect("a thread").file_name().to_string_lossy().into_owned())
+            .collect();
+        let pid_text = pid.to_string();
+        let args = ["--pid", &pid_text, "--freq", "5000", "--engine", engine];
+        let outcome = Recorder::start(&args).record_cpu(pid, super::SAMPLED);
+        for thread in outcome.trace.objects("THREAD") {
+            let tid = thread["tid"].to_string();
+            assert!(threads.contains(&tid), "{engine}: {tid} is not of {threads:?}");
+        }
+        let seen = outcome.trace.number("threads");
+        assert_eq!(seen, threads.len() as u64, "{engine}: {}", outcome.text());
+        target.goes_on_and_ends_by_itself();
+    }
+}

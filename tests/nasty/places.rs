@@ -1,0 +1,202 @@
+//! Targets by where they run: namespaces, users, file systems, filters.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Proof;
+use crate::common::{
+    Target, as_nobody, needs_recording, program, program_for_everyone, scratch_dir, skip, together,
+    traceprof, variant,
+};
+
+const TRACEPROF: &str = env!("CARGO_BIN_EXE_traceprof");
+
+/// `unshare FLAGS`, if that is permitted here.
+fn unshare(flags: &[&str]) -> Option<Command> {
+    let mut command = Command::new("unshare");
+    command.args(flags);
+    let mut attempt = Command::new("unshare");
+    attempt.args(flags).arg("true");
+    attempt.output().is_ok_and(|output| output.status.success()).then_some(command)
+}
+
+/// Skips the calling test where there can be no such namespaces.
+macro_rules! unshare {
+    ($($flag:expr),*) => {
+        match unshare(&[$($flag),*]) {
+            Some(command) => command,
+            None => skip!("unshare: namespaces are not permitted here"),
+        }
+    };
+}
+
+/// Adds the steady target, with threads of every kind.
+fn steady(mut command: Command) -> Command {
+    command.arg(program("steady")).arg("8");
+    command
+}
+
+#[test]
+fn other_mount_namespace() {
+    needs_recording!();
+    let command = unshare!("--mount");
+    let _machine = together();
+    Proof::of(Target::spawn(steady(command))).survives();
+}
+
+#[test]
+fn other_user_namespace() {
+    needs_recording!();
+    let command = unshare!("--user", "--map-root-user");
+    let _machine = together();
+    Proof::of(Target::spawn(steady(command))).survives();
+}
+
+#[test]
+fn other_network_namespace() {
+    needs_recording!();
+    let command = unshare!("--net");
+    let _machine = together();
+    Proof::of(Target::spawn(steady(command))).survives();
+}
+
+/// Its first process, at that: what has no handler does not reach it.
+#[test]
+fn other_pid_namespace() {
+    needs_recording!();
+    let command = unshare!("--pid", "--fork", "--kill-child");
+    let _machine = together();
+    Proof::of(Target::spawn_inside(steady(command))).survives();
+}
+
+#[test]
+fn all_namespaces_but_that_of_our_segments() {
+    needs_recording!();
+    let flags = ["--user", "--map-root-user", "--mount", "--net", "--uts", "--cgroup", "--time"];
+    let command = unshare!(
+        "--pid",
+        "--fork",
+        "--kill-child",
+        flags[0],
+        flags[1],
+        flags[2],
+        flags[3],
+        flags[4],
+        flags[5],
+        flags[6]
+    );
+    let _machine = together();
+    Proof::of(Target::spawn_inside(steady(command))).survives();
+}
+
+/// As the refusal from outside says.
+#[test]
+fn other_ipc_namespace_is_entered() {
+    needs_recording!();
+    let command = unshare!("--ipc");
+    let _machine = together();
+    let target = Target::spawn(steady(command));
+    let pid = target.pid().to_string();
+    let entered = || {
+        let mut command = Command::new("nsenter");
+        command.args(["--ipc", "--target", &pid]).arg(TRACEPROF);
+        command
+    };
+    Proof::of(target).recorded_by(entered).survives();
+}
+
+/// Nothing in its root but the program, which cannot be written; no /proc, no /dev, no /tmp.
+#[test]
+fn read_only_root_with_nothing_in_it() {
+    needs_recording!();
+    let mut command = unshare!("--mount");
+    let _machine = together();
+    let dir = scratch_dir();
+    let program = variant("steady-static", "steady.c", "cc", &["-pthread", "-static"]);
+    program_for_everyone(&program, dir.path());
+    command.args([
+        "sh",
+        "-c",
+        "mount --bind -o ro \"$0\" \"$0\" && exec chroot \"$0\" /steady-static 8",
+    ]);
+    command.arg(dir.path());
+    Proof::of(Target::spawn(command)).survives();
+}
+
+#[test]
+fn executable_that_is_deleted() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let mut command = Command::new(program_for_everyone(&program("steady"), dir.path()));
+    command.arg("8");
+    let target = Target::spawn(command);
+    dir.close().expect("the directory goes");
+    Proof::of(target).survives();
+}
+
+#[test]
+fn filter_that_permits_us() {
+    needs_recording!();
+    let _machine = together();
+    let target = Target::start("steady", &["8", "seccomp"]);
+    Proof::of(target).with("--allow-seccomp").survives();
+}
+
+/// Copies of the target and of the recorder that every user can execute.
+fn for_everyone(dir: &Path) -> [PathBuf; 2] {
+    [program("steady"), TRACEPROF.into()].map(|path| program_for_everyone(&path, dir))
+}
+
+#[test]
+fn same_user_without_privileges() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let [steady, traceprof] = for_everyone(dir.path());
+    let Some(mut command) = as_nobody(&steady) else {
+        skip!("root: needed to act as another user");
+    };
+    command.arg("8");
+    let nobody = || as_nobody(&traceprof).expect("root, as before");
+    Proof::of(Target::spawn(command)).recorded_by(nobody).survives();
+}
+
+#[test]
+fn other_user_by_root() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let [steady, _] = for_everyone(dir.path());
+    let Some(mut command) = as_nobody(&steady) else {
+        skip!("root: needed to act as another user");
+    };
+    command.arg("8");
+    Proof::of(Target::spawn(command)).recorded_by(|| traceprof(&[])).survives();
+}
+
+/// The recorder is in the namespace, too, as in a container without privileges.
+#[test]
+fn inside_an_unprivileged_user_namespace() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let [steady, traceprof] = for_everyone(dir.path());
+    let Some(mut attempt) = as_nobody(Path::new("unshare")) else {
+        skip!("root: needed to act as another user");
+    };
+    let flags = ["--user", "--map-root-user"];
+    if !attempt.args(flags).arg("true").output().is_ok_and(|output| output.status.success()) {
+        skip!("unshare: user namespaces are for root only here");
+    }
+    let mut command = as_nobody(Path::new("unshare")).expect("root, as before");
+    command.args(flags).arg(&steady).arg("8");
+    let target = Target::spawn(command);
+    let pid = target.pid().to_string();
+    let inside = || {
+        let mut command = as_nobody(Path::new("nsenter")).expect("root, as before");
+        command.args(["--user", "--preserve-credentials", "--target", &pid]).arg(&traceprof);
+        command
+    };
+    Proof::of(target).recorded_by(inside).survives();
+}

@@ -1,0 +1,51 @@
+/* The main thread waits for a child of vfork, which uses the parent's memory, again and again; with
+ * "busy" another thread computes meanwhile. The child asks nobody: it sleeps and ends with a code.
+ *
+ *     vfork_parent MILLISECONDS [busy]
+ */
+#include "target.h"
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+static volatile uint64_t sink;
+static unsigned children, wrong;
+
+static void *busy(void *unused) {
+    uint64_t x = 1;
+    (void)unused;
+    while (!stop) {
+        CHAIN(x, 20000);
+        sink = x;
+    }
+    return NULL;
+}
+
+static void have_a_child(long ms) {
+    struct timespec nap = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    int status = 0;
+    pid_t child = vfork();
+    if (child == 0) {
+        int woken = nanosleep(&nap, NULL);
+        _exit(woken ? 1 : 9);
+    }
+    children++;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 9)
+        wrong++;
+}
+
+int main(int argc, char **argv) {
+    long ms = argc > 1 ? atol(argv[1]) : 1000;
+    pthread_t thread;
+    sigset_t term, before;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, &before);
+    if (argc > 2 && pthread_create(&thread, NULL, busy, NULL))
+        return 1;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    target_ready();
+    while (!stop)
+        have_a_child(ms);
+    printf("children %u\nwrong %u\n", children, wrong);
+    return OWN_EXIT_CODE;
+}
