@@ -12,13 +12,11 @@
 #![allow(unsafe_code, reason = "forks, and closes what it inherited")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, recv, send, shutdown, socketpair,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, shutdown, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use traceprof_abi::layout::Operation;
@@ -27,6 +25,7 @@ use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::jail::{self, Judgement, Permits};
+use super::message::{read_message, wait_readable, write_message};
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::preflight::Facts;
 use super::ptrace::Hearing;
@@ -36,8 +35,6 @@ use crate::fault::{self, Party, Point};
 
 /// Its name as a process: 15 bytes, the most that there is room for.
 pub(super) const GUARDIAN: &str = "traceprof-guard";
-/// Longest message; a plan takes less than a kilobyte.
-const MESSAGE_MAX: usize = 16 << 10;
 /// Longest wait for an answer: that of a guardian that is in trouble itself. One whose target gets
 /// no processor answers after the cure of what was left there, an attach and another cure, of more
 /// than half a minute each (70 s seen).
@@ -487,40 +484,4 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: opened above, owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// Waits until a descriptor is readable or at its end.
-pub(super) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(()),
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-fn write_message(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
-    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
-    Ok(())
-}
-
-/// A message; `None` at the end of the connection.
-fn read_message<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
-    let mut bytes = vec![0; MESSAGE_MAX];
-    let got = loop {
-        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
-            Ok(got) => break got,
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    };
-    if got == 0 {
-        return Ok(None);
-    }
-    Ok(Some(serde_json::from_slice(&bytes[..got])?))
 }

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::error::InjectError;
-use super::guardian::wait_readable;
 use super::identity;
+use super::message::wait_readable;
 use super::ptrace::{Resume, Stop, Tracee};
 use super::stop::{NotStopped, Stopped};
 use crate::fault::{self, Point};
