@@ -245,6 +245,13 @@ impl Tracee {
         Ok(pending)
     }
 
+    /// The signal that the thread has stopped to take.
+    pub(super) fn taken(&self) -> io::Result<Pending> {
+        let mut record = [0u32; SIGINFO_LEN / 4];
+        request(libc::PTRACE_GETSIGINFO, self.tid, 0, record.as_mut_ptr() as usize)?;
+        Ok(Pending::read(&record))
+    }
+
     /// The seccomp filters of the stopped thread, the last installed first.
     pub(super) fn filters(&self) -> io::Result<Vec<Vec<Instruction>>> {
         let mut filters = Vec::new();

@@ -351,6 +351,7 @@ impl Stopped {
         if !self.is_current {
             return Ok(());
         }
+        let was_masked = self.masked;
         if self.touched {
             self.pass_entry()?;
         }
@@ -366,6 +367,44 @@ impl Stopped {
         }
         if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
             self.put(&arch::untouched(&self.saved.registers))?;
+        }
+        let may_end =
+            matches!(self.interrupted, Interrupted::Restartable | Interrupted::RestartBlock);
+        if was_masked && may_end { self.drop_hits() } else { Ok(()) }
+    }
+
+    /// Hits of ours wait that it does not block, and nothing else does.
+    fn owes_only_hits(&self) -> bool {
+        let pending = self.tracee.pending().unwrap_or_default();
+        let mut due = pending.iter().filter(|one| one.bit() & !self.saved.mask != 0).peekable();
+        due.peek().is_some() && due.all(|one| one.is_hit())
+    }
+
+    /// Takes from a thread that is back in its call the hits of ours that it earned while it was led:
+    /// the handler of one would end a `pause` or a `nanosleep` with EINTR. A signal of the
+    /// application's that waits as well ends the call by itself.
+    fn drop_hits(&mut self) -> Result<(), InjectError> {
+        let deadline = Instant::now() + SETTLED_MAX;
+        let resume =
+            |signal| self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e));
+        while self.owes_only_hits() && Instant::now() < deadline {
+            resume(0)?;
+            let stop = self.tracee.wait(deadline).map_err(|e| system("waitpid", &e))?;
+            match stop {
+                Stop::Ended(_) => return Err(InjectError::Gone),
+                Stop::Exec => return Err(InjectError::Executed),
+                Stop::Syscall | Stop::Interrupt | Stop::Group => continue,
+                Stop::Signal(_) | Stop::Timeout => {}
+            }
+            // Asked before it goes on, so that it stops again without having run.
+            self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
+            let is_hit = self.tracee.taken().is_ok_and(|taken| taken.is_hit());
+            match stop {
+                Stop::Signal(_) if is_hit => resume(0)?,
+                Stop::Signal(signal) => resume(signal)?,
+                _ => {}
+            }
+            wait_interrupt(&self.tracee, Instant::now() + SETTLED_MAX)?;
         }
         Ok(())
     }
