@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use super::examples::with_examples;
+use super::examples::{EXAMPLES, with_examples};
 use super::exit::ExitCode;
 use super::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
 use crate::view::export::Format;
@@ -440,18 +440,9 @@ pub fn definition() -> clap::Command {
     let mut definition = Arguments::command()
         .after_help(with_examples(&["record", "print"]))
         .after_long_help(format!("{}\n\n{}", with_examples(&["record", "print"]), exit_codes()));
-    for action in [
-        "record",
-        "doctor",
-        "stacks",
-        "print",
-        "dump",
-        "export",
-        "verify",
-        "recover",
-        "reindex",
-        "completions",
-    ] {
+    let mut actions: Vec<&str> = EXAMPLES.iter().map(|example| example.action).collect();
+    actions.dedup();
+    for action in actions {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
             let long = format!("{examples}\n\n{}", exit_codes());
