@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Outcome, Recorder, Trace, child_named, go_program, has_command, needs_recording, program, skip,
-    together, traceprof, wait_until,
+    Outcome, Recorder, Trace, alone, child_named, go_program, has_command, needs_recording,
+    program, skip, together, traceprof, wait_until,
 };
 
 fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
@@ -18,7 +18,7 @@ fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
 #[test]
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
     needs_recording!();
-    let _machine = together();
+    let _machine = alone();
     // The clock of a virtual machine alone is off by some percent in a second; the mean is not.
     const RUNS: u64 = 5;
     let mut counts = [0; 2];

@@ -116,7 +116,7 @@ impl Target {
     pub(crate) fn goes_on_and_ends_by_itself(&mut self) {
         assert!(!self.has_ended(), "the target ended early: {:?}", self.child.try_wait());
         // A guardian whose recorder was killed may hold it for a moment.
-        let goes_on = wait_until(Duration::from_secs(5), || matches!(self.state(), 'R' | 'S'));
+        let goes_on = wait_until(Duration::from_secs(30), || matches!(self.state(), 'R' | 'S'));
         assert!(goes_on, "state {}", self.state());
         sleep(Duration::from_millis(50));
         self.send(Signal::SIGTERM);

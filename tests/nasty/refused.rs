@@ -28,7 +28,7 @@ fn filter_that_kills_for_our_calls() {
     needs_recording!();
     let _machine = together();
     let target = Target::start("steady", &["4", "lethal"]);
-    refused(target, traceprof(&[]), 3, &["seccomp filter", "--allow-seccomp"]);
+    refused(target, traceprof(&[]), 3, &["seccomp filter", "shmat", "cannot be recorded"]);
 }
 
 #[test]
