@@ -1,5 +1,6 @@
 //! Threads that are captured: their copies, and what they notice of it.
 
+use super::agent::until;
 use super::*;
 use crate::inject::{Capture, Missed, Portrait, capture};
 
@@ -21,7 +22,10 @@ fn no_blocking_call_returns_from_a_capture() {
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
     std::thread::sleep(Duration::from_millis(50));
     let before = Look::at(victim.pid, true);
+    let sleeps = |tid| proc::task_stat(victim.pid, tid).is_ok_and(|stat| stat.state == 'S');
     for _ in 0..10 {
+        // One that waits for a processor since the last time is not yet back in its call.
+        until("their sleep", || proc::tasks(victim.pid).unwrap().into_iter().all(sleeps));
         let portraits = portraits(victim.pid);
         assert_eq!(portraits.len(), 20);
         for portrait in portraits {
