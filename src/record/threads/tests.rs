@@ -18,7 +18,7 @@ const NOT_THERE: u32 = 1 << 30;
 fn registry() -> Registry {
     let data = own_data();
     data.control().slots_limit.store(8, Ordering::Relaxed);
-    let mut registry = Registry::new(std::process::id() as i32, data).unwrap();
+    let mut registry = Registry::new(std::process::id() as i32, data, 0).unwrap();
     registry.scan(true);
     registry
 }
