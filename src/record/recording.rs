@@ -28,8 +28,11 @@ use super::stop::Stop;
 use super::{Event, Observer, Opened, Options, RecordError, Summary, prospect, report};
 use crate::fault::{self, Point};
 use crate::inject::Guardian;
+use crate::trace::Value;
 
 mod follow;
+
+use self::follow::Next;
 
 /// The upper half of the ids of a recording's first traces: 0 is no table's.
 const FIRST_INSTANCE: u32 = 1;
@@ -101,7 +104,7 @@ impl<'a> Recording<'a> {
         if !self.options.kernel && before.choice.engine == Engine::Timer {
             self.observer.event(Event::Notice(NO_KERNEL.to_owned()));
         }
-        let mut end = match self.sample(before) {
+        let mut end = match self.sample(before, None) {
             // Attached to in the very moment.
             Err(error) if self.options.follow_exec && error.is_executed() => End::Executed,
             outcome => outcome?,
@@ -112,8 +115,8 @@ impl<'a> Recording<'a> {
         self.conclude(end)
     }
 
-    /// Samples one program until its end, or that of the recording.
-    fn sample(&mut self, before: Before) -> Result<End, RecordError> {
+    /// Samples one program until its end, or that of the recording: the first one, or this.
+    fn sample(&mut self, before: Before, next: Option<&Next>) -> Result<End, RecordError> {
         let done = self.done.as_ref();
         let first = done.map_or(Some(FIRST_INSTANCE), |done| done.next_instance);
         let Some(instance) = first else { return Ok(End::OutOfIds) };
@@ -138,14 +141,14 @@ impl<'a> Recording<'a> {
         fault::at(Point::RecordReleased);
         session.note_release();
         self.stop.start(self.options.duration);
-        session.announce(
-            self.opened.command_pid().filter(|_| done.is_none()),
-            self.executions.last().map(str::to_owned),
-        );
-        let entry = self.executions.settle(Fate::Sampled(session.started_ns()));
-        if let Some((key, value)) = entry {
-            scribe.note(key, value);
+        if let Some(next) = next.filter(|next| next.is_gone()) {
+            // It was gone before it was attached to, and another one had taken its place.
+            note(scribe, self.executions.settle(Fate::Missed));
+            self.executions.begin(next.name(), session.started_ns());
         }
+        let started = self.opened.command_pid().filter(|_| done.is_none());
+        session.announce(started, self.executions.last().map(str::to_owned));
+        note(scribe, self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&self.stop);
         let stint = session.finish(end, self.options.preserve);
         match &mut self.done {
@@ -169,6 +172,13 @@ impl<'a> Recording<'a> {
         let footprint = self.footprint;
         let aftermath = footprint.and_then(|before| ended.aftermath(self.opened.pid, &before));
         report::conclude(ended, aftermath, self.options, self.opened.command)
+    }
+}
+
+/// Tells the trace what became of a program.
+fn note(scribe: &Scribe, entry: Option<(String, Value)>) {
+    if let Some((key, value)) = entry {
+        scribe.note(key, value);
     }
 }
 

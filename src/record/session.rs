@@ -6,6 +6,7 @@
 //! - Whatever fails after the attach, the target is cured: on every path out of here, and by the
 //!   guardian if this process dies.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -342,7 +343,14 @@ impl<'a> Session<'a> {
 
     /// Reads the mappings; false if the agent's are not among them.
     fn look_at_mappings(&mut self) -> bool {
-        let Ok(mappings) = proc::mappings(self.pid) else { return true };
+        let mappings = match proc::mappings(self.pid) {
+            Ok(mappings) => mappings,
+            // Another program that this user may not look into.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return !self.registry.is_program_gone();
+            }
+            Err(_) => return true,
+        };
         if mappings.is_empty() {
             // It is exiting: its memory is gone before it is. What was mapped last still names the
             // samples that wait.

@@ -15,7 +15,7 @@ use super::super::aftermath::Footprint;
 use super::super::clock::monotonic_now_ns;
 use super::super::prospect::{self, Sampled};
 use super::super::{RecordError, program, target_error, wait_for_handlers};
-use super::{End, Fate, Recording};
+use super::{End, Fate, Recording, note};
 use crate::proc::{self, Mapping, Memory};
 
 /// Longest wait for an exec to be over: the program may lie on a slow disk.
@@ -67,20 +67,21 @@ impl Recording<'_> {
     }
 
     fn try_to_sample(&mut self, next: &Next) -> Result<End, RecordError> {
-        let mut outcome = self.try_once(next.pid);
+        let mut outcome = self.try_once(next);
         for _ in 1..TRIES {
             let may_differ = matches!(outcome, Err(RecordError::Other(_)));
             if !may_differ || next.is_gone() || self.is_over() {
                 break;
             }
             std::thread::sleep(LOOK);
-            outcome = self.try_once(next.pid);
+            outcome = self.try_once(next);
         }
         outcome
     }
 
     /// As with any running process, but that it has just been started.
-    fn try_once(&mut self, pid: i32) -> Result<End, RecordError> {
+    fn try_once(&mut self, next: &Next) -> Result<End, RecordError> {
+        let pid = next.pid;
         let no_timers = prospect::check(pid, self.options, &mut self.guardian)?.no_timers;
         let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers };
         let before = prospect::before(sampled, self.options)?;
@@ -88,7 +89,7 @@ impl Recording<'_> {
             let footprint = Footprint::of(pid).map_err(|error| target_error(pid, error))?;
             self.footprint = Some(footprint);
         }
-        self.sample(before)
+        self.sample(before, Some(next))
     }
 
     /// The program is still there and cannot be sampled: the recording ends with what it has.
@@ -102,8 +103,8 @@ impl Recording<'_> {
 
     fn tell(&mut self, fate: Fate) {
         let entry = self.executions.settle(fate);
-        if let (Some(scribe), Some((key, value))) = (&self.scribe, entry) {
-            scribe.note(key, value);
+        if let Some(scribe) = &self.scribe {
+            note(scribe, entry);
         }
     }
 
@@ -119,7 +120,7 @@ impl Recording<'_> {
 }
 
 /// A program that was executed.
-struct Next {
+pub(super) struct Next {
     pid: i32,
     /// What it has, if that may be asked.
     memory: Option<Memory>,
@@ -127,14 +128,14 @@ struct Next {
 
 impl Next {
     /// What it is called: its file, or where that may not be seen its process.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let file = proc::executable(self.pid).map(|path| path.to_string_lossy().into_owned());
         file.or_else(|_| proc::status(self.pid).map(|status| status.name))
             .unwrap_or_else(|_| "[unknown]".to_owned())
     }
 
     /// It has executed another one.
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         self.memory.as_ref().is_some_and(Memory::is_gone)
     }
 
