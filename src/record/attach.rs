@@ -428,6 +428,16 @@ impl<'a> Attached<'a> {
         places.each_ref().map(|it| it.signal.load(Ordering::Relaxed) as i32)
     }
 
+    /// The target has executed another program: nothing is left to be cured, and that program is
+    /// nobody's business here.
+    pub(super) fn forget(&mut self) -> Detached {
+        if let Some(guardian) = self.guardian.take() {
+            // One that is gone shows when it is to attach to the next program.
+            let _ = guardian.forget();
+        }
+        Detached::default()
+    }
+
     /// Cures the target. Its events have been closed before.
     pub(super) fn detach(&mut self, is_gone: bool) -> Detached {
         let Some(guardian) = self.guardian.take() else { return Detached::default() };

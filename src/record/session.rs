@@ -413,7 +413,10 @@ impl<'a> Session<'a> {
         let had_events = self.events.take().is_some();
         fault::at(Point::RecordSilent);
         let relieved = self.end_relief();
-        let detached = self.attached.detach(matches!(end, End::Exited | End::Executed));
+        let detached = match is_executed {
+            true => self.attached.forget(),
+            false => self.attached.detach(end == End::Exited),
+        };
         fault::at(Point::RecordDetached);
         let heaviest = self.collect_rest(had_events, preserve);
         let setup = self.attached.setup;

@@ -301,6 +301,22 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_comes_with_a_program_is_told_as_that() {
+        let change = |misc: u32| {
+            let name = u32::from_ne_bytes(*b"prog");
+            let words = [RECORD_COMM, misc, 1, 7, name, 0, 9, 0];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            match parse(&bytes, 1) {
+                Some(Parsed::Event(event)) => Some((event.tid, event.time_ns, event.change)),
+                _ => None,
+            }
+        };
+        let size = 32 << 16;
+        assert_eq!(change(size), Some((7, 9, TaskChange::Renamed("prog".to_owned()))));
+        assert_eq!(change(size | MISC_COMM_EXEC), Some((7, 9, TaskChange::Executed)));
+    }
+
+    #[test]
     fn other_processes_and_garbage_are_left_out() {
         let record = |kind: u32, pid: u32, parent: u32| -> Vec<u8> {
             let words = [kind, 0, pid, parent, 7, 6, 5, 0, 9, 0];
