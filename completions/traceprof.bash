@@ -226,7 +226,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
+            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --follow-exec --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

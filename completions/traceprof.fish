@@ -47,6 +47,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l preserve 
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durability -d 'When to force the trace to the disk: none, interval (about every second), or frame (always)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'When the target executes another program, go on with that one'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Say what would be done, and do nothing'

@@ -18,6 +18,7 @@ mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod faults; // whoever dies, at each step
 mod follow; // traces that are still being written
+mod follow_exec; // one recording over several programs
 mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment

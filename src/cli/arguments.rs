@@ -160,6 +160,18 @@ pub struct RecordArguments {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: EngineName,
 
+    /// When the target executes another program, go on with that one
+    ///
+    /// Without this the recording ends there. Each program is attached to as soon as its exec is seen
+    /// and over, some milliseconds to some tens of milliseconds after it; what it does before is not
+    /// sampled, and the closing report says how much CPU time that was. The trace is one: it names
+    /// the programs and when they were executed, and each has threads of its own in it. --duration
+    /// counts over all of them. As a program that has just been started may yet reset SIGTRAP, auto
+    /// takes the timer engine. One that cannot be attached to (another user's by its set-user-id bit,
+    /// 32-bit) ends the recording, which is kept.
+    #[arg(long)]
+    pub follow_exec: bool,
+
     /// Replace an existing trace file
     #[arg(long)]
     pub force: bool,

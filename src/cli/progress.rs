@@ -113,8 +113,9 @@ impl<W: Write> Observer for Plain<W> {
 
 fn describe(event: &Event) -> String {
     match event {
-        Event::Attached { engine, why, threads, stops_ns, command_pid } => {
-            let started = command_pid.map(|pid| format!("started process {pid}; "));
+        Event::Attached { engine, why, threads, stops_ns, command_pid, executed } => {
+            let executed = executed.as_deref().map(|it| format!("executed {}; ", escaped(it)));
+            let started = command_pid.map(|pid| format!("started process {pid}; ")).or(executed);
             let stops: Vec<String> =
                 stops_ns.iter().map(|ns| format!("{:.3} ms", *ns as f64 / 1e6)).collect();
             let stopped = match stops.len() {
@@ -196,12 +197,22 @@ mod tests {
                 threads: 2,
                 stops_ns: vec![41_000, 38_500],
                 command_pid: Some(12),
+                executed: None,
+            });
+            observer.event(Event::Attached {
+                engine: "timer".to_owned(),
+                why: "it starts".to_owned(),
+                threads: 1,
+                stops_ns: Vec::new(),
+                command_pid: None,
+                executed: Some("/bin/a\n".to_owned()),
             });
             observer.event(Event::Notice("a\nb".to_owned()));
             observer.event(Event::Detaching);
         });
         let expected = "started process 12; sampling 2 threads with the perf engine \
-                        (asked for), target stopped for 0.041 ms + 0.038 ms\nnote: a\\nb\ndetaching\n";
+                        (asked for), target stopped for 0.041 ms + 0.038 ms\nexecuted /bin/a\\n; \
+                        sampling 1 thread with the timer engine (it starts)\nnote: a\\nb\ndetaching\n";
         assert_eq!(text, expected);
     }
 

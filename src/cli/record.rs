@@ -67,6 +67,7 @@ fn options(arguments: RecordArguments) -> Options {
         freq_hz: arguments.rate.0,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
+        follow_exec: arguments.follow_exec,
         kernel: !arguments.no_kernel,
         preserve: arguments.preserve.map_or(0, usize::from),
         verify_detach: arguments.verify_detach,

@@ -29,7 +29,7 @@ use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::Tracee;
 use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
-use super::worker::Used;
+use super::worker::{Used, read_mappings};
 use super::{identity, threads};
 use crate::fault::{self, Point};
 use crate::proc::{self, Mapping};
@@ -93,7 +93,9 @@ pub(super) fn cure(
     fault::at(Point::CureBegun);
     // An agent that was left behind has told where its entry is before it had a timer.
     let has_entry = plan.entry_avma != plan.code.avma;
-    if has_entry && data.timers().next().is_some() {
+    // A program that was executed meanwhile has neither, and is not stopped to find that out.
+    let is_there = || read_mappings(plan.pid).is_ok_and(|mappings| plan.code.is_in(&mappings));
+    if has_entry && data.timers().next().is_some() && is_there() {
         // A thread that runs deletes them faster than one that is led, while others go on. What
         // it leaves, whyever it does, is deleted below.
         let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);

@@ -59,6 +59,7 @@ enum Command {
     /// An [`Operation`] as its number.
     Enter(u64),
     Detach,
+    Forget,
     Remove {
         pid: i32,
         start_time: u64,
@@ -201,6 +202,12 @@ impl Guardian {
         }
     }
 
+    /// Gives the target up, whose agent is gone with the program that it was in.
+    pub fn forget(&mut self) -> Result<(), InjectError> {
+        self.attached = None;
+        self.ask(&Command::Forget)
+    }
+
     fn has_ended(&self) -> bool {
         wait_readable(self.pidfd.as_fd(), Instant::now() + END_MAX).is_ok()
     }
@@ -334,6 +341,10 @@ impl Server {
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
                 Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),
+                Command::Forget => {
+                    self.session = None;
+                    write_message(socket.as_fd(), &Ok::<(), InjectError>(()))
+                }
                 Command::Remove { pid, start_time } => {
                     write_message(socket.as_fd(), &remove(pid, start_time))
                 }

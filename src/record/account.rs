@@ -2,23 +2,22 @@
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
-use traceprof_abi::layout::{ControlBlock, Counter};
-use traceprof_abi::sync::Ordering;
+use traceprof_abi::layout::Counter;
 use traceprof_abi::unwind::EndReason;
 
 use super::clock::clock_ns;
-use super::collect::Stats;
+use super::counts::LOSSES;
 use super::engine::Choice;
+use super::executions::Executions;
 use super::failures::Unsampled;
 use super::liveness::Heavy;
 use super::scribe::Totals;
-use super::session::Relieved;
+use super::stint::Stint;
 use super::tally;
-use super::threads::ThreadMetrics;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct CpuClock {
     clock: Option<ClockId>,
     start_ns: u64,
@@ -38,34 +37,22 @@ impl CpuClock {
         self.last_ns = self.last_ns.max(self.clock.map_or(0, clock_ns));
     }
 
+    /// Goes on to the end of a later reading of the same clock. The time between the two.
+    pub(super) fn extend(&mut self, later: &Self) -> u64 {
+        let between_ns = later.start_ns.saturating_sub(self.last_ns);
+        self.last_ns = self.last_ns.max(later.last_ns);
+        between_ns
+    }
+
     /// CPU time since the start in nanoseconds.
     pub(super) fn used_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.start_ns)
     }
-}
 
-/// Samples that were not stored, by reason, in the words of the trailer.
-pub(super) const LOSSES: [(Counter, &str); 7] = [
-    (Counter::LostThreadSlot, "no thread slot"),
-    (Counter::LostHazard, "no hazard slot"),
-    (Counter::LostRotation, "overtaken by rotations"),
-    (Counter::LostLog, "log full"),
-    (Counter::Broken, "control block unusable"),
-    (Counter::Nested, "inside the handler"),
-    (Counter::Off, "sampling off"),
-];
-
-/// The value of one counter.
-pub(super) fn count(control: &ControlBlock, counter: Counter) -> u64 {
-    // Relaxed: a count.
-    control.counters[counter as usize].load(Ordering::Relaxed)
-}
-
-/// Samples lost for whatever reason, while sampling was on.
-pub(super) fn lost(control: &ControlBlock) -> u64 {
-    let during = LOSSES.iter().filter(|(counter, _)| *counter != Counter::Off);
-    // The counters lie where the target may write anything.
-    during.map(|(counter, _)| count(control, *counter)).fold(0, u64::saturating_add)
+    #[cfg(test)]
+    pub(super) fn made_up(start_ns: u64, last_ns: u64) -> Self {
+        Self { clock: None, start_ns, last_ns }
+    }
 }
 
 /// For the eye.
@@ -87,54 +74,31 @@ fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
 /// All that the trailer tells.
 #[derive(Debug)]
 pub(super) struct Reckoning<'a> {
-    /// The handlers' counters.
-    pub(super) control: &'a ControlBlock,
+    /// What the sampling came to.
+    pub(super) stint: &'a Stint,
     /// What was written.
     pub(super) totals: &'a Totals,
-    /// Nanoseconds between samples.
-    pub(super) period_ns: u64,
-    /// Time in the kernel was sampled.
-    pub(super) kernel: bool,
-    /// CPU time that the target used.
-    pub(super) cpu_ns: u64,
-    /// Of it, time in the kernel, if that was not sampled.
-    pub(super) system_ns: Option<u64>,
-    /// Of it, time of threads that block the signal.
-    pub(super) blocked_ns: u64,
-    /// Such threads: id and name.
-    pub(super) blocked: Vec<(i32, String)>,
-    /// Threads that could have no timer, and that nothing else sampled.
-    pub(super) unsampled: &'a Unsampled,
-    /// Threads that could have none, and had events instead.
-    pub(super) relieved: &'a Relieved,
-    /// Priming signals sent.
-    pub(super) primed: u64,
-    /// Periods of the sum that no hit stands for: rests of threads that ended, given to their last
-    /// stacks.
-    pub(super) given: u64,
-    /// What sampled, and why.
-    pub(super) choice: &'a Choice,
-    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
-    pub(super) entries_ns: (u64, u64),
-    /// Wall-clock time of the recording in nanoseconds.
-    pub(super) elapsed_ns: u64,
-    /// The target's threads, and their slots.
-    pub(super) threads: ThreadMetrics,
-    /// What the rotations met.
-    pub(super) storage: Stats,
-    /// Kernel hits that found the ring buffer full.
-    pub(super) kernel_lost: u64,
-    /// The heaviest traces, if the user asked for them.
-    pub(super) heaviest: Vec<Heavy>,
-    /// Stops of a thread at attach, in nanoseconds.
-    pub(super) attach_stops_ns: Vec<u64>,
-    /// How long the target was stopped at detach, if it was still there.
-    pub(super) detach_stopped_ns: Option<u64>,
+    /// The programs that the target executed.
+    pub(super) executions: &'a Executions,
     /// The target ended, or runs another program now.
     pub(super) is_gone: bool,
 }
 
 impl Reckoning<'_> {
+    /// Nanoseconds between samples.
+    pub(super) fn period_ns(&self) -> u64 {
+        self.stint.setup.period_ns
+    }
+
+    /// CPU time that the target used.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.stint.cpu.used_ns()
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.stint.times_ns.1.saturating_sub(self.stint.times_ns.0)
+    }
+
     /// Samples whose stack reached the root.
     pub(super) fn rooted(&self) -> u64 {
         self.totals.reasons[EndReason::Root as usize]
@@ -142,7 +106,7 @@ impl Reckoning<'_> {
 
     /// CPU time that the weights stand for, in nanoseconds.
     pub(super) fn sampled_ns(&self) -> u64 {
-        self.totals.weight.saturating_mul(self.period_ns)
+        self.totals.weight.saturating_mul(self.period_ns())
     }
 
     /// What the trace keeps of it.
@@ -153,42 +117,47 @@ impl Reckoning<'_> {
         };
         set("samples", self.totals.samples);
         set("weight_sum", self.totals.weight);
-        set("cpu_time_ns", self.cpu_ns);
+        set("cpu_time_ns", self.cpu_ns());
         set("rooted", self.rooted());
-        set("threads", self.threads.seen as u64);
-        set("kernel_included", u64::from(self.kernel));
-        set("elapsed_ns", self.elapsed_ns);
+        set("threads", self.stint.threads.seen as u64);
+        set("kernel_included", u64::from(self.stint.setup.kernel));
+        set("elapsed_ns", self.elapsed_ns());
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
             set(&format!("ended.{}", reason.name()), samples);
         }
         for (counter, name) in LOSSES {
-            set(&format!("lost.{name}"), count(self.control, counter));
+            set(&format!("lost.{name}"), self.stint.counts.of(counter));
         }
-        set("lost.periods besides", count(self.control, Counter::LostOverruns));
-        set("lost.log holes", self.storage.holes);
-        set("lost.log records unreadable", self.storage.unreadable);
-        set("lost.kernel ring full", self.kernel_lost);
+        set("lost.periods besides", self.stint.counts.of(Counter::LostOverruns));
+        set("lost.log holes", self.stint.storage.holes);
+        set("lost.log records unreadable", self.stint.storage.unreadable);
+        set("lost.kernel ring full", self.stint.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
         for (key, number) in tally::numbers(self) {
             set(key, number);
         }
-        set("priming_signals", self.primed);
-        set("rest_periods", self.given);
-        set("entries", self.entries_ns.0);
-        set("threads_without_timer", self.unsampled.count);
-        set("threads_by_events", self.relieved.threads);
-        if let Some(ns) = self.detach_stopped_ns {
+        set("priming_signals", self.stint.primed);
+        set("rest_periods", self.stint.given);
+        set("entries", self.stint.entries_ns.0);
+        set("threads_without_timer", self.stint.unsampled.count);
+        set("executions", self.executions.count());
+        set("unsampled_between_ns", self.stint.between_ns);
+        set("later_attach_stops", self.stint.later_stops_ns.0);
+        set("later_attach_stop_ns_max", self.stint.later_stops_ns.1);
+        set("threads_by_events", self.stint.relieved.threads);
+        if let Some(ns) = self.stint.detached.stopped_ns {
             set("detach_stopped_ns", ns);
         }
-        let stops = self.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
+        let stops = self.stint.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
         metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
-        metadata.insert("engine".to_owned(), Value::Text(self.choice.engine.name().to_owned()));
-        metadata.insert("engine_why".to_owned(), Value::Text(self.choice.why.clone()));
-        if !self.heaviest.is_empty() {
+        metadata
+            .insert("engine".to_owned(), Value::Text(self.stint.choice.engine.name().to_owned()));
+        metadata.insert("engine_why".to_owned(), Value::Text(self.stint.choice.why.clone()));
+        if !self.stint.heaviest.is_empty() {
             let numbers = |it: &Heavy| {
                 Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
             };
-            let list = Value::List(self.heaviest.iter().map(numbers).collect());
+            let list = Value::List(self.stint.heaviest.iter().map(numbers).collect());
             metadata.insert("preserved_traces".to_string(), list);
         }
         metadata
@@ -198,26 +167,29 @@ impl Reckoning<'_> {
     pub(super) fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
-        let scope = if self.kernel { "user and kernel mode" } else { "user mode only" };
-        let Choice { engine, why, .. } = self.choice;
+        let scope = if self.stint.setup.kernel { "user and kernel mode" } else { "user mode only" };
+        let Choice { engine, why, .. } = &self.stint.choice;
         line("engine", format!("{}, {scope} ({why})", engine.name()));
         line("rate", self.rate());
         line("samples", self.samples());
         line("threads", self.thread_line());
+        if let Some(executed) = self.executions.text(self.stint.times_ns.0) {
+            line("executed", executed);
+        }
         line("lost", self.losses());
         line("CPU time", self.cpu());
-        if !self.blocked.is_empty() {
-            let names = self.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
-            let names = listed(names, self.blocked.len());
+        if !self.stint.blocked.is_empty() {
+            let names = self.stint.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
+            let names = listed(names, self.stint.blocked.len());
             line("not sampled", format!("threads that block the signal: {names}"));
         }
-        if self.relieved.threads > 0 {
+        if self.stint.relieved.threads > 0 {
             line("by events", self.by_events());
         }
-        if self.unsampled.count > 0 {
+        if self.stint.unsampled.count > 0 {
             line("not sampled", self.without_timer());
         }
-        if !self.heaviest.is_empty() {
+        if !self.stint.heaviest.is_empty() {
             line("heaviest", self.heaviest());
         }
         line("stopped", self.stops());
@@ -225,18 +197,18 @@ impl Reckoning<'_> {
     }
 
     fn rate(&self) -> String {
-        let asked = 1e9 / self.period_ns as f64;
-        let effective = self.totals.weight as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
-        if self.cpu_ns < self.period_ns {
+        let asked = 1e9 / self.period_ns() as f64;
+        let effective = self.totals.weight as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
+        if self.cpu_ns() < self.period_ns() {
             return format!(
                 "{asked:.0} Hz of CPU time asked; the target used less than one period"
             );
         }
-        let timer_hits = count(self.control, Counter::TimerHits);
+        let timer_hits = self.stint.counts.of(Counter::TimerHits);
         let delivered = match timer_hits {
             0 => String::new(),
             hits => {
-                let hz = hits as f64 / (self.cpu_ns.max(1) as f64 / 1e9);
+                let hz = hits as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
                 format!(", in {hz:.0} signals a second, {timer_hits} in all")
             }
         };
@@ -245,11 +217,11 @@ impl Reckoning<'_> {
 
     /// Threads whose timer could not be created.
     fn without_timer(&self) -> String {
-        let Unsampled { count, first, .. } = self.unsampled;
+        let Unsampled { count, first, .. } = &self.stint.unsampled;
         let error = first.first().map_or(0, |(_, errno)| *errno);
         let error = std::io::Error::from_raw_os_error(error);
         let names = listed(first.iter().map(|(tid, _)| tid.to_string()), *count as usize);
-        let why = self.relieved.denied.as_ref();
+        let why = self.stint.relieved.denied.as_ref();
         let why = why.map_or(String::new(), |why| format!("; no perf events instead: {why}"));
         format!(
             "threads that could have no timer ({error}; see the limit of pending signals): \
@@ -259,10 +231,10 @@ impl Reckoning<'_> {
 
     /// Threads that had events in place of a timer.
     fn by_events(&self) -> String {
-        let scope = if self.relieved.is_user_only { ", in user mode only" } else { "" };
+        let scope = if self.stint.relieved.is_user_only { ", in user mode only" } else { "" };
         format!(
             "{} threads sampled by perf events, as they could have no timer{scope}",
-            self.relieved.threads
+            self.stint.relieved.threads
         )
     }
 
@@ -281,30 +253,33 @@ impl Reckoning<'_> {
     }
 
     fn thread_line(&self) -> String {
-        format!("{} seen, {} with samples", self.threads.seen, self.totals.threads)
+        format!("{} seen, {} with samples", self.stint.threads.seen, self.totals.threads)
     }
 
     fn losses(&self) -> String {
         let mut parts: Vec<String> = LOSSES
             .iter()
-            .map(|(counter, name)| (count(self.control, *counter), *name))
+            .map(|(counter, name)| (self.stint.counts.of(*counter), *name))
             .chain([
-                (self.storage.holes, "log holes"),
-                (self.storage.unreadable, "log records unreadable"),
-                (self.kernel_lost, "kernel ring full"),
+                (self.stint.storage.holes, "log holes"),
+                (self.stint.storage.unreadable, "log records unreadable"),
+                (self.stint.kernel_lost, "kernel ring full"),
                 (self.totals.unattributed, "thread unknown"),
             ])
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))
             .collect();
-        let dropped = tally::dropped(self.control);
+        let dropped = self.stint.counts.dropped();
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
         }
-        if self.storage.orphans > 0 {
-            parts.push(format!("{} kept without their stack (not found)", self.storage.orphans));
+        if self.stint.storage.orphans > 0 {
+            parts.push(format!(
+                "{} kept without their stack (not found)",
+                self.stint.storage.orphans
+            ));
         }
-        let more = count(self.control, Counter::LostOverruns);
+        let more = self.stint.counts.of(Counter::LostOverruns);
         if more > 0 {
             parts.push(format!("with them {more} periods more that they stood for"));
         }
@@ -315,19 +290,19 @@ impl Reckoning<'_> {
     pub(super) fn cpu(&self) -> String {
         let mut text = format!(
             "{} used, {} sampled ({})",
-            seconds(self.cpu_ns),
+            seconds(self.cpu_ns()),
             seconds(self.sampled_ns()),
-            percent(self.sampled_ns(), self.cpu_ns),
+            percent(self.sampled_ns(), self.cpu_ns()),
         );
-        if self.given > 0 {
+        if self.stint.given > 0 {
             // What is sampled must not look like more than what was hit.
-            let given_ns = self.given.saturating_mul(self.period_ns);
+            let given_ns = self.stint.given.saturating_mul(self.period_ns());
             text.push_str(&format!(
                 ", {} of it reckoned for threads that ended or started others between two hits",
                 seconds(given_ns)
             ));
         }
-        if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {
+        if self.sampled_ns() > self.cpu_ns() + self.cpu_ns() / 50 + self.period_ns() {
             // The signalling events' timers never expire while their own signal is delivered, so
             // they count that time as user time; the kernel's events see it as well.
             text.push_str(
@@ -344,28 +319,37 @@ impl Reckoning<'_> {
     /// How much the heaviest traces hold at least.
     fn heaviest(&self) -> String {
         let least = |it: &Heavy| it.weight.saturating_sub(it.excess);
-        let sum = self.heaviest.iter().map(least).fold(0, u64::saturating_add);
-        let (count, share) = (self.heaviest.len(), percent(sum, self.totals.weight));
+        let sum = self.stint.heaviest.iter().map(least).fold(0, u64::saturating_add);
+        let (count, share) = (self.stint.heaviest.len(), percent(sum, self.totals.weight));
         format!("{count} call traces hold {share} of the time")
     }
 
     fn stops(&self) -> String {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
-        let attach: Vec<String> = self.attach_stops_ns.iter().map(us).collect();
+        let attach: Vec<String> = self.stint.attach_stops_ns.iter().map(us).collect();
         let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
-        let meanwhile = match self.entries_ns {
+        let attach = match self.stint.later_stops_ns {
+            (0, _) => format!("{attach} at attach"),
+            (times, longest) => {
+                format!(
+                    "{attach} at attach and {} at most, {times} times, at later ones",
+                    us(&longest)
+                )
+            }
+        };
+        let meanwhile = match self.stint.entries_ns {
             (0, _) => String::new(),
             (times, longest) => {
                 let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
                 format!(", {times} while recording ({} at most)", us(&longest))
             }
         };
-        match &self.detach_stopped_ns {
-            Some(ns) => format!("{attach} at attach{meanwhile}, {} at detach", us(ns)),
+        match &self.stint.detached.stopped_ns {
+            Some(ns) => format!("{attach}{meanwhile}, {} at detach", us(ns)),
             None if self.is_gone => {
-                format!("{attach} at attach{meanwhile}; the target was gone at detach")
+                format!("{attach}{meanwhile}; the target was gone at detach")
             }
-            None => format!("{attach} at attach{meanwhile}; the detach failed"),
+            None => format!("{attach}{meanwhile}; the detach failed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The injected agent with everything that it stands on: segments, tables, guardian.
+//! The injected agent, on its ground, with the guardian that injected it.
 //!
 //! # Invariants
 //! - Everything slow (modules, tables, populated pages) is done before the first stop.
@@ -20,13 +20,13 @@ use traceprof_abi::unwind::Tables;
 
 use super::clock::monotonic_now_ns;
 use super::engine::{Choice, Engine};
+use super::ground::Ground;
 use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
 use super::{RecordError, inject_error, signals};
 use crate::inject::{self, Access, AttachPlan, Entered, Guardian, InjectError, Segment, image};
 use crate::proc::{self, Mapping};
-use crate::unwind::TableWriter;
 
 /// The signal of the `perf` engine.
 pub(super) const SIGTRAP: i32 = 5;
@@ -65,10 +65,10 @@ pub(super) struct Detached {
 }
 
 /// An injected agent.
-pub(super) struct Attached {
-    guardian: Option<Guardian>,
-    /// The target's modules and their tables.
-    pub(super) modules: Modules<'static>,
+pub(super) struct Attached<'a> {
+    /// Until it is detached.
+    guardian: Option<&'a mut Guardian>,
+    ground: &'a mut Ground,
     /// How long each stop at attach took, in nanoseconds.
     pub(super) stops_ns: Vec<u64>,
     /// How it is sampled.
@@ -79,29 +79,28 @@ pub(super) struct Attached {
     pub(super) entries_ns: (u64, u64),
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
-    /// The guardian was killed: a thread may attach the segments after all.
-    may_be_late: bool,
     pid: i32,
     signals: [i32; layout::SIGNALS],
     /// Samples that a table has room for.
     records: u64,
     base: u64,
     entries: image::Entries,
-    data: Shared,
-    tables: Shared,
-    code: Shared,
 }
 
-impl Attached {
+impl<'a> Attached<'a> {
     /// Prepares everything, then injects the agent.
-    pub(super) fn attach(mut guardian: Guardian, before: Before) -> Result<Self, RecordError> {
-        let mut attached = Self::prepare(&before)?;
+    pub(super) fn attach(
+        guardian: &'a mut Guardian,
+        ground: &'a mut Ground,
+        before: Before,
+    ) -> Result<Self, RecordError> {
+        let mut attached = Self::prepare(ground, &before)?;
         let plan = attached.plan(&before)?;
         if attached.choice.engine == Engine::Timer {
             attached.want_timers();
         }
         let report = guardian.attach(&plan).map_err(|error| {
-            attached.may_be_late =
+            attached.ground.may_be_late =
                 matches!(error, InjectError::Guardian { .. } | InjectError::GuardianKilled);
             inject_error(error)
         })?;
@@ -110,7 +109,7 @@ impl Attached {
         Ok(attached)
     }
 
-    fn prepare(before: &Before) -> Result<Self, RecordError> {
+    fn prepare(ground: &'a mut Ground, before: &Before) -> Result<Self, RecordError> {
         let gone = |error: io::Error| super::target_error(before.pid, error);
         let status = proc::status(before.pid).map_err(gone)?;
         let mappings = proc::mappings(before.pid).map_err(gone)?;
@@ -118,36 +117,23 @@ impl Attached {
             .context("the target's address space has no hole of 2 GiB left")
             .map_err(RecordError::Other)?;
         let owner = (status.euid, status.egid);
-        let create = |len: u64, what: &str| {
-            Shared::create(len, owner)
-                .with_context(|| format!("creating the shared {what} segment"))
-                .map_err(RecordError::Other)
-        };
-        let mut code = create(layout::CODE_LEN, "code")?;
-        let tables = create(layout::TABLES_LEN, "tables")?;
-        let data = create(layout::DATA_LEN, "data")?;
-        let room = code.exclusive(layout::CODE_LEN as usize).map_err(other)?;
+        ground.prepare(owner, base..base + layout::SPAN).map_err(other)?;
+        let room = ground.code.exclusive(layout::CODE_LEN as usize).map_err(other)?;
         let entries = image::lay_out(room, base).map_err(other)?;
-        let writer = TableWriter::new(tables.words());
-        let mut modules = Modules::new(before.pid, writer, base..base + layout::SPAN);
-        modules.refresh(&mappings).map_err(other)?;
+        ground.modules.refresh(&mappings).map_err(other)?;
         let mut attached = Self {
             guardian: None,
-            modules,
+            ground,
             stops_ns: Vec::new(),
             setup: before.setup,
             choice: before.choice.clone(),
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
-            may_be_late: false,
             pid: before.pid,
             signals: before.signals,
             records: 0,
             base,
             entries,
-            data,
-            tables,
-            code,
         };
         attached.populate(before.freq_hz, status.threads).map_err(other)?;
         attached.initialise(before, status.inner_tgid);
@@ -166,9 +152,9 @@ impl Attached {
         Ok(AttachPlan {
             pid: before.pid,
             start_time: proc::start_time(before.pid).map_err(gone)?,
-            code: segment(&self.code, 0, Access::ReadExecute),
-            tables: segment(&self.tables, layout::TABLES_DISTANCE, Access::Read),
-            data: segment(&self.data, layout::DATA_DISTANCE, Access::ReadWrite),
+            code: segment(&self.ground.code, 0, Access::ReadExecute),
+            tables: segment(&self.ground.tables, layout::TABLES_DISTANCE, Access::Read),
+            data: segment(&self.ground.data, layout::DATA_DISTANCE, Access::ReadWrite),
             entry_avma: entries.entry,
             restorer_avma: entries.restorer,
             signals: self.signals,
@@ -180,7 +166,7 @@ impl Attached {
     fn populate(&mut self, freq_hz: u32, threads: u32) -> io::Result<()> {
         const RECORDS_MIN: u64 = 4096;
         let bitmaps_end = layout::ARM_PENDING_OFFSET + layout::ARM_PENDING_WORDS as u64 * 8;
-        self.data.populate(0, bitmaps_end)?;
+        self.ground.data.populate(0, bitmaps_end)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Half a second of samples on all cores: five rotations.
         let records =
@@ -202,9 +188,9 @@ impl Attached {
         }
         let words = (self.records * WORDS_PER_RECORD).min(table::ARENA_WORDS as u64);
         let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
-        self.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
-        self.data.populate(start + table::ARENA_OFFSET, words * 8)?;
-        self.data.populate(start + table::LOG_OFFSET, self.records * 128)?;
+        self.ground.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
+        self.ground.data.populate(start + table::ARENA_OFFSET, words * 8)?;
+        self.ground.data.populate(start + table::LOG_OFFSET, self.records * 128)?;
         // Relaxed: published with the agent's installation, or with the rotation that makes the
         // table ACTIVE.
         table.header.arena_limit.store(words, Ordering::Relaxed);
@@ -218,12 +204,12 @@ impl Attached {
         // Relaxed: only the recorder writes it.
         let present = u64::from(control.slots_limit.load(Ordering::Relaxed));
         let more = u64::from(wanted).saturating_sub(present);
-        self.data.populate(
+        self.ground.data.populate(
             layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES,
             more * layout::THREAD_SLOT_BYTES,
         )?;
         let scratch = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
-        self.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
+        self.ground.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
         // Relaxed: the pages are present before this is stored, and present for both processes.
         control.slots_limit.fetch_max(wanted, Ordering::Relaxed);
         Ok(())
@@ -256,7 +242,7 @@ impl Attached {
 
     /// The data segment.
     pub(super) fn data(&self) -> DataSegment {
-        self.data.as_data()
+        self.ground.data.as_data()
     }
 
     /// The agent's addresses in the target.
@@ -266,7 +252,7 @@ impl Attached {
 
     /// The tables segment, as the handlers see it.
     pub(super) fn tables(&self) -> Tables {
-        self.tables.as_tables()
+        self.ground.tables.as_tables()
     }
 
     /// The sampling signal.
@@ -371,7 +357,7 @@ impl Attached {
 
     fn guardian(&mut self) -> Result<&mut Guardian, RecordError> {
         let gone = || RecordError::Other(anyhow::anyhow!("the guardian is gone"));
-        self.guardian.as_mut().ok_or_else(gone)
+        self.guardian.as_deref_mut().ok_or_else(gone)
     }
 
     /// As [`Self::enter`], without waiting: in a target of thousands of threads that want a processor
@@ -409,7 +395,8 @@ impl Attached {
 
     /// Whether the agent's mappings are among these.
     pub(super) fn is_in(&self, mappings: &[Mapping]) -> bool {
-        mappings.iter().any(|mapping| mapping.start == self.base)
+        let id = self.ground.code.id() as u64;
+        mappings.iter().any(|it| it.start == self.base && it.shared && it.inode == id)
     }
 
     /// Asked between the opening of events and their start: those that are open when the target executes
@@ -426,12 +413,34 @@ impl Attached {
 
     /// Publishes changed mappings.
     pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
-        self.modules.refresh(mappings)
+        self.ground.modules.refresh(mappings)
+    }
+
+    /// The target's modules and their tables.
+    pub(super) fn modules(&mut self) -> &mut Modules<'static> {
+        &mut self.ground.modules
+    }
+
+    /// The agent's signals, by their places.
+    pub(super) fn signals(&self) -> [i32; layout::SIGNALS] {
+        let places = &self.data().control().signals;
+        // Relaxed: written by this side.
+        places.each_ref().map(|it| it.signal.load(Ordering::Relaxed) as i32)
+    }
+
+    /// The target has executed another program: nothing is left to be cured, and that program is
+    /// nobody's business here.
+    pub(super) fn forget(&mut self) -> Detached {
+        if let Some(guardian) = self.guardian.take() {
+            // One that is gone shows when it is to attach to the next program.
+            let _ = guardian.forget();
+        }
+        Detached::default()
     }
 
     /// Cures the target. Its events have been closed before.
     pub(super) fn detach(&mut self, is_gone: bool) -> Detached {
-        let Some(mut guardian) = self.guardian.take() else { return Detached::default() };
+        let Some(guardian) = self.guardian.take() else { return Detached::default() };
         match guardian.detach() {
             Ok(report) => Detached {
                 stopped_ns: (!is_gone).then_some(report.stopped_ns),
@@ -443,17 +452,14 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for Attached<'_> {
     fn drop(&mut self) {
         if self.is_parked {
             // A program of ours that has not run its first instruction: there is nothing to cure.
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
         self.detach(self.is_parked);
-        // Emptied, what comes late could not be told from anything else, and not be removed.
-        if !self.may_be_late {
-            [&self.data, &self.tables, &self.code].into_iter().for_each(Shared::release);
-        }
+        self.ground.release();
     }
 }
 

@@ -6,6 +6,7 @@ use traceprof_abi::storage::log::Sample;
 
 use super::collections::{Collection, TraceEntry, empty};
 use super::modules::AddressMap;
+use crate::trace::Metadata;
 
 /// Samples that an empty batch keeps room for.
 const SAMPLES_LEAST: usize = 4096;
@@ -46,6 +47,10 @@ pub(super) struct Batch {
     pub(super) threads: Vec<ThreadNews>,
     /// What is mapped where, if it changed.
     pub(super) addresses: Option<Arc<AddressMap>>,
+    /// Traces whose stacks are kept when no collection has them any more, in place of those that were.
+    pub(super) keep: Option<Vec<u64>>,
+    /// What is to be said of the recording.
+    pub(super) metadata: Metadata,
     /// Everything so far must be readable by others when the batch has been written.
     pub(super) flush: bool,
 }
@@ -57,6 +62,7 @@ impl Batch {
         self.flush
             || !self.samples.is_empty()
             || !self.threads.is_empty()
+            || !self.metadata.is_empty()
             || self.traces.entries().iter().any(is_new)
     }
 
@@ -76,6 +82,8 @@ impl Batch {
         empty(&mut self.samples, SAMPLES_LEAST);
         self.threads.clear();
         self.addresses = None;
+        self.keep = None;
+        self.metadata.clear();
         self.flush = false;
     }
 }

@@ -19,7 +19,7 @@ use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES}
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::hazard::HazardSlots;
-use traceprof_abi::storage::rotation::{Collected, Rotation};
+use traceprof_abi::storage::rotation::{Collected, Origin, Rotation};
 use traceprof_abi::storage::table::{ARENA_WORDS, Put, Trace, TraceTable};
 use traceprof_abi::sync::Ordering;
 
@@ -86,6 +86,30 @@ pub(super) struct Stats {
     pub(super) unreadable: u64,
 }
 
+impl Stats {
+    /// Adds those of a later program's storage.
+    pub(super) fn add(&mut self, later: Self) {
+        let both = |one: (u64, u64), other: (u64, u64)| (one.0 + other.0, one.1.max(other.1));
+        *self = Self {
+            rotations: self.rotations + later.rotations,
+            rotation_ns: both(self.rotation_ns, later.rotation_ns),
+            hazard_waits: self.hazard_waits + later.hazard_waits,
+            hazard_wait_ns: self.hazard_wait_ns + later.hazard_wait_ns,
+            quarantines: self.quarantines + later.quarantines,
+            released: self.released + later.released,
+            reclaimed: self.reclaimed + later.reclaimed,
+            blocked: self.blocked + later.blocked,
+            preserved: both(self.preserved, later.preserved),
+            preserve_spilled: self.preserve_spilled + later.preserve_spilled,
+            preserve_full: self.preserve_full + later.preserve_full,
+            preserve_damaged: self.preserve_damaged + later.preserve_damaged,
+            holes: self.holes + later.holes,
+            orphans: self.orphans + later.orphans,
+            unreadable: self.unreadable + later.unreadable,
+        };
+    }
+}
+
 /// What a rotation leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "samples may be left that name threads which are gone"]
@@ -96,12 +120,13 @@ pub(super) struct Drained {
 }
 
 impl Collector {
-    /// Takes the tables into use: the first one becomes ACTIVE.
-    pub(super) fn start(data: DataSegment) -> Self {
+    /// Takes the tables into use: the first one becomes ACTIVE, with this instance id.
+    pub(super) fn start(data: DataSegment, instance: u32) -> Self {
         let tables: Vec<_> = (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect();
+        let origin = Origin { instance, generation: 0 };
         Self {
             data,
-            rotation: Rotation::start(&tables, &data.control().active),
+            rotation: Rotation::start_at(&tables, &data.control().active, origin),
             tables,
             checkers: Vec::new(),
             live: PreserveSet::new(),
@@ -123,7 +148,8 @@ impl Collector {
         self.checkers.iter().flat_map(|checker| checker.heaviest()).collect()
     }
 
-    /// An upper half for the ids of traces that the recorder itself finds.
+    /// An upper half for the ids of traces that the recorder itself finds, or that the next program's
+    /// storage begins with.
     pub(super) fn take_instance(&mut self) -> Option<u32> {
         self.rotation.take_instance()
     }

@@ -142,6 +142,7 @@ fn defaults(pid: i32) -> Options {
         duration: None,
         freq_hz: FREQ_HZ,
         engine: EngineChoice::Auto,
+        follow_exec: false,
         allow_seccomp: false,
         kernel: true,
         preserve: 0,

@@ -35,6 +35,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     };
     steps.extend([
         step("files", files(options)),
+        step("exec", exec(options)),
         step("end", end(options)),
         step("detach", "every thread is stopped once, all is put back, the segments are detached"),
         step("dry run", "nothing of this was done"),
@@ -167,6 +168,13 @@ fn files(options: &Options) -> String {
         WriteMode::Collect => "at the end",
     };
     format!("{} and {}, written {when}", data.display(), index_path(&data).display())
+}
+
+fn exec(options: &Options) -> &'static str {
+    match options.follow_exec {
+        true => "a program that the target executes is attached to as well",
+        false => "if the target executes another program, the recording ends",
+    }
 }
 
 fn end(options: &Options) -> String {

@@ -90,7 +90,7 @@ impl Failures {
         self.failed.retain(|life, failed| {
             let is_there = is_alive(slots, *life);
             if !is_there {
-                ended.add(failed);
+                ended.note(failed);
             } else if is_due {
                 failed.advance(pid);
             }
@@ -125,7 +125,7 @@ impl Failures {
         let mut unsampled = self.ended.clone();
         for failed in self.failed.values_mut() {
             failed.advance(self.pid);
-            unsampled.add(failed);
+            unsampled.note(failed);
         }
         unsampled
     }
@@ -139,7 +139,15 @@ impl Failed {
 }
 
 impl Unsampled {
-    fn add(&mut self, failed: &Failed) {
+    /// Adds those of a later program.
+    pub(super) fn add(&mut self, later: &Self) {
+        self.count += later.count;
+        self.cpu_ns += later.cpu_ns;
+        let room = NAMED.saturating_sub(self.first.len());
+        self.first.extend(later.first.iter().take(room));
+    }
+
+    fn note(&mut self, failed: &Failed) {
         if failed.rescue == Rescue::Event {
             return;
         }

@@ -5,6 +5,8 @@
 //! - Marking takes no memory: the set has the size that it began with. What does not fit is
 //!   counted, and is forgotten by the storage while whoever needs it may still own a copy.
 
+use std::cmp::Reverse;
+
 use traceprof_abi::layout::THREAD_SLOTS;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::DROPPED_TRACE_ID;
@@ -36,6 +38,15 @@ pub(super) struct Heavy {
     pub(super) weight: u64,
     /// How much of that may be other stacks'.
     pub(super) excess: u64,
+}
+
+/// The heaviest traces of two programs, one after the other: no trace of one is the other's.
+pub(super) fn heaviest(before: &[Heavy], later: Vec<Heavy>, wanted: usize) -> Vec<Heavy> {
+    let mut all = later;
+    all.extend_from_slice(before);
+    all.sort_by_key(|heavy| (Reverse(heavy.weight), heavy.id));
+    all.truncate(wanted);
+    all
 }
 
 /// Ids of traces that are needed: open addressing in memory that never grows.
@@ -160,6 +171,19 @@ mod tests {
         assert!(ids().all(|id| !set.contains(id)));
         set.insert(7 << 32);
         assert!(set.contains(7 << 32));
+    }
+
+    #[test]
+    fn the_heaviest_of_two_programs_are_as_many_as_were_asked_for() {
+        let heavy = |id, weight| Heavy { id, weight, excess: 0 };
+        let before = [heavy(1, 9), heavy(2, 5), heavy(3, 2)];
+        let later = vec![heavy(11, 7), heavy(12, 5)];
+        let ids = |wanted| {
+            let all = heaviest(&before, later.clone(), wanted);
+            all.into_iter().map(|it| it.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(3), [1, 11, 2]);
+        assert_eq!(ids(9), [1, 11, 2, 12, 3]);
     }
 
     #[test]

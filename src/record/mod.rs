@@ -8,15 +8,18 @@ mod blocked;
 mod clock;
 mod collect;
 mod collections;
+mod counts;
 mod crash_reporter;
 mod detach;
 mod doctor;
 mod dry_run;
 mod ended;
 mod engine;
+mod executions;
 mod exit_times;
 mod failures;
 mod file;
+mod ground;
 mod heaviest;
 mod kernel;
 mod liveness;
@@ -28,6 +31,7 @@ mod perf;
 mod priority;
 mod program;
 mod prospect;
+mod recording;
 mod remainder;
 mod report;
 mod rescue;
@@ -40,6 +44,7 @@ mod signals;
 mod silence;
 mod spawn;
 pub mod stacks;
+mod stint;
 mod stop;
 mod symbolizers;
 mod tally;
@@ -58,16 +63,9 @@ use anyhow::{Context, anyhow};
 
 use self::aftermath::Footprint;
 use self::attach::Attached;
-use self::clock::Clock;
-use self::collect::Collector;
-use self::engine::Engine;
-use self::heaviest::Heaviest;
-use self::liveness::LastOfThreads;
-use self::names::Names;
 use self::priority::Raised;
 use self::prospect::Sampled;
-use self::scribe::Scribe;
-use self::session::{Parts, Session};
+use self::recording::{Begun, Recording};
 use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::fault::{self, Party, Point};
@@ -89,58 +87,18 @@ pub use report::{Event, Observer, Progress, RecordError, Summary};
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
     check_output(options)?;
     check_proc()?;
-    let mut stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
+    let stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
         Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
     fault::at(Point::RecordBegun);
     // After the fork of the guardian, and before the first of the target's threads is looked at.
     let raised = Raised::raise();
-    let mut opened = Opened::open(options, &mut guardian, &raised)?;
+    let opened = Opened::open(options, &mut guardian, &raised)?;
     fault::is(Party::Target, opened.pid);
     fault::at(Point::RecordOpened);
-    // Dropped before the program is: what it holds there cannot be waited for.
-    let guardian = guardian;
-    let before = prospect::before(opened.sampled(), options)?;
-    let footprint = opened.footprint(options)?;
-    if !options.kernel && before.choice.engine == Engine::Timer {
-        observer.event(Event::Notice(NO_KERNEL.to_owned()));
-    }
-    let clock = Clock::start(before.clock_mode);
-    let attached = Attached::attach(guardian, before)?;
-    fault::at(Point::RecordAttached);
-    let writer = create(options, &opened, &attached)?;
-    fault::at(Point::RecordWriting);
-    let exit = exit_descriptor(opened.pid)?;
-    // Reading symbols is long work, which the target's goes before. The scribe has little to do, and
-    // without its turns the tables are not emptied either.
-    let other = |error: std::io::Error| RecordError::Other(error.into());
-    let names = raised.as_before(Names::start).map_err(other)?;
-    let scribe = Scribe::start(writer, opened.pid, names).map_err(other)?;
-    let mut collector = Collector::start(attached.data());
-    collector.register(Box::new(LastOfThreads::new(attached.data())));
-    if options.preserve > 0 {
-        collector.register(Box::new(Heaviest::new(options.preserve)));
-    }
-    collector.register(Box::new(scribe.open_samples()));
-    let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
-    let mut session = Session::start(parts, options.duration, observer)?;
-    fault::at(Point::RecordSampling);
-    opened.go_on();
-    fault::at(Point::RecordReleased);
-    session.note_release();
-    stop.start(options.duration);
-    session.announce(opened.command_pid());
-    let end = session.run(&stop);
-    let ended = session.finish(end)?;
-    fault::at(Point::RecordWritten);
-    let aftermath = footprint.and_then(|before| ended.aftermath(opened.pid, &before));
-    report::conclude(ended, aftermath, options, opened.command)
+    Recording::new(Begun { stop, guardian, opened, raised }, options, observer)?.run()
 }
-
-/// Why an option does nothing.
-const NO_KERNEL: &str =
-    "--no-kernel has no effect with timers, which count all of a thread's CPU time";
 
 /// The process to record, before anything is changed in it.
 struct Opened {
@@ -222,7 +180,7 @@ fn start(
         .map_err(RecordError::Other)?;
     let (pid, hold_fd) = (held.pid(), held.hold_fd());
     let started = if late {
-        held.exec(|| wait_for_handlers(pid))
+        held.exec(|| wait_for_handlers(pid, || false))
     } else {
         guardian.hold_at_exec(pid).map_err(inject_error)?;
         held.exec(|| guardian.wait_exec().map_err(inject_error))
@@ -238,10 +196,10 @@ fn start(
 
 /// Waits until a program that handles all signals has installed its handlers: then ours goes in
 /// front of its own, as in a program that has been running for long.
-fn wait_for_handlers(pid: i32) -> Result<(), RecordError> {
+fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<(), RecordError> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
+    while Instant::now() < deadline && !is_over() {
         let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
         if status.state == 'Z' {
             return Err(RecordError::TargetGone(anyhow!("the program ended at once")));
@@ -291,7 +249,7 @@ fn check_proc() -> Result<(), RecordError> {
 fn create(
     options: &Options,
     opened: &Opened,
-    attached: &Attached,
+    attached: &Attached<'_>,
 ) -> Result<TraceWriter, RecordError> {
     let created = TraceWriter::create(&options.output, options.writer.clone());
     let mut writer = created.map_err(output_error)?;

@@ -108,6 +108,8 @@ pub(super) struct Modules<'a> {
     pid: i32,
     tables: TableWriter<'a>,
     known: HashMap<FileKey, Arc<LoadedModule>>,
+    /// The number of the next module.
+    next: u32,
     current: Arc<AddressMap>,
     writable: Vec<(u64, u64)>,
     /// The agent's addresses in the target.
@@ -123,11 +125,42 @@ impl<'a> Modules<'a> {
             pid,
             tables,
             known: HashMap::new(),
+            next: 0,
             current: Arc::default(),
             writable: Vec::new(),
             own,
             notices: Vec::new(),
         }
+    }
+
+    /// Another program, in which the agent will be at these addresses: nothing is mapped yet. Files
+    /// that were mapped before are known if they are still the same.
+    pub(super) fn begin(&mut self, own: Range<u64>) {
+        let is_same =
+            |module: &Arc<LoadedModule>| module.elf.as_ref().is_some_and(ElfFile::is_unchanged);
+        self.known.retain(|_, module| is_same(module));
+        self.current = Arc::default();
+        self.writable.clear();
+        self.own = own;
+        // No handler of the last program runs any more.
+        self.tables.recycle();
+    }
+
+    /// Goes on with empty tables: every module is looked at anew, and gets another number.
+    pub(super) fn begin_again(&mut self, tables: TableWriter<'a>) {
+        self.tables = tables;
+        self.known.clear();
+    }
+
+    /// Bytes of tables.
+    #[cfg(test)]
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.tables.used()
+    }
+
+    /// More than half of so much room for tables is used.
+    pub(super) fn is_crowded(&self, room: u64) -> bool {
+        self.tables.used() > room / 2
     }
 
     /// The address map of the last refresh.
@@ -197,7 +230,8 @@ impl<'a> Modules<'a> {
         if let Some(module) = self.known.get(&key) {
             return Some(Arc::clone(module));
         }
-        let index = self.known.len() as u32;
+        let index = self.next;
+        self.next += 1;
         let module = Arc::new(self.load(index, mapping, is_vdso));
         self.known.insert(key, Arc::clone(&module));
         Some(module)

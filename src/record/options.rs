@@ -46,6 +46,8 @@ pub struct Options {
     pub allow_seccomp: bool,
     /// Include time in the kernel where permitted.
     pub kernel: bool,
+    /// Go on with the programs that the target executes.
+    pub follow_exec: bool,
     /// How many of the heaviest call traces keep their ids.
     pub preserve: usize,
     /// Look at the target before and after, and tell what differs.

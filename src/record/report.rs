@@ -42,6 +42,8 @@ pub enum Event {
         stops_ns: Vec<u64>,
         /// Pid of the program that was started.
         command_pid: Option<i32>,
+        /// The program, if the target executed it during the recording.
+        executed: Option<String>,
     },
     /// Something the user should know.
     Notice(String),
@@ -107,6 +109,12 @@ pub enum RecordError {
 }
 
 impl RecordError {
+    /// The target executed another program while it was being attached to.
+    pub(super) fn is_executed(&self) -> bool {
+        let Self::TargetGone(error) = self else { return false };
+        matches!(error.downcast_ref(), Some(InjectError::Executed))
+    }
+
     /// What it says, with its causes.
     pub(super) fn text(&self) -> String {
         match self {
@@ -203,7 +211,7 @@ pub(super) fn conclude(
         metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
     }
     // With `--call-traces` they are there already.
-    let heaviest = if options.writer.call_traces { &[][..] } else { &ended.heaviest };
+    let heaviest = if options.writer.call_traces { &[][..] } else { &ended.stint.heaviest };
     let Closed { written, error } = ended.finished.close(metadata, heaviest);
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
@@ -252,19 +260,25 @@ fn quality(reckoning: &Reckoning<'_>) -> f64 {
 /// Why the recording ended, where the user did not ask for it, and what stays behind.
 fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
     let reason = match (ended.end, target) {
-        (End::Asked | End::Output, _) | (End::Exited, Target::Command(_)) => None,
-        (End::Exited, Target::Pid(_)) => Some("the target exited"),
-        (End::Executed, _) => Some(
-            "the target executed another program; record that one by its pid, or start it without \
-             its wrapper",
-        ),
-        (End::OutOfIds, _) => {
-            Some("all ids of call traces have been used; another recording starts with new ones")
+        (End::Asked | End::AskedBetween | End::Output, _) | (End::Exited, Target::Command(_)) => {
+            None
         }
-        (End::SignalTaken, _) => Some("the application took the sampling signal for itself"),
+        (End::Exited, Target::Pid(_)) => Some("the target exited".to_owned()),
+        (End::Executed, _) => Some(match ended.executions.refused() {
+            Some((name, why)) => format!("the target executed {name}, which is not sampled: {why}"),
+            None => "the target executed another program; --follow-exec goes on with that one"
+                .to_owned(),
+        }),
+        (End::OutOfIds, _) => Some(
+            "all ids of call traces have been used; another recording starts with new ones"
+                .to_owned(),
+        ),
+        (End::SignalTaken, _) => {
+            Some("the application took the sampling signal for itself".to_owned())
+        }
     };
-    let reason = reason.map(|reason| ("ended".to_string(), reason.to_string()));
+    let reason = reason.map(|reason| ("ended".to_string(), reason));
     let residue =
-        ended.detached.residue.iter().map(|text| ("left behind".to_string(), text.clone()));
+        ended.stint.detached.residue.iter().map(|text| ("left behind".to_string(), text.clone()));
     reason.into_iter().chain(residue).collect()
 }

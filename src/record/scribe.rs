@@ -5,7 +5,8 @@
 //!   and what does not fit is counted by the handlers and by the kernel. Only collecting waits:
 //!   the recorder goes on watching the target.
 //! - A trace is resolved once, with the mappings of the time when it was new, and its stack is kept
-//!   as long as collections have it: samples may refer to it at any time until then.
+//!   as long as collections have it: samples may refer to it at any time until then. The heaviest
+//!   ones are kept to the end, which their program may be long gone by.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -126,6 +127,15 @@ impl Scribe {
         }
     }
 
+    /// Says something of the recording, readable by others at once.
+    pub(super) fn note(&self, key: String, value: Value) {
+        let mut shared = self.blank();
+        let batch = Arc::make_mut(&mut shared);
+        batch.metadata.insert(key, value);
+        batch.flush = true;
+        self.send(shared);
+    }
+
     /// The next batch would have to wait. Who has other duties leaves the samples where they are.
     pub(super) fn is_busy(&self) -> bool {
         // Relaxed: see `send`; a batch that is taken out meanwhile makes room.
@@ -162,7 +172,7 @@ impl Scribe {
 pub(super) struct Finished {
     writer: TraceWriter,
     totals: Totals,
-    /// Of the traces that were preserved to the end, and of the last new ones.
+    /// Of the traces that were to be kept to the end.
     stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
 }
@@ -209,6 +219,7 @@ impl Finished {
 }
 
 /// A trace that is resolved.
+#[derive(Debug, Clone)]
 struct Stack {
     /// Root first.
     locations: Vec<LocationId>,
@@ -222,6 +233,8 @@ struct Work {
     addresses: Arc<AddressMap>,
     /// The traces of the last batch.
     stacks: HashMap<u64, Stack>,
+    /// Those that are kept to the end.
+    kept: HashMap<u64, Stack>,
     /// The trace's ids, by key.
     threads: HashMap<Key, ThreadId>,
     /// Of them, those that have samples.
@@ -239,6 +252,7 @@ impl Work {
             names,
             addresses: Arc::default(),
             stacks: HashMap::new(),
+            kept: HashMap::new(),
             threads: HashMap::new(),
             sampled: HashSet::new(),
             totals: Totals::default(),
@@ -269,7 +283,7 @@ impl Work {
                 let _ = blanks.try_send(batch);
             }
         }
-        Finished { writer: self.writer, totals: self.totals, stacks: self.stacks, error }
+        Finished { writer: self.writer, totals: self.totals, stacks: self.kept, error }
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), TraceError> {
@@ -287,6 +301,12 @@ impl Work {
         }
         for news in batch.threads.iter().filter(is_end) {
             self.write_thread(news)?;
+        }
+        if let Some(keep) = &batch.keep {
+            self.keep(keep);
+        }
+        for (key, value) in &batch.metadata {
+            self.writer.set_metadata(key, value.clone())?;
         }
         if batch.flush {
             self.writer.flush()?;
@@ -306,6 +326,15 @@ impl Work {
             });
         }
         Ok(())
+    }
+
+    fn keep(&mut self, wanted: &[u64]) {
+        let mut former = std::mem::take(&mut self.kept);
+        let mut stack = |id: &u64| {
+            let stack = former.remove(id).or_else(|| self.stacks.get(id).cloned());
+            Some((*id, stack?))
+        };
+        self.kept = wanted.iter().filter_map(&mut stack).collect();
     }
 
     fn write_mappings(&mut self, addresses: &AddressMap) -> Result<(), TraceError> {

@@ -1,4 +1,4 @@
-//! One recording: attach, sample, drain, detach.
+//! One program's part of a recording: sample, drain, detach.
 //!
 //! # Invariants
 //! - The handler is installed before an event is enabled, and events are closed before it is
@@ -6,6 +6,7 @@
 //! - Whatever fails after the attach, the target is cured: on every path out of here, and by the
 //!   guardian if this process dies.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,20 +16,22 @@ use nix::sys::signal::Signal;
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
 
-use super::account::{self, CpuClock};
+use super::account::CpuClock;
 use super::attach::Attached;
 use super::blocked::Blocked;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
-use super::ended::Ended;
+use super::counts::Counts;
 use super::engine::{Choice, Engine};
 use super::kernel::KernelEvents;
+use super::liveness::{Heavy, heaviest};
 use super::modules::AddressMap;
 use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
 use super::scribe::Scribe;
 use super::silence::Silence;
+use super::stint::Stint;
 use super::stop::Stop;
 use super::threads::Registry;
 use super::timer::Timers;
@@ -76,6 +79,8 @@ pub(super) enum End {
     Exited,
     /// The target runs another program now: nothing of ours is left in it.
     Executed,
+    /// The time was up, or a signal asked for it, between two programs that it executed.
+    AskedBetween,
     /// The application took the sampling signal for itself.
     SignalTaken,
     /// The trace could not be written.
@@ -122,13 +127,14 @@ pub(super) struct Session<'a> {
     kernel: Option<KernelEvents>,
     timers: Option<Timers>,
     relief: Relief,
-    attached: Attached,
+    attached: Attached<'a>,
     clock: Clock,
     collector: Collector,
     registry: Registry,
-    scribe: Scribe,
+    scribe: &'a Scribe,
     cpu: CpuClock,
-    exit: OwnedFd,
+    exit: &'a OwnedFd,
+    before: Option<&'a Stint>,
     addresses: Arc<AddressMap>,
     started: Instant,
     started_ns: u64,
@@ -151,25 +157,27 @@ pub(super) struct Session<'a> {
 }
 
 /// What the session is made of.
-pub(super) struct Parts {
+pub(super) struct Parts<'a> {
     /// The target's process id.
     pub(super) pid: i32,
     /// The injected agent, with its segments and modules.
-    pub(super) attached: Attached,
+    pub(super) attached: Attached<'a>,
     /// The samples' clock.
     pub(super) clock: Clock,
     /// The storage.
     pub(super) collector: Collector,
     /// The writer's thread.
-    pub(super) scribe: Scribe,
+    pub(super) scribe: &'a Scribe,
     /// Readable when the target is gone.
-    pub(super) exit: OwnedFd,
+    pub(super) exit: &'a OwnedFd,
+    /// What the recording came to before.
+    pub(super) before: Option<&'a Stint>,
 }
 
 impl<'a> Session<'a> {
     /// Opens the events and turns sampling on.
     pub(super) fn start(
-        mut parts: Parts,
+        mut parts: Parts<'a>,
         duration: Option<Duration>,
         observer: &'a mut dyn Observer,
     ) -> Result<Self, RecordError> {
@@ -192,7 +200,7 @@ impl<'a> Session<'a> {
         if let Some(kernel) = &kernel {
             kernel.enable();
         }
-        let addresses = parts.attached.modules.current();
+        let addresses = parts.attached.modules().current();
         Ok(Self {
             pid,
             attached: parts.attached,
@@ -205,6 +213,7 @@ impl<'a> Session<'a> {
             scribe: parts.scribe,
             cpu,
             exit: parts.exit,
+            before: parts.before,
             addresses,
             started: Instant::now(),
             started_ns: monotonic_now_ns(),
@@ -226,13 +235,19 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Tells the observer that sampling is on.
-    pub(super) fn announce(&mut self, command_pid: Option<i32>) {
+    /// When sampling began, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) fn started_ns(&self) -> u64 {
+        self.started_ns
+    }
+
+    /// Tells the observer that sampling is on, of which program if it was executed meanwhile.
+    pub(super) fn announce(&mut self, command_pid: Option<i32>, executed: Option<String>) {
         let Choice { engine, why, .. } = self.attached.choice.clone();
         let engine = engine.name().to_string();
         let threads = self.events.as_ref().map_or_else(|| self.registry.count(), Events::len);
         let stops_ns = self.attached.stops_ns.clone();
-        self.observer.event(Event::Attached { engine, why, threads, stops_ns, command_pid });
+        let attached = Event::Attached { engine, why, threads, stops_ns, command_pid, executed };
+        self.observer.event(attached);
         self.tell_notices();
     }
 
@@ -255,6 +270,10 @@ impl<'a> Session<'a> {
                 return End::Exited;
             }
             fault::at(Point::RecordTurned);
+            // First: what is looked at below must be the program that has the agent.
+            if self.registry.is_program_gone() && !self.look_at_mappings() {
+                return End::Executed;
+            }
             self.cpu.advance();
             if !self.registry.turn(Instant::now()).new.is_empty() {
                 self.cover();
@@ -277,7 +296,8 @@ impl<'a> Session<'a> {
             }
             self.look_for_blocked(false);
             if watch.is_due() && !self.watch_signals() {
-                return End::SignalTaken;
+                let is_there = self.look_at_mappings();
+                return if is_there { End::SignalTaken } else { End::Executed };
             }
             if !self.scribe.is_busy() && (rotation.is_due() || self.collector.is_wanted()) {
                 self.rotate();
@@ -303,12 +323,18 @@ impl<'a> Session<'a> {
     }
 
     fn tick(&mut self) {
-        let control = self.attached.data().control();
+        let mut counts = Counts::read(self.attached.data().control());
+        let mut elapsed = self.started.elapsed();
+        if let Some(before) = self.before {
+            counts.add(&before.counts);
+            let began_ns = before.times_ns.0;
+            elapsed = Duration::from_nanos(monotonic_now_ns().saturating_sub(began_ns));
+        }
         let progress = Progress {
-            elapsed: self.started.elapsed(),
+            elapsed,
             duration: self.duration,
-            samples: account::count(control, Counter::Samples),
-            lost: account::lost(control),
+            samples: counts.of(Counter::Samples),
+            lost: counts.lost(),
             threads: self.registry.count(),
             bytes: self.scribe.bytes(),
         };
@@ -317,7 +343,14 @@ impl<'a> Session<'a> {
 
     /// Reads the mappings; false if the agent's are not among them.
     fn look_at_mappings(&mut self) -> bool {
-        let Ok(mappings) = proc::mappings(self.pid) else { return true };
+        let mappings = match proc::mappings(self.pid) {
+            Ok(mappings) => mappings,
+            // Another program that this user may not look into.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return !self.registry.is_program_gone();
+            }
+            Err(_) => return true,
+        };
         if mappings.is_empty() {
             // It is exiting: its memory is gone before it is. What was mapped last still names the
             // samples that wait.
@@ -336,7 +369,7 @@ impl<'a> Session<'a> {
     }
 
     fn tell_notices(&mut self) {
-        for text in std::mem::take(&mut self.attached.modules.notices) {
+        for text in std::mem::take(&mut self.attached.modules().notices) {
             self.observer.event(Event::Notice(text));
         }
     }
@@ -347,15 +380,21 @@ impl<'a> Session<'a> {
         self.scribe.send(batch);
     }
 
-    /// Turns sampling off, cures the target, collects what is left.
-    pub(super) fn finish(mut self, end: End) -> Result<Ended, RecordError> {
+    /// Turns sampling off, cures the target, collects what is left. `preserve` is the number of the
+    /// heaviest traces that are to be kept.
+    pub(super) fn finish(mut self, end: End, preserve: usize) -> Stint {
         fault::at(Point::RecordEnding);
-        self.observer.event(Event::Detaching);
-        self.cpu.advance();
-        let elapsed_ns = monotonic_now_ns() - self.started_ns;
-        self.registry.scan(true);
-        self.look_for_blocked(true);
-        let blocked_ns = self.blocked.cpu_ns();
+        let is_executed = end == End::Executed;
+        let ended_ns = if is_executed {
+            // Nothing is left to be read of the program: what is there now is another one.
+            self.registry.end_all()
+        } else {
+            self.observer.event(Event::Detaching);
+            self.cpu.advance();
+            self.registry.scan(true);
+            self.look_for_blocked(true);
+            monotonic_now_ns()
+        };
         let timers = self.timers.as_mut();
         let primed = timers.as_ref().map_or(0, |timers| timers.signals);
         let unsampled = timers.map_or_else(Default::default, |it| it.failures.unsampled());
@@ -367,13 +406,52 @@ impl<'a> Session<'a> {
             kernel.disable();
             kernel.drain();
         }
-        // Again: sampling ends here, and on a busy machine the lines above take their time.
-        self.cpu.advance();
+        if !is_executed {
+            // Again: sampling ends here, and on a busy machine the lines above take their time.
+            self.cpu.advance();
+        }
         let had_events = self.events.take().is_some();
         fault::at(Point::RecordSilent);
         let relieved = self.end_relief();
-        let detached = self.attached.detach(end == End::Exited);
+        let detached = match is_executed {
+            true => self.attached.forget(),
+            false => self.attached.detach(end == End::Exited),
+        };
         fault::at(Point::RecordDetached);
+        let heaviest = self.collect_rest(had_events, preserve);
+        let setup = self.attached.setup;
+        Stint {
+            times_ns: (self.started_ns, ended_ns),
+            setup,
+            choice: self.attached.choice.clone(),
+            signals: self.attached.signals().to_vec(),
+            attach_stops_ns: std::mem::take(&mut self.attached.stops_ns),
+            later_stops_ns: (0, 0),
+            entries_ns: self.attached.entries_ns,
+            detached,
+            counts: Counts::read(self.attached.data().control()),
+            cpu: self.cpu,
+            between_ns: 0,
+            system_ns: system_now_ns
+                .filter(|_| !setup.kernel)
+                .map(|now| now.saturating_sub(self.system_start_ns)),
+            blocked_ns: self.blocked.cpu_ns(),
+            blocked: self.blocked.list(),
+            unsampled,
+            relieved,
+            primed,
+            given: self.remainder.given,
+            threads: self.registry.metrics(),
+            storage: self.collector.stats,
+            kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
+            heaviest,
+            next_thread: self.registry.next(),
+            next_instance: self.collector.take_instance(),
+        }
+    }
+
+    /// Hands over all that is left in the storage; the heaviest traces of the recording.
+    fn collect_rest(&mut self, had_events: bool, preserve: usize) -> Vec<Heavy> {
         let mut shared = self.scribe.blank();
         let batch = Arc::make_mut(&mut shared);
         batch.flush = true;
@@ -385,32 +463,16 @@ impl<'a> Session<'a> {
             self.settle(true, batch);
         }
         self.registry.retire(true, &mut batch.threads);
+        let before = self.before.map_or(&[][..], |before| &before.heaviest);
+        let heaviest = heaviest(before, self.collector.heaviest(), preserve);
+        batch.keep = Some(heaviest.iter().map(|it| it.id).collect());
         self.scribe.send(shared);
-        let finished = self.scribe.finish();
-        Ok(Ended {
-            end,
-            finished,
-            detached,
-            attached: self.attached,
-            cpu_ns: self.cpu.used_ns(),
-            system_ns: system_now_ns.map(|now| now.saturating_sub(self.system_start_ns)),
-            blocked_ns,
-            threads: self.registry.metrics(),
-            blocked: self.blocked.list(),
-            unsampled,
-            relieved,
-            primed,
-            given: self.remainder.given,
-            elapsed_ns,
-            storage: self.collector.stats,
-            heaviest: self.collector.heaviest(),
-            kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
-        })
+        heaviest
     }
 }
 
 /// The kernel's time, if it was asked for and may be had; without it the rest goes on.
-fn open_kernel(parts: &mut Parts, observer: &mut dyn Observer) -> Option<KernelEvents> {
+fn open_kernel(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> Option<KernelEvents> {
     if !parts.attached.setup.kernel || parts.attached.choice.engine != Engine::Perf {
         return None;
     }

@@ -33,9 +33,9 @@ pub(super) struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Creates a segment of `len` bytes that `owner` (user and group id) may attach, attaches it
-    /// and marks it for removal.
-    pub(super) fn create(len: u64, owner: (u32, u32)) -> io::Result<Self> {
+    /// Creates a segment of `len` bytes, attaches it and marks it for removal. Others may attach it
+    /// after [`Self::give`].
+    pub(super) fn create(len: u64) -> io::Result<Self> {
         const MODE: i32 = 0o700;
         // SAFETY: no pointers.
         let id = unsafe {
@@ -48,20 +48,38 @@ impl Shared {
         // SAFETY: no address is asked for.
         let base = unsafe { libc::shmat(id, ptr::null(), 0) };
         let error = io::Error::last_os_error();
-        let given = give(id, owner);
         // SAFETY: the id is ours; IPC_RMID takes no structure.
         let removed = unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
+        let not_removed = io::Error::last_os_error();
         fault::at(Point::SegmentMarked);
         if base as isize == -1 {
             return Err(error);
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(error)?;
-        let shared = Self { id, base, len };
-        given?;
         if removed != 0 {
-            return Err(io::Error::last_os_error());
+            return Err(not_removed);
         }
-        Ok(shared)
+        Ok(Self { id, base, len })
+    }
+
+    /// Lets a user and a group attach it: attaching checks the owner, also of root's segments.
+    pub(super) fn give(&self, (user, group): (u32, u32)) -> io::Result<()> {
+        let mut wanted = status(self.id)?;
+        if (wanted.shm_perm.uid, wanted.shm_perm.gid) == (user, group) {
+            return Ok(());
+        }
+        wanted.shm_perm.uid = user;
+        wanted.shm_perm.gid = group;
+        // SAFETY: IPC_SET reads the structure.
+        match unsafe { libc::shmctl(self.id, libc::IPC_SET, &raw mut wanted) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Nobody else has it attached.
+    pub(super) fn is_alone(&self) -> bool {
+        attached(self.id).is_ok_and(|users| users == 1)
     }
 
     /// The segment's id, good for attaching it as long as somebody has it attached.
@@ -120,7 +138,7 @@ impl Shared {
 
     /// Gives the memory back, if nobody else has the segment attached: it reads as zeros then.
     pub(super) fn release(&self) {
-        if attached(self.id).is_ok_and(|users| users == 1) {
+        if self.is_alone() {
             // SAFETY: the whole segment, of which every word may change at any time anyway.
             unsafe {
                 libc::madvise(self.base.as_ptr().cast(), self.len as usize, libc::MADV_REMOVE)
@@ -161,8 +179,29 @@ pub(super) fn try_executable() -> io::Result<()> {
 /// A segment of the calling process's own.
 #[cfg(test)]
 pub(super) fn own(len: u64) -> Shared {
-    let user = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-    Shared::create(len, user).expect("a segment")
+    Shared::create(len).expect("a segment")
+}
+
+/// Somebody who has a segment attached as well.
+#[cfg(test)]
+pub(super) struct Other(*const libc::c_void);
+
+#[cfg(test)]
+impl Other {
+    pub(super) fn of(shared: &Shared) -> Self {
+        // SAFETY: no address is asked for.
+        let base = unsafe { libc::shmat(shared.id, ptr::null(), libc::SHM_RDONLY) };
+        assert_ne!(base as isize, -1, "{}", io::Error::last_os_error());
+        Self(base)
+    }
+}
+
+#[cfg(test)]
+impl Drop for Other {
+    fn drop(&mut self) {
+        // SAFETY: attached above, and nothing refers to it.
+        unsafe { libc::shmdt(self.0) };
+    }
 }
 
 /// A data segment of the calling process's own.
@@ -185,19 +224,4 @@ fn status(id: i32) -> io::Result<libc::shmid_ds> {
 
 fn attached(id: i32) -> io::Result<u64> {
     Ok(status(id)?.shm_nattch)
-}
-
-/// Gives the segment to the target's user: attaching checks the owner, also for root's segments.
-fn give(id: i32, (user, group): (u32, u32)) -> io::Result<()> {
-    let mut wanted = status(id)?;
-    if (wanted.shm_perm.uid, wanted.shm_perm.gid) == (user, group) {
-        return Ok(());
-    }
-    wanted.shm_perm.uid = user;
-    wanted.shm_perm.gid = group;
-    // SAFETY: IPC_SET reads the structure.
-    match unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut wanted) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use traceprof_abi::layout::{ControlBlock, Counter};
 
-use super::account::count;
+use super::counts::Counts;
 use super::engine::Engine;
 use crate::proc;
 
@@ -72,12 +72,13 @@ impl Silence {
 
 /// Hits of what samples most threads, for a few others of which something else may be used.
 pub(super) fn hits(control: &ControlBlock, engine: Engine) -> u64 {
-    let timers = count(control, Counter::TimerHits);
+    let counts = Counts::read(control);
+    let timers = counts.of(Counter::TimerHits);
     match engine {
         Engine::Timer => timers,
         // A timer's hit is counted as such, and by what came of it.
         Engine::Perf => {
-            let all = HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(count(control, *hit)));
+            let all = HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(counts.of(*hit)));
             all.wrapping_sub(timers)
         }
     }

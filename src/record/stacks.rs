@@ -98,8 +98,7 @@ struct Process {
 impl Process {
     /// Opens its files and compiles their tables.
     fn open(pid: i32, mappings: &[Mapping]) -> Result<Self, RecordError> {
-        let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let tables = Shared::create(layout::TABLES_LEN, owner)
+        let tables = Shared::create(layout::TABLES_LEN)
             .context("creating a segment for the unwind tables")
             .map_err(RecordError::Other)?;
         let writer = TableWriter::new(tables.words());

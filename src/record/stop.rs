@@ -48,9 +48,10 @@ impl Stop {
         Ok(Self { requested, deadline: None })
     }
 
-    /// Starts the clock of a limited recording.
+    /// Starts the clock of a limited recording, unless it is running.
     pub(super) fn start(&mut self, duration: Option<Duration>) {
-        self.deadline = duration.and_then(|duration| Instant::now().checked_add(duration));
+        let end = |duration| Instant::now().checked_add(duration);
+        self.deadline = self.deadline.or_else(|| duration.and_then(end));
     }
 
     /// A signal asked for the end.

@@ -1,10 +1,10 @@
 //! What the storage, its threads and their timers have counted: lines for `--stats`, numbers for the
 //! metadata.
 
-use traceprof_abi::layout::{ControlBlock, Counter, THREAD_SLOTS};
-use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
+use traceprof_abi::layout::{Counter, THREAD_SLOTS};
 
-use super::account::{Reckoning, count, percent};
+use super::account::{Reckoning, percent};
+use super::counts::Counts;
 
 /// Counters that the metadata has under these names.
 const NAMES: [(Counter, &str); 24] = [
@@ -36,12 +36,12 @@ const NAMES: [(Counter, &str); 24] = [
 
 /// Numbers for the metadata, by name.
 pub(super) fn numbers(reckoning: &Reckoning<'_>) -> Vec<(&'static str, u64)> {
-    let (control, storage) = (reckoning.control, &reckoning.storage);
-    let threads = &reckoning.threads;
+    let (counts, storage) = (&reckoning.stint.counts, &reckoning.stint.storage);
+    let threads = &reckoning.stint.threads;
     let mut numbers: Vec<_> =
-        NAMES.iter().map(|(counter, name)| (*name, count(control, *counter))).collect();
+        NAMES.iter().map(|(counter, name)| (*name, counts.of(*counter))).collect();
     numbers.extend([
-        ("dropped_traces", dropped(control)),
+        ("dropped_traces", counts.dropped()),
         ("rotations", storage.rotations),
         ("rotation_ns", storage.rotation_ns.0),
         ("rotation_ns_max", storage.rotation_ns.1),
@@ -57,29 +57,22 @@ pub(super) fn numbers(reckoning: &Reckoning<'_>) -> Vec<(&'static str, u64)> {
         ("preserve_full", storage.preserve_full),
         ("preserve_damaged", storage.preserve_damaged),
         ("samples_without_stack", storage.orphans),
-        ("thread_slots_used", small(&control.slots_next)),
-        ("thread_slots_ready", small(&control.slots_limit)),
+        ("thread_slots_used", counts.slots.0),
+        ("thread_slots_ready", counts.slots.1),
         ("thread_slots_held_max", threads.slots_held_max as u64),
         ("thread_ids_reused", threads.ids_reused),
         ("thread_reports_lost", threads.reports_lost),
         ("thread_samples_ambiguous", threads.ambiguous),
-        ("prime_acks", large(&control.prime_acks)),
-        ("prime_latency_ns", large(&control.prime_latency_sum_ns)),
-        ("prime_latency_ns_max", small(&control.prime_latency_max_ns)),
+        ("prime_acks", counts.prime_acks),
+        ("prime_latency_ns", counts.prime_latency_ns.0),
+        ("prime_latency_ns_max", counts.prime_latency_ns.1),
     ]);
     numbers
 }
 
-/// Traces that found no room: their samples are kept without a stack.
-pub(super) fn dropped(control: &ControlBlock) -> u64 {
-    // The counters lie where the target may write anything.
-    count(control, Counter::DroppedArena).saturating_add(count(control, Counter::DroppedProbes))
-}
-
 /// The lines of `--stats`.
 pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
-    let control = reckoning.control;
-    let of = |counter| count(control, counter);
+    let of = |counter| reckoning.stint.counts.of(counter);
     let puts = of(Counter::Puts);
     let (reused, fresh) = (of(Counter::Hits), puts.saturating_sub(of(Counter::Hits)));
     let hit_share = percent(reused, puts);
@@ -92,7 +85,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     ];
     lines.extend(storage(reckoning));
     lines.extend(threads(reckoning));
-    lines.push(("priming", priming(control)));
+    lines.push(("priming", priming(&reckoning.stint.counts)));
     lines.push(("timers", timers(reckoning)));
     let others = [
         (Counter::DuplicateEvent, "of a second event"),
@@ -109,8 +102,8 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
 }
 
 fn threads(reckoning: &Reckoning<'_>) -> [(&'static str, String); 2] {
-    let (control, it) = (reckoning.control, &reckoning.threads);
-    let (ready, leaked) = (small(&control.slots_limit), count(control, Counter::SlotLeaked));
+    let (counts, it) = (&reckoning.stint.counts, &reckoning.stint.threads);
+    let (ready, leaked) = (counts.slots.1, counts.of(Counter::SlotLeaked));
     let slots = format!(
         "{} held, {} at most at a time, {ready} ready, {THREAD_SLOTS} possible, {leaked} out of use",
         it.slots_held, it.slots_held_max,
@@ -123,7 +116,7 @@ fn threads(reckoning: &Reckoning<'_>) -> [(&'static str, String); 2] {
 }
 
 fn storage(reckoning: &Reckoning<'_>) -> Vec<(&'static str, String)> {
-    let it = &reckoning.storage;
+    let it = &reckoning.stint.storage;
     let rotations = it.rotations + it.blocked;
     let mean = |sum: u64, count: u64| time(sum.checked_div(count).unwrap_or(0));
     let rotation = format!(
@@ -137,7 +130,7 @@ fn storage(reckoning: &Reckoning<'_>) -> Vec<(&'static str, String)> {
         it.hazard_waits,
         mean(it.hazard_wait_ns, it.hazard_waits),
         it.reclaimed,
-        count(reckoning.control, Counter::ReleaseFailed),
+        reckoning.stint.counts.of(Counter::ReleaseFailed),
     );
     let tables = format!(
         "{} quarantined, {} released, {} rotations blocked",
@@ -155,20 +148,20 @@ fn storage(reckoning: &Reckoning<'_>) -> Vec<(&'static str, String)> {
     vec![("rotations", rotation), ("hazards", waits), ("tables", tables), ("preserved", preserved)]
 }
 
-fn priming(control: &ControlBlock) -> String {
-    let acks = large(&control.prime_acks);
-    let sum = large(&control.prime_latency_sum_ns);
+fn priming(counts: &Counts) -> String {
+    let acks = counts.prime_acks;
+    let (sum, longest) = counts.prime_latency_ns;
     format!(
         "{} threads by signal, {} without a slot, {acks} acknowledged, {} on average, {} at most",
-        count(control, Counter::Primed),
-        count(control, Counter::PrimeFailed),
+        counts.of(Counter::Primed),
+        counts.of(Counter::PrimeFailed),
         time(sum.checked_div(acks).unwrap_or(0)),
-        time(small(&control.prime_latency_max_ns)),
+        time(longest),
     )
 }
 
 fn timers(reckoning: &Reckoning<'_>) -> String {
-    let of = |counter| count(reckoning.control, counter);
+    let of = |counter| reckoning.stint.counts.of(counter);
     format!(
         "{} armed, {} failed, {} expired with their lease; {} hits, {} overruns; {} threads \
          sampled by perf events, as they could have no timer",
@@ -177,7 +170,7 @@ fn timers(reckoning: &Reckoning<'_>) -> String {
         of(Counter::LeaseEnded),
         of(Counter::TimerHits),
         of(Counter::TimerOverruns),
-        reckoning.relieved.threads,
+        reckoning.stint.relieved.threads,
     )
 }
 
@@ -187,14 +180,4 @@ fn time(ns: u64) -> String {
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
         _ => format!("{:.1} ms", ns as f64 / 1e6),
     }
-}
-
-fn small(word: &AtomicU32) -> u64 {
-    // Relaxed: a count.
-    u64::from(word.load(Ordering::Relaxed))
-}
-
-fn large(word: &AtomicU64) -> u64 {
-    // Relaxed: a count.
-    word.load(Ordering::Relaxed)
 }

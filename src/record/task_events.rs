@@ -26,6 +26,8 @@ const RING_LEN: usize = 256 << 10;
 const DESCRIPTORS_SHARE: u64 = 4;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
+/// In a record's `misc`, the lower half of the second word: the new name is that of a program.
+const MISC_COMM_EXEC: u32 = 1 << 13;
 const RECORD_EXIT: u32 = 4;
 const RECORD_FORK: u32 = 7;
 
@@ -39,6 +41,8 @@ pub(super) enum TaskChange {
     },
     /// It has another name now.
     Renamed(String),
+    /// It has executed another program. All other threads have ended before.
+    Executed,
     /// Its last instant, and all CPU time it has used, where the kernel tells.
     Ended {
         /// In nanoseconds.
@@ -208,6 +212,9 @@ fn parse(record: &[u8], process: i32) -> Option<Parsed> {
             event(word(16)?, long(24)?, TaskChange::Started { parent: word(20)? as i32 })
         }
         RECORD_EXIT => event(word(16)?, long(24)?, TaskChange::Ended { cpu_ns: None }),
+        RECORD_COMM if word(4)? & MISC_COMM_EXEC != 0 => {
+            event(word(12)?, long(record.len().checked_sub(8)?)?, TaskChange::Executed)
+        }
         RECORD_COMM => {
             let name = record.get(16..)?.split(|byte| *byte == 0).next()?;
             let name = String::from_utf8_lossy(name).into_owned();
@@ -291,6 +298,22 @@ mod tests {
         let after = events.lost;
         events.drain(&mut Vec::new());
         assert!(events.lost < after + 2, "counted once");
+    }
+
+    #[test]
+    fn a_name_that_comes_with_a_program_is_told_as_that() {
+        let change = |misc: u32| {
+            let name = u32::from_ne_bytes(*b"prog");
+            let words = [RECORD_COMM, misc, 1, 7, name, 0, 9, 0];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            match parse(&bytes, 1) {
+                Some(Parsed::Event(event)) => Some((event.tid, event.time_ns, event.change)),
+                _ => None,
+            }
+        };
+        let size = 32 << 16;
+        assert_eq!(change(size), Some((7, 9, TaskChange::Renamed("prog".to_owned()))));
+        assert_eq!(change(size | MISC_COMM_EXEC), Some((7, 9, TaskChange::Executed)));
     }
 
     #[test]

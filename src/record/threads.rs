@@ -27,7 +27,7 @@ use super::batch::{ThreadLife, ThreadNews};
 use super::clock::monotonic_now_ns;
 use super::task_events::{TaskChange, TaskEvent};
 use super::watch::Watch;
-use crate::proc;
+use crate::proc::{self, Memory};
 
 /// An attributed sample's `slot` and `generation`: a thread's name within a recording.
 pub(super) type Key = (u32, u32);
@@ -93,6 +93,20 @@ pub(super) struct ThreadMetrics {
     pub(super) reports_lost: u64,
 }
 
+impl ThreadMetrics {
+    /// Adds those of a later program.
+    pub(super) fn add(&mut self, later: Self) {
+        *self = Self {
+            seen: self.seen + later.seen,
+            slots_held: later.slots_held,
+            slots_held_max: self.slots_held_max.max(later.slots_held_max),
+            ids_reused: self.ids_reused + later.ids_reused,
+            ambiguous: self.ambiguous + later.ambiguous,
+            reports_lost: self.reports_lost + later.reports_lost,
+        };
+    }
+}
+
 /// All threads of one target.
 pub(super) struct Registry {
     pid: i32,
@@ -100,6 +114,10 @@ pub(super) struct Registry {
     started_ns: u64,
     data: DataSegment,
     same_namespace: bool,
+    /// What the program has that these threads run.
+    memory: Option<Memory>,
+    /// When it executed another one, if that was told.
+    executed_ns: Option<u64>,
     watch: Watch,
     lives: Lives,
     /// Who holds a slot, by slot.
@@ -121,8 +139,8 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Of the process `pid`, whose slots are in `data`.
-    pub(super) fn new(pid: i32, data: DataSegment) -> io::Result<Self> {
+    /// Of the process `pid`, whose slots are in `data`; the first thread's key is `(first, 0)`.
+    pub(super) fn new(pid: i32, data: DataSegment, first: u32) -> io::Result<Self> {
         let status = proc::status(pid)?;
         Ok(Self {
             pid,
@@ -130,8 +148,11 @@ impl Registry {
             started_ns: monotonic_now_ns(),
             data,
             same_namespace: status.inner_pid == pid,
+            // Of one whose leader has ended it is not to be had.
+            memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
+            executed_ns: None,
             watch: Watch::start(pid),
-            lives: Lives::default(),
+            lives: Lives::from(first),
             held: Vec::new(),
             held_max: 0,
             ended: Vec::new(),
@@ -154,6 +175,17 @@ impl Registry {
     /// Threads that were there at some time.
     pub(super) fn count_ever(&self) -> usize {
         self.lives.count_ever()
+    }
+
+    /// The number of the next thread: the first one of the next program.
+    pub(super) fn next(&self) -> u32 {
+        self.lives.next()
+    }
+
+    /// The program is gone, as far as can be told: the process has executed another one, or is about
+    /// to end.
+    pub(super) fn is_program_gone(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_gone)
     }
 
     /// What is known in numbers.

@@ -28,13 +28,10 @@ pub(super) enum Identity {
     Unique(u64),
 }
 
-impl ElfFile {
-    /// Takes over the descriptor. `path` is for display only and is never opened; an empty
-    /// `build_id` says that the file has none.
-    pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
-        let file = File::from(fd);
-        let identity = match file.metadata() {
-            Ok(meta) => Identity::Inode {
+impl Identity {
+    fn of(file: &File) -> Self {
+        match file.metadata() {
+            Ok(meta) => Self::Inode {
                 device: meta.dev(),
                 inode: meta.ino(),
                 size: meta.size(),
@@ -44,10 +41,24 @@ impl ElfFile {
             Err(_) => {
                 static NEXT: AtomicU64 = AtomicU64::new(0);
                 // Relaxed: only uniqueness is asked for.
-                Identity::Unique(NEXT.fetch_add(1, Ordering::Relaxed))
+                Self::Unique(NEXT.fetch_add(1, Ordering::Relaxed))
             }
-        };
+        }
+    }
+}
+
+impl ElfFile {
+    /// Takes over the descriptor. `path` is for display only and is never opened; an empty
+    /// `build_id` says that the file has none.
+    pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
+        let file = File::from(fd);
+        let identity = Identity::of(&file);
         Self { file, path, build_id, identity }
+    }
+
+    /// Nobody has written to it since it was taken over.
+    pub fn is_unchanged(&self) -> bool {
+        Identity::of(&self.file) == self.identity
     }
 
     /// The path as the target sees it.

@@ -53,6 +53,28 @@ impl Recording {
         }
     }
 
+    /// The programs that the target executed during the recording, in their order: what each is
+    /// called, when that was, and why it was not sampled if it was not.
+    pub fn executed(&self) -> Vec<(&str, u64, Option<&str>)> {
+        let listed = self.metadata.iter().filter_map(|(key, value)| {
+            let number: u64 = key.strip_prefix("executed.")?.parse().ok()?;
+            let Value::List(fields) = value else { return None };
+            let (name, time_ns, rest) = match &fields[..] {
+                [Value::Text(name), Value::Unsigned(time_ns), rest @ ..] => (name, *time_ns, rest),
+                _ => return None,
+            };
+            let why = match rest {
+                [Value::Unsigned(_), ..] => None,
+                [Value::Text(why), ..] => Some(why.as_str()),
+                _ => Some("too short"),
+            };
+            Some((number, (name.as_str(), time_ns, why)))
+        });
+        let mut listed: Vec<_> = listed.collect();
+        listed.sort_by_key(|(number, _)| *number);
+        listed.into_iter().map(|(_, program)| program).collect()
+    }
+
     /// A number of the metadata.
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.metadata.get(key)? {

@@ -55,6 +55,7 @@ pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> 
     let lines = [
         ("command", command(recording)),
         ("recorded", recorded(recording)),
+        ("executed", executed(recording)),
         ("sampling", sampling(recording)),
         ("window", recording.window.clone()),
         ("samples", Some(samples(recording, seen))),
@@ -110,6 +111,27 @@ fn recorded(recording: &Recording) -> Option<String> {
         parts.push(format!("with {}", counted(cpus, "cpu")));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
+}
+
+/// The programs that the target executed meanwhile.
+fn executed(recording: &Recording) -> Option<String> {
+    const NAMED: usize = 4;
+    let programs = recording.executed();
+    let one = |(name, time_ns, why): &(&str, u64, Option<&str>)| {
+        let after_ns = recording.begin_ns().map(|begin_ns| time_ns.saturating_sub(begin_ns));
+        let after =
+            after_ns.map_or_else(String::new, |ns| format!(" after {:.3} s", ns as f64 / 1e9));
+        let why = why.map_or_else(String::new, |why| format!(" (not sampled: {why})"));
+        format!("{}{after}{why}", shell_quoted(name))
+    };
+    let named: Vec<String> = programs.iter().take(NAMED).map(one).collect();
+    // The recorder does not list any number of them.
+    let count = recording.number("executions").unwrap_or(0).max(programs.len() as u64);
+    let more = match count.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (count > 0).then(|| format!("{}{more}", named.join(", ")))
 }
 
 /// From the recorder, or from the first to the last sample.

@@ -121,6 +121,42 @@ fn a_preserved_trace_is_resolved_as_it_was_when_it_was_new() {
 }
 
 #[test]
+fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let mut work = Work::new(writer, 1, Names::start().unwrap());
+    let ids = |work: &Work| {
+        let mut ids: Vec<u64> = work.kept.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    };
+    let last = Batch {
+        keep: Some(vec![5, 6, 99]),
+        ..batch(&[(5, 0x10, false), (6, 0x20, false), (7, 0x30, false)], 1)
+    };
+    work.write(&last).unwrap();
+    assert_eq!(ids(&work), [5, 6], "what is not there cannot be kept");
+    let stack = work.kept[&6].locations.clone();
+    // Another program, whose addresses are others.
+    let next = Batch { keep: Some(vec![15, 6]), ..batch(&[(15, 0x20, false)], 10) };
+    work.write(&next).unwrap();
+    assert_eq!((ids(&work), &work.kept[&6].locations), (vec![6, 15], &stack));
+    assert!(!work.stacks.contains_key(&6));
+}
+
+#[test]
+fn what_is_noted_is_in_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+    scribe.note("executed.1".to_owned(), Value::Unsigned(7));
+    assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
+    assert_eq!(trace::load(&path).unwrap().metadata["executed.1"], Value::Unsigned(7));
+}
+
+#[test]
 fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");

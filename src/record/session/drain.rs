@@ -24,6 +24,10 @@ impl Session<'_> {
         } else {
             self.registry.turn(Instant::now());
         }
+        if self.registry.is_program_gone() {
+            // What the scan found may be another program's; the storage keeps what there is.
+            return;
+        }
         self.cover();
         if self.registry.count_ever() != before {
             // New threads have new stacks.
@@ -39,7 +43,7 @@ impl Session<'_> {
         let drained = self.collector.rotate(batch, &is_gone);
         fault::at(Point::RecordDrained);
         if drained.all {
-            self.attached.modules.recycle();
+            self.attached.modules().recycle();
         }
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
@@ -249,7 +253,7 @@ mod tests {
         let path = folder.path().join("trace");
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
         let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
-        let mut collector = Collector::start(data);
+        let mut collector = Collector::start(data, 1);
         collector.register(Box::new(LastOfThreads::new(data)));
         collector.register(Box::new(Heaviest::new(10)));
         collector.register(Box::new(scribe.open_samples()));

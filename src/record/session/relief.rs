@@ -37,6 +37,15 @@ pub(in crate::record) struct Relieved {
     pub(in crate::record) denied: Option<String>,
 }
 
+impl Relieved {
+    /// Adds what was done in a later program.
+    pub(in crate::record) fn add(&mut self, later: Self) {
+        self.threads += later.threads;
+        self.is_user_only |= later.is_user_only;
+        self.denied = self.denied.take().or(later.denied);
+    }
+}
+
 impl Session<'_> {
     /// Looks for threads that can have no timer, and opens events for them.
     pub(super) fn relieve(&mut self) {

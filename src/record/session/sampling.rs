@@ -39,10 +39,11 @@ pub(super) struct Started {
 }
 
 /// Opens the events, or has the timers armed.
-pub(super) fn start(parts: &mut Parts) -> Result<Started, RecordError> {
+pub(super) fn start(parts: &mut Parts<'_>) -> Result<Started, RecordError> {
     let (pid, data) = (parts.pid, parts.attached.data());
     let gone = |error| event_error(pid, error);
-    let mut registry = Registry::new(pid, data).map_err(gone)?;
+    let first = parts.before.map_or(0, |before| before.next_thread);
+    let mut registry = Registry::new(pid, data, first).map_err(gone)?;
     let mut events = match parts.attached.choice.engine {
         Engine::Perf => Some(Events::open(pid, parts.attached.setup)),
         Engine::Timer => None,
@@ -138,7 +139,7 @@ impl Session<'_> {
     }
 
     fn tell_of_late_timers(&mut self, error: &RecordError) {
-        if !std::mem::replace(&mut self.entry_failed, true) {
+        if !self.registry.is_program_gone() && !std::mem::replace(&mut self.entry_failed, true) {
             let text = format!("threads are armed late: {}", error.text());
             self.observer.event(Event::Notice(text));
         }
@@ -148,7 +149,8 @@ impl Session<'_> {
     /// somebody else's handler. False if sampling cannot go on.
     pub(super) fn watch_signals(&mut self) -> bool {
         let Ok(status) = proc::status(self.pid) else { return true };
-        if !status.has_memory {
+        // In this order: of a program that is still there now it was its status.
+        if !status.has_memory || self.registry.is_program_gone() {
             return true;
         }
         let is_look_due = self.silence_watch.is_due();

@@ -33,7 +33,12 @@ impl Registry {
 
     pub(super) fn hear(&mut self, event: TaskEvent) {
         let TaskEvent { time_ns, tid, change } = event;
+        if self.executed_ns.is_some_and(|executed_ns| time_ns >= executed_ns) {
+            // Of the next program's threads.
+            return;
+        }
         match change {
+            TaskChange::Executed => self.executed_ns = Some(time_ns),
             TaskChange::Started { parent } => self.hear_start(time_ns, tid, parent),
             TaskChange::Renamed(name) => {
                 if let Some(number) = self.lives.last(tid) {
@@ -107,6 +112,18 @@ impl Registry {
         }
     }
 
+    /// The process has executed another program: the threads of this one have ended, whoever is
+    /// there now. When that was, as exactly as it is known.
+    pub(in crate::record) fn end_all(&mut self) -> u64 {
+        self.listen();
+        let time_ns = self.executed_ns.unwrap_or_else(monotonic_now_ns);
+        let alive: Vec<u32> = self.lives.alive().map(|(number, _)| number).collect();
+        for number in alive {
+            self.end(number, time_ns, false, None);
+        }
+        time_ns
+    }
+
     fn rename(&mut self, number: u32, name: String) {
         if let Some(life) = self.lives.get_mut(number)
             && life.name != name
@@ -160,7 +177,9 @@ impl Registry {
             && life.is_of(stat.start_time)
         {
             life.start_ticks = Some(stat.start_time);
-            if life.end_ns.is_none() {
+            // A name that has changed may be the next program's.
+            let is_open = life.end_ns.is_none() && life.name != stat.name;
+            if is_open && !self.is_program_gone() {
                 self.rename(number, stat.name);
             }
             return;

@@ -90,10 +90,21 @@ pub(in crate::record) struct Lives {
     lives: BTreeMap<u32, Life>,
     by_tid: HashMap<i32, Vec<u32>>,
     by_inner: HashMap<u32, Vec<u32>>,
+    first: u32,
     next: u32,
 }
 
 impl Lives {
+    /// None yet; the first one gets this number.
+    pub(super) fn from(first: u32) -> Self {
+        Self { first, next: first, ..Self::default() }
+    }
+
+    /// The number of the next one.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
     /// Takes note of a life; its number.
     pub(super) fn begin(&mut self, life: Life) -> u32 {
         let number = self.next;
@@ -151,7 +162,7 @@ impl Lives {
 
     /// How many there ever were.
     pub(super) fn count_ever(&self) -> usize {
-        self.next as usize
+        (self.next - self.first) as usize
     }
 
     /// The latest life with this id, ended or not.

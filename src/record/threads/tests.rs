@@ -18,7 +18,7 @@ const NOT_THERE: u32 = 1 << 30;
 fn registry() -> Registry {
     let data = own_data();
     data.control().slots_limit.store(8, Ordering::Relaxed);
-    let mut registry = Registry::new(std::process::id() as i32, data).unwrap();
+    let mut registry = Registry::new(std::process::id() as i32, data, 0).unwrap();
     registry.scan(true);
     registry
 }
@@ -362,6 +362,55 @@ fn new_threads_and_names_are_noticed() {
         let renamed = ThreadNews::Renamed { key, name: "after".to_string() };
         assert!(registry.news().contains(&renamed), "told: {is_told}");
         guest.end();
+    }
+}
+
+/// A process that executes another program when it gets a line, as its registry sees it.
+fn shell(first: u32) -> (std::process::Child, Registry) {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "echo; read _; exec sleep 60"]);
+    let piped = std::process::Stdio::piped;
+    let mut shell = shell.stdin(piped()).stdout(piped()).spawn().unwrap();
+    let ready = std::io::Read::read(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    assert_eq!(ready, 1);
+    let registry = Registry::new(shell.id() as i32, own_data(), first).unwrap();
+    (shell, registry)
+}
+
+#[test]
+fn threads_end_with_their_program_and_take_no_name_of_the_next_one() {
+    const FIRST: u32 = 40;
+    for is_told in [true, false] {
+        let (mut shell, mut registry) = shell(FIRST);
+        if !is_told {
+            registry.watch.deafen();
+        }
+        let (tid, mut news) = (registry.pid, Vec::new());
+        registry.scan(true);
+        let before_ns = monotonic_now_ns();
+        assert_eq!(registry.key_of(tid, before_ns, &mut news), (FIRST, 0));
+        assert!(!registry.is_program_gone());
+        std::io::Write::write_all(shell.stdin.as_mut().unwrap(), b"\n").unwrap();
+        let until = Instant::now() + std::time::Duration::from_secs(10);
+        let is_next = |tid| proc::task_stat(tid, tid).unwrap().name == "sleep";
+        while !is_next(tid) {
+            assert!(Instant::now() < until, "no exec");
+        }
+        assert!(registry.is_program_gone());
+        // Whoever is in the list now is another program's thread.
+        registry.turn(Instant::now());
+        registry.scan(true);
+        let ended_ns = registry.end_all();
+        assert!((before_ns..=monotonic_now_ns()).contains(&ended_ns));
+        news.extend(registry.news());
+        registry.retire(true, &mut news);
+        let names: Vec<_> = seen(&news, tid).into_iter().map(|(_, life)| life.name).collect();
+        assert_eq!((names, gone(&news)), (vec!["sh".to_owned()], vec![FIRST]), "told: {is_told}");
+        let renamed = news.iter().any(|it| matches!(it, ThreadNews::Renamed { .. }));
+        assert!(!renamed, "told: {is_told}: {news:?}");
+        assert_eq!((registry.next(), registry.count(), registry.count_ever()), (FIRST + 1, 0, 1));
+        shell.kill().unwrap();
+        shell.wait().unwrap();
     }
 }
 

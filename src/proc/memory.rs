@@ -1,0 +1,56 @@
+//! Whether a process still has the memory that it had.
+//!
+//! A process that executes another program gets a new memory, and keeps all else that it could be
+//! known by: its id, its start time, perhaps its name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// The memory that a process has at one time. Holding it keeps nothing of it alive but its number in
+/// the kernel.
+#[derive(Debug)]
+pub struct Memory(File);
+
+impl Memory {
+    /// Of a process, now. Who may not trace it may not ask.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/mem")).map(Self)
+    }
+
+    /// Nobody uses it any more: the process has executed another program, or is about to end. One
+    /// system call of a microsecond.
+    pub fn is_gone(&self) -> bool {
+        // Of memory that is in use the first byte is read, or is not mapped, which is an error.
+        matches!(self.0.read_at(&mut [0], 0), Ok(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn memory_goes_with_the_program_not_with_the_process() {
+        assert!(!Memory::of(std::process::id() as i32).unwrap().is_gone());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo ready; read _; exec sh -c 'echo again; read _'"]);
+        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        let first = Memory::of(child.id() as i32).unwrap();
+        assert!(!first.is_gone());
+        input.write_all(b"\n").unwrap();
+        lines.next().unwrap().unwrap();
+        assert!(first.is_gone(), "the same process with another program");
+        let second = Memory::of(child.id() as i32).unwrap();
+        assert!(!second.is_gone());
+        input.write_all(b"\n").unwrap();
+        child.wait().unwrap();
+        assert!(second.is_gone() && Memory::of(child.id() as i32).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! What the sampling of one program came to, and of several one after the other.
+//!
+//! A recording is a sequence of stints: one for each program that the target executes while it is
+//! recorded. Each has an agent, a storage and events of its own; the trace is one.
+
+use super::account::CpuClock;
+use super::attach::Detached;
+use super::collect::Stats;
+use super::counts::Counts;
+use super::engine::Choice;
+use super::failures::Unsampled;
+use super::liveness::Heavy;
+use super::perf::Setup;
+use super::session::Relieved;
+use super::threads::ThreadMetrics;
+
+/// A stint that is over, or the sum of those that are.
+#[derive(Debug, Clone)]
+pub(super) struct Stint {
+    /// When sampling began and ended, in CLOCK_MONOTONIC nanoseconds.
+    pub(super) times_ns: (u64, u64),
+    /// How it was sampled; of several stints `kernel` says whether that holds for all.
+    pub(super) setup: Setup,
+    /// By what, and why.
+    pub(super) choice: Choice,
+    /// The agent's signals, of the last stint.
+    pub(super) signals: Vec<i32>,
+    /// Stops of a thread at the first attach, in nanoseconds.
+    pub(super) attach_stops_ns: Vec<u64>,
+    /// Stops at later ones: of how many, the longest.
+    pub(super) later_stops_ns: (u64, u64),
+    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    pub(super) entries_ns: (u64, u64),
+    /// How long the target was stopped for the cure, and what stays behind.
+    pub(super) detached: Detached,
+    /// What the handlers have counted.
+    pub(super) counts: Counts,
+    /// CPU time that the target used.
+    pub(super) cpu: CpuClock,
+    /// Of it, time between two stints.
+    pub(super) between_ns: u64,
+    /// Of it, time in the kernel where that was not sampled, if the target was there to be asked.
+    pub(super) system_ns: Option<u64>,
+    /// Of it, time of threads that block the signal.
+    pub(super) blocked_ns: u64,
+    /// Such threads: id and name.
+    pub(super) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, and that nothing else sampled.
+    pub(super) unsampled: Unsampled,
+    /// Threads that could have none, and had events instead.
+    pub(super) relieved: Relieved,
+    /// Priming signals sent.
+    pub(super) primed: u64,
+    /// Periods that were given to the last stacks of threads that ended.
+    pub(super) given: u64,
+    /// Threads that were there at some time.
+    pub(super) threads: ThreadMetrics,
+    /// What rotations met.
+    pub(super) storage: Stats,
+    /// Kernel hits that found the ring buffer full.
+    pub(super) kernel_lost: u64,
+    /// The heaviest traces of all stints so far, if the user asked for them.
+    pub(super) heaviest: Vec<Heavy>,
+    /// The key of the next stint's first thread.
+    pub(super) next_thread: u32,
+    /// The upper half of the ids of its first traces; `None` if all have been given.
+    pub(super) next_instance: Option<u32>,
+}
+
+impl Stint {
+    /// Adds the stint that came after it.
+    pub(super) fn add(&mut self, later: Stint) {
+        let Stint { times_ns, setup, choice, attach_stops_ns, later_stops_ns, entries_ns, .. } =
+            later;
+        self.times_ns.1 = times_ns.1;
+        self.setup = Setup { kernel: self.setup.kernel && setup.kernel, ..setup };
+        self.choice = after(&self.choice, choice);
+        self.signals = later.signals;
+        let stops = attach_stops_ns.iter().fold((0, 0), |stops, ns| longest(stops, (1, *ns)));
+        self.later_stops_ns = longest(longest(self.later_stops_ns, stops), later_stops_ns);
+        self.entries_ns = longest(self.entries_ns, entries_ns);
+        self.detached = later.detached;
+        self.counts.add(&later.counts);
+        self.between_ns += self.cpu.extend(&later.cpu) + later.between_ns;
+        self.system_ns = match (self.system_ns, later.system_ns) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        };
+        self.blocked_ns += later.blocked_ns;
+        let new = later.blocked.into_iter().filter(|it| !self.blocked.contains(it));
+        let new: Vec<_> = new.collect();
+        self.blocked.extend(new);
+        self.unsampled.add(&later.unsampled);
+        self.relieved.add(later.relieved);
+        self.primed += later.primed;
+        self.given += later.given;
+        self.threads.add(later.threads);
+        self.storage.add(later.storage);
+        self.kernel_lost += later.kernel_lost;
+        self.heaviest = later.heaviest;
+        self.next_thread = later.next_thread;
+        self.next_instance = later.next_instance;
+    }
+}
+
+/// How many, and the longest.
+fn longest((count, most): (u64, u64), (more, other): (u64, u64)) -> (u64, u64) {
+    (count + more, most.max(other))
+}
+
+/// The last engine, and that there was another one before it.
+fn after(before: &Choice, later: Choice) -> Choice {
+    const UNTIL: &str = "until another program was executed";
+    let (name, was) = (before.engine.name(), before.why.find(UNTIL));
+    let why = match was {
+        _ if before.engine != later.engine => format!("{name} {UNTIL}; {}", later.why),
+        Some(_) => before.why.clone(),
+        None => later.why,
+    };
+    Choice { why, ..later }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use traceprof_abi::layout::Counter;
+
+    use super::*;
+    use crate::record::engine::Engine;
+    use crate::record::shm::own_data;
+
+    const MS: u64 = 1_000_000;
+
+    /// One of 100 ms, of which 90 were sampled.
+    pub(in crate::record) fn made_up() -> Stint {
+        let why = "made up".to_owned();
+        Stint {
+            times_ns: (0, 200 * MS),
+            setup: Setup { period_ns: MS, kernel: false, cookie: 1 },
+            choice: Choice { engine: Engine::Perf, why, is_free: true, is_started: false },
+            signals: vec![5, 0],
+            attach_stops_ns: Vec::new(),
+            later_stops_ns: (0, 0),
+            entries_ns: (0, 0),
+            detached: Detached::default(),
+            counts: Counts::default(),
+            cpu: CpuClock::made_up(0, 100 * MS),
+            between_ns: 0,
+            system_ns: None,
+            blocked_ns: 0,
+            blocked: Vec::new(),
+            unsampled: Unsampled::default(),
+            relieved: Relieved::default(),
+            primed: 0,
+            given: 0,
+            threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
+            storage: Stats::default(),
+            kernel_lost: 0,
+            heaviest: Vec::new(),
+            next_thread: 5,
+            next_instance: Some(7),
+        }
+    }
+
+    fn counting(counter: Counter, count: u64) -> Counts {
+        let data = own_data();
+        data.control().count_by(counter, count);
+        Counts::read(data.control())
+    }
+
+    #[test]
+    fn stints_add_up_and_the_time_between_them_is_known() {
+        let timer = Choice { engine: Engine::Timer, why: "a start".to_owned(), ..made_up().choice };
+        let mut sum = Stint {
+            counts: counting(Counter::Samples, 90),
+            attach_stops_ns: vec![40, 30],
+            system_ns: Some(3),
+            blocked: vec![(7, "a".to_owned())],
+            ..made_up()
+        };
+        sum.setup.kernel = true;
+        let later = Stint {
+            times_ns: (230 * MS, 300 * MS),
+            choice: timer,
+            signals: vec![0, 23],
+            cpu: CpuClock::made_up(112 * MS, 180 * MS),
+            counts: counting(Counter::Samples, 60),
+            attach_stops_ns: vec![20, 70],
+            blocked: vec![(7, "a".to_owned()), (7, "b".to_owned())],
+            next_thread: 8,
+            next_instance: None,
+            ..made_up()
+        };
+        sum.add(later.clone());
+        assert_eq!((sum.cpu.used_ns(), sum.between_ns), (180 * MS, 12 * MS));
+        assert_eq!((sum.times_ns, sum.signals.as_slice()), ((0, 300 * MS), &[0, 23][..]));
+        assert_eq!((sum.counts.of(Counter::Samples), sum.threads.seen), (150, 10));
+        assert_eq!((sum.attach_stops_ns.as_slice(), sum.later_stops_ns), (&[40, 30][..], (2, 70)));
+        assert_eq!((sum.setup.kernel, sum.system_ns, sum.blocked.len()), (false, Some(3), 2));
+        assert_eq!((sum.next_thread, sum.next_instance), (8, None));
+        assert_eq!(sum.choice.engine, Engine::Timer);
+        let why = "perf task clock until another program was executed; a start";
+        assert_eq!(sum.choice.why, why);
+        sum.add(Stint { cpu: CpuClock::made_up(181 * MS, 190 * MS), ..later });
+        assert_eq!((sum.choice.why.as_str(), sum.between_ns), (why, 13 * MS));
+    }
+}

@@ -1,0 +1,75 @@
+/* Works for a while, then executes the next program. Built several times under other names: the
+ * functions of each are called after WHO.
+ *
+ *     relay HOW MS [PROGRAM ARGUMENT...]
+ *
+ * MS milliseconds of CPU time, or until SIGTERM with "wait". HOW says by which thread the next program
+ * is executed: "main", or "thread" for the last of three that work beside the first. With "fork" a
+ * child is left behind, which works until its parent ends.
+ */
+#include "target.h"
+
+#define GLUE2(a, b) a##b
+#define GLUE(a, b) GLUE2(a, b)
+#define TEXT2(a) #a
+#define TEXT(a) TEXT2(a)
+#define BURN GLUE(burn_, WHO)
+#define LEAD GLUE(lead_, WHO)
+
+static volatile uint64_t sinks[4];
+static uint64_t budget_ns;
+static char **next;
+
+APART uint64_t BURN(uint64_t x) { CHAIN(x, 100000); return x; }
+/* The addition after the call keeps the call from becoming a jump. */
+APART uint64_t LEAD(uint64_t x) { return BURN(x) + 1; }
+
+static void work(int thread) {
+    uint64_t start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    while (!stop && clock_ns(CLOCK_THREAD_CPUTIME_ID) - start < budget_ns)
+        sinks[thread] = LEAD(sinks[thread]);
+}
+
+static int go_on(void) {
+    /* All of the process, with what the loader and other programs have used before. */
+    printf(TEXT(WHO) "_ns %llu\n", (unsigned long long)clock_ns(CLOCK_PROCESS_CPUTIME_ID));
+    fflush(stdout);
+    if (!*next)
+        return OWN_EXIT_CODE;
+    execv(*next, next);
+    perror(*next);
+    return 1;
+}
+
+static void *run(void *argument) {
+    int thread = (int)(intptr_t)argument;
+    work(thread);
+    if (thread == 3)
+        exit(go_on());
+    pause();
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3)
+        return 2;
+    next = argv + 3;
+    budget_ns = strcmp(argv[2], "wait") ? strtoull(argv[2], NULL, 10) * 1000000 : UINT64_MAX;
+    target_ready();
+    if (!strcmp(argv[1], "fork") && fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            sinks[0] = LEAD(sinks[0]);
+    }
+    if (strcmp(argv[1], "thread")) {
+        work(0);
+        return go_on();
+    }
+    for (intptr_t thread = 1; thread <= 3; thread++) {
+        pthread_t handle;
+        pthread_create(&handle, NULL, run, (void *)thread);
+    }
+    work(0);
+    for (;;)
+        pause();
+}
