@@ -6,6 +6,7 @@ use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
+use super::balance::Balanced;
 use super::clock::clock_ns;
 use super::collect::Stats;
 use super::engine::Choice;
@@ -112,6 +113,8 @@ pub(super) struct Reckoning<'a> {
     /// Periods of the sum that no hit stands for: rests of threads that ended, given to their last
     /// stacks.
     pub(super) given: u64,
+    /// Weights that were put right by the threads' own clocks.
+    pub(super) balanced: Balanced,
     /// What sampled, and why.
     pub(super) choice: &'a Choice,
     /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
@@ -174,6 +177,8 @@ impl Reckoning<'_> {
         }
         set("priming_signals", self.primed);
         set("rest_periods", self.given);
+        set("balance_added", self.balanced.more);
+        set("balance_removed", self.balanced.less);
         set("entries", self.entries_ns.0);
         set("threads_without_timer", self.unsampled.count);
         set("threads_by_events", self.relieved.threads);
@@ -325,6 +330,14 @@ impl Reckoning<'_> {
             text.push_str(&format!(
                 ", {} of it reckoned for threads that ended or started others between two hits",
                 seconds(given_ns)
+            ));
+        }
+        if self.balanced != Balanced::default() {
+            let of = |periods: u64| seconds(periods.saturating_mul(self.period_ns));
+            text.push_str(&format!(
+                ", after {} was added and {} taken away by the threads' own clocks",
+                of(self.balanced.more),
+                of(self.balanced.less),
             ));
         }
         if self.sampled_ns() > self.cpu_ns + self.cpu_ns / 50 + self.period_ns {

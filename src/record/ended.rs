@@ -5,6 +5,7 @@ use traceprof_abi::sync::Ordering;
 use super::account::Reckoning;
 use super::aftermath::{Aftermath, Footprint};
 use super::attach::{Attached, Detached};
+use super::balance::Balanced;
 use super::collect::Stats;
 use super::failures::Unsampled;
 use super::liveness::Heavy;
@@ -38,6 +39,8 @@ pub(super) struct Ended {
     pub(super) primed: u64,
     /// Periods that were given to the last stacks of threads that ended.
     pub(super) given: u64,
+    /// Weights that were put right by the threads' own clocks.
+    pub(super) balanced: Balanced,
     /// Wall-clock time of the recording in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Threads that were there at some time.
@@ -78,6 +81,7 @@ impl Ended {
             relieved: &self.relieved,
             primed: self.primed,
             given: self.given,
+            balanced: self.balanced,
             choice: &self.attached.choice,
             entries_ns: self.attached.entries_ns,
             elapsed_ns: self.elapsed_ns,

@@ -90,6 +90,7 @@ mod tests {
     use traceprof_abi::sync::Ordering;
 
     use super::*;
+    use crate::record::balance::Balanced;
     use crate::record::collect::Stats;
     use crate::record::engine::Choice;
     use crate::record::scribe::Totals;
@@ -119,6 +120,7 @@ mod tests {
             relieved: &relieved,
             primed: 0,
             given: 0,
+            balanced: Balanced::default(),
             choice: &choice,
             entries_ns: (0, 0),
             elapsed_ns: 200 * MS,
