@@ -20,9 +20,13 @@ fn report(line: &str) {
 }
 
 /// Records threads that use so much CPU time each, from their first to their last instruction of it.
-fn record_busy(threads: usize, each: Duration, options: &[&str]) -> (Target, Outcome) {
+fn record_busy(
+    program: &str,
+    (threads, each): (usize, Duration),
+    options: &[&str],
+) -> (Target, Outcome) {
     let (count, ms) = (threads.to_string(), each.as_millis().to_string());
-    let mut target = Target::start("busy_named", &[&count, &ms]);
+    let mut target = Target::start(program, &[&count, &ms]);
     let pid = target.pid().to_string();
     let args = ["--pid", &pid, "--duration", "3600", "--freq", "999"];
     let mut recorder = Recorder::start(&[&args[..], options].concat());
@@ -40,9 +44,14 @@ fn record_busy(threads: usize, each: Duration, options: &[&str]) -> (Target, Out
     (target, outcome)
 }
 
-fn check_threads(threads: usize, each: Duration, options: &[&str]) {
-    const PERCENT: f64 = 2.0;
-    let (target, outcome) = record_busy(threads, each, options);
+/// Records them, and has each thread's samples stand for its CPU time to so many percent.
+fn check_threads(
+    program: &str,
+    (threads, each): (usize, Duration),
+    options: &[&str],
+    most_percent: f64,
+) {
+    let (target, outcome) = record_busy(program, (threads, each), options);
     let by_label = outcome.trace.periods_by_label();
     let (mut worst, mut sum, mut used_ns) = ((0.0f64, 0), 0.0, 0);
     for thread in 0..threads {
@@ -57,23 +66,34 @@ fn check_threads(threads: usize, each: Duration, options: &[&str]) {
     }
     let (worst, thread) = worst;
     let whole = 100.0 * (sum / used_ns as f64 - 1.0);
-    report(&format!("{threads} threads {options:?}: worst {worst:+.2} %, all {whole:+.2} %"));
-    assert!(worst.abs() < PERCENT, "busy-{thread}: {worst:+.2} %\n{}", outcome.text());
+    report(&format!(
+        "{threads} threads of {program} {options:?}: worst {worst:+.2} %, all {whole:+.2} %"
+    ));
+    assert!(worst.abs() < most_percent, "busy-{thread}: {worst:+.2} %\n{}", outcome.text());
 }
 
 /// Threads with five seconds of CPU time each, a part of it in the kernel.
 fn check_engine(options: &[&str]) {
     needs_recording!();
     let _machine = alone();
-    check_threads(8, Duration::from_secs(5), options);
+    check_threads("busy_named", (8, Duration::from_secs(5)), options, 2.0);
     if is_long_run() {
-        check_threads(200, Duration::from_secs(5), options);
+        check_threads("busy_named", (200, Duration::from_secs(5)), options, 2.0);
     }
 }
 
 #[test]
 fn every_thread_has_its_cpu_time_with_perf_events() {
     check_engine(&["--engine", "perf"]);
+}
+
+/// The hits of a family fall into one part for hundreds of rounds. Unless weights are put right by the
+/// threads' clocks, one thread is off by 2 to 5 %, and by more than 1 % nearly always.
+#[test]
+fn threads_in_step_with_the_sampler_have_their_cpu_time() {
+    needs_recording!();
+    let _machine = alone();
+    check_threads("lockstep", (2, Duration::from_secs(3)), &["--engine", "perf"], 1.0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use nix::unistd::Pid;
 use traceprof_abi::layout::Counter;
 use traceprof_abi::unwind::EndReason;
 
+use super::balance::Balanced;
 use super::clock::clock_ns;
 use super::counts::LOSSES;
 use super::engine::Choice;
@@ -138,6 +139,8 @@ impl Reckoning<'_> {
         }
         set("priming_signals", self.stint.primed);
         set("rest_periods", self.stint.given);
+        set("balance_added", self.stint.balanced.more);
+        set("balance_removed", self.stint.balanced.less);
         set("entries", self.stint.entries_ns.0);
         set("threads_without_timer", self.stint.unsampled.count);
         set("executions", self.executions.count());
@@ -300,6 +303,14 @@ impl Reckoning<'_> {
             text.push_str(&format!(
                 ", {} of it reckoned for threads that ended or started others between two hits",
                 seconds(given_ns)
+            ));
+        }
+        if self.stint.balanced != Balanced::default() {
+            let of = |periods: u64| seconds(periods.saturating_mul(self.period_ns()));
+            text.push_str(&format!(
+                ", after {} was added and {} taken away by the threads' own clocks",
+                of(self.stint.balanced.more),
+                of(self.stint.balanced.less),
             ));
         }
         if self.sampled_ns() > self.cpu_ns() + self.cpu_ns() / 50 + self.period_ns() {

@@ -3,6 +3,7 @@
 mod account;
 mod aftermath;
 mod attach;
+mod balance;
 mod batch;
 mod blocked;
 mod clock;

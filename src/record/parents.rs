@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::threads::{Key, Parent};
+use super::threads::{Key, Usage};
 
 /// Parents that are looked at in one turn, the oldest first.
 pub(super) const PARENTS_MAX: usize = 256;
@@ -94,7 +94,7 @@ impl Parents {
     /// `process_ns` and lacks samples for `process_lacks_ns` of it.
     pub(super) fn look(
         &mut self,
-        parent: &Parent,
+        parent: &Usage,
         weight: u64,
         (process_ns, process_lacks_ns): (u64, u64),
         is_deaf: impl FnOnce() -> bool,
@@ -126,7 +126,7 @@ impl Parents {
 
     /// Keeps what anchors a parent. One that ended meanwhile needs none; without a descriptor it goes
     /// on as before, and is tried again.
-    pub(super) fn keep(&mut self, parent: &Parent, anchor: io::Result<OwnedFd>) {
+    pub(super) fn keep(&mut self, parent: &Usage, anchor: io::Result<OwnedFd>) {
         if let (Some(known), Ok(anchor)) = (self.known.get_mut(&parent.key), anchor) {
             known.anchor = Some(anchor);
         }
@@ -139,8 +139,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn parent(cpu_ms: u64) -> Parent {
-        Parent { key: (3, 0), tid: 7, cpu_ns: cpu_ms * MS }
+    fn parent(cpu_ms: u64) -> Usage {
+        Usage { key: (3, 0), tid: 7, cpu_ns: cpu_ms * MS }
     }
 
     fn look(parents: &mut Parents, cpu_ms: u64, weight: u64, process_ms: u64) -> (bool, u32) {

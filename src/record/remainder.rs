@@ -19,7 +19,7 @@ use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::log::{Sample, flags};
 
 use super::batch::Batch;
-use super::threads::{Exit, Key, Parent};
+use super::threads::{Exit, Key, Usage};
 
 /// What the samples of one thread say.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,7 +104,7 @@ impl Remainder {
     }
 
     /// Adds to the batch a sample of so many periods for a thread that is still there.
-    pub(super) fn give(&mut self, parent: &Parent, weight: u32, time_ns: u64, batch: &mut Batch) {
+    pub(super) fn give(&mut self, parent: &Usage, weight: u32, time_ns: u64, batch: &mut Batch) {
         let known = self.known.entry(parent.key).or_default();
         known.weight += u64::from(weight);
         let known = *known;

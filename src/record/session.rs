@@ -18,6 +18,7 @@ use traceprof_abi::sync::Ordering;
 
 use super::account::CpuClock;
 use super::attach::Attached;
+use super::balance::Balance;
 use super::blocked::Blocked;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
@@ -150,6 +151,7 @@ pub(super) struct Session<'a> {
     /// Threads that were told of as blocking the signal.
     blocked_told: usize,
     relieved: Relieved,
+    balance: Balance,
     remainder: Remainder,
     parents: Parents,
     /// The guardian could not enter the target; said once.
@@ -190,6 +192,7 @@ impl<'a> Session<'a> {
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
         let blocked = Blocked::new(pid, parts.attached.data());
+        let balance = Balance::new(parts.attached.setup.period_ns);
         let remainder = Remainder::new(parts.attached.setup.period_ns);
         let parents = Parents::new(parts.attached.setup.period_ns);
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
@@ -229,6 +232,7 @@ impl<'a> Session<'a> {
             blocked_told: 0,
             relief: Relief::Unneeded,
             relieved: Relieved::default(),
+            balance,
             remainder,
             parents,
             entry_failed: false,
@@ -441,6 +445,7 @@ impl<'a> Session<'a> {
             relieved,
             primed,
             given: self.remainder.given,
+            balanced: self.balance.sum,
             threads: self.registry.metrics(),
             storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),

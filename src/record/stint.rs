@@ -5,6 +5,7 @@
 
 use super::account::CpuClock;
 use super::attach::Detached;
+use super::balance::Balanced;
 use super::collect::Stats;
 use super::counts::Counts;
 use super::engine::Choice;
@@ -53,6 +54,8 @@ pub(super) struct Stint {
     pub(super) primed: u64,
     /// Periods that were given to the last stacks of threads that ended.
     pub(super) given: u64,
+    /// Weights that were put right by the threads' own clocks.
+    pub(super) balanced: Balanced,
     /// Threads that were there at some time.
     pub(super) threads: ThreadMetrics,
     /// What rotations met.
@@ -94,6 +97,7 @@ impl Stint {
         self.relieved.add(later.relieved);
         self.primed += later.primed;
         self.given += later.given;
+        self.balanced.add(later.balanced);
         self.threads.add(later.threads);
         self.storage.add(later.storage);
         self.kernel_lost += later.kernel_lost;
@@ -152,6 +156,7 @@ pub(super) mod tests {
             relieved: Relieved::default(),
             primed: 0,
             given: 0,
+            balanced: Balanced::default(),
             threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
             storage: Stats::default(),
             kernel_lost: 0,

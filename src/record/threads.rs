@@ -22,7 +22,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::hazard;
 use traceprof_abi::sync::Ordering;
 
-use self::lives::Lives;
+use self::lives::{Life, Lives};
 use super::batch::{ThreadLife, ThreadNews};
 use super::clock::monotonic_now_ns;
 use super::task_events::{TaskChange, TaskEvent};
@@ -65,9 +65,9 @@ pub(super) struct Exit {
     pub(super) cpu_ns: Option<u64>,
 }
 
-/// A thread that has started others and is still there.
+/// What a thread that is still there has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Parent {
+pub(super) struct Usage {
     /// The key of its samples.
     pub(super) key: Key,
     /// As the recorder sees it.
@@ -210,19 +210,26 @@ impl Registry {
     /// there at the beginning.
     ///
     /// Of each that is not due nothing is read.
-    pub(super) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Parent> {
+    pub(super) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Usage> {
         let is_told = self.watch.is_told();
         let alive = self.lives.alive().filter(|(_, life)| match is_told {
             true => life.is_parent,
             false => life.start_ns < self.started_ns,
         });
         let due = alive.take(most).filter(|(number, _)| is_due((*number, 0)));
-        let parents = due.filter_map(|(number, life)| {
-            let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
-            let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
-            Some(Parent { key: (number, 0), tid: life.tid, cpu_ns })
-        });
-        parents.collect()
+        due.filter_map(|(number, life)| self.usage(number, life)).collect()
+    }
+
+    /// What the thread with this key has used by now, if it is still there.
+    pub(super) fn usage_of(&self, key: Key) -> Option<Usage> {
+        let life = self.lives.get(key.0).filter(|life| life.end_ns.is_none())?;
+        self.usage(key.0, life)
+    }
+
+    fn usage(&self, number: u32, life: &Life) -> Option<Usage> {
+        let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
+        let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
+        Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
     }
 
     /// The same with their names.

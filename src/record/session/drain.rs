@@ -6,11 +6,13 @@ use std::time::Instant;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
+use super::super::balance::Reading;
 use super::super::batch::Batch;
 use super::super::blocked::blocks;
 use super::super::clock::{Clock, monotonic_now_ns};
 use super::super::parents::PARENTS_MAX;
 use super::super::perf::open_anchor;
+use super::super::threads::Usage;
 use super::{Event, Session};
 use crate::fault::{self, Point};
 use crate::proc;
@@ -48,6 +50,10 @@ impl Session<'_> {
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
         if self.events.is_some() {
+            // Else hits may be missing that are only not read yet.
+            if drained.all && self.attached.setup.kernel {
+                self.balance(batch, until_ns);
+            }
             self.settle(drained.all, batch);
         }
         self.registry.retire(drained.all, &mut batch.threads);
@@ -71,6 +77,18 @@ impl Session<'_> {
         batch.addresses = Some(Arc::clone(&self.addresses));
     }
 
+    /// Puts the hits up to `until_ns` right by their threads' clocks. Without those in the kernel, what
+    /// hits must stand for is not known.
+    fn balance(&mut self, batch: &mut Batch, until_ns: u64) {
+        let late_ns = monotonic_now_ns().saturating_sub(until_ns);
+        let (remainder, registry, blocked) = (&self.remainder, &self.registry, &self.blocked);
+        let clock = |key| {
+            let Usage { tid, cpu_ns, .. } = registry.usage_of(key)?;
+            Some(Reading { cpu_ns, is_deaf: blocked.holds(tid) })
+        };
+        self.balance.put_right(batch, late_ns, |key| remainder.weight(key), clock);
+    }
+
     /// What the samples of events leave of the time of threads that have ended. A timer's first hit
     /// comes at any part of a period: of those nothing is missing on average.
     pub(super) fn settle(&mut self, drained: bool, batch: &mut Batch) {
@@ -80,6 +98,7 @@ impl Session<'_> {
         if !exits.is_empty() {
             let sampled = if self.attached.setup.kernel { 1000 } else { self.user_share() };
             self.remainder.settle(&exits, sampled, batch);
+            self.balance.forget(&exits);
         }
         if self.events.is_some() {
             self.look_at_parents(batch);
