@@ -10,6 +10,7 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod awaited;
 mod calls;
 mod descriptors;
 mod folder;
@@ -18,7 +19,6 @@ mod limits;
 mod machine;
 mod mapping;
 mod namespace;
-mod signalfd;
 mod sleep;
 mod timers;
 mod times;
@@ -33,6 +33,7 @@ use procfs::ProcError;
 use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
+pub use awaited::{awaited_in_call, signalfd_masks};
 pub use calls::call_name;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
@@ -41,7 +42,6 @@ pub use limits::{Limits, is_dumpable, limits};
 pub use machine::{has_processor_flag, signal_frame_len, sysctl};
 pub use mapping::{Mapping, mappings};
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
-pub use signalfd::signalfd_masks;
 pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};

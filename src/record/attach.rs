@@ -23,6 +23,7 @@ use super::engine::{Choice, Engine};
 use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
+use super::signals::Waiting;
 use super::{RecordError, inject_error, signals};
 use crate::inject::{self, Access, AttachPlan, Entered, Guardian, InjectError, Segment, image};
 use crate::proc::{self, Mapping};
@@ -49,6 +50,8 @@ pub(super) struct Before {
     pub(super) choice: Choice,
     /// The agent's signals: of perf events, of timers; 0 for one that is not used.
     pub(super) signals: [i32; layout::SIGNALS],
+    /// Threads that can have no timer, as they would take its signal for one that they wait for.
+    pub(super) waiting: Vec<Waiting>,
     /// How the handler reads the time.
     pub(super) clock_mode: ClockMode,
     /// Samples a second and thread.
@@ -79,6 +82,8 @@ pub(super) struct Attached {
     pub(super) entries_ns: (u64, u64),
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
+    /// Threads that can have no timer, as they would take its signal for one that they wait for.
+    pub(super) waiting: Vec<Waiting>,
     /// The guardian was killed: a thread may attach the segments after all.
     may_be_late: bool,
     pid: i32,
@@ -139,6 +144,7 @@ impl Attached {
             choice: before.choice.clone(),
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
+            waiting: before.waiting.clone(),
             may_be_late: false,
             pid: before.pid,
             signals: before.signals,
@@ -290,7 +296,8 @@ impl Attached {
     /// Asks for the timers of all threads, before there is a handler: the agent's first run arms
     /// them. Those that cannot be read now are found when sampling starts.
     fn want_timers(&self) {
-        for tid in proc::tasks(self.pid).unwrap_or_default() {
+        let tids = proc::tasks(self.pid).unwrap_or_default().into_iter();
+        for tid in tids.filter(|tid| self.waiting.iter().all(|it| it.tid != *tid)) {
             let Ok(status) = proc::task_status(self.pid, tid) else { continue };
             if let Some(index) = self.data().threads().claim(status.inner_pid as u32).index() {
                 self.data().want_timer(index);
@@ -314,10 +321,12 @@ impl Attached {
 
     fn add_timer_signal(&mut self) -> Result<i32, RecordError> {
         let gone = |error: io::Error| super::target_error(self.pid, error);
-        let signal = signals::Use::of(self.pid).map_err(gone)?.choose();
-        let signal = signal
-            .context("every signal that timers could use is blocked")
+        let used = signals::Use::of(self.pid).map_err(gone)?;
+        let signal = used
+            .choose()
+            .context("every signal that timers could use is blocked or waited for")
             .map_err(RecordError::Other)?;
+        self.waiting = used.waiting;
         self.add_signal(layout::PRIMING, signal)?;
         Ok(signal)
     }
@@ -359,6 +368,7 @@ impl Attached {
         old.installed.store(0, Ordering::Release);
         self.enter(Operation::Disarm)?;
         self.add_signal(layout::PRIMING, signal)?;
+        self.waiting = others.waiting;
         Ok(signal)
     }
 

@@ -233,6 +233,7 @@ impl<'a> Session<'a> {
         let threads = self.events.as_ref().map_or_else(|| self.registry.count(), Events::len);
         let stops_ns = self.attached.stops_ns.clone();
         self.observer.event(Event::Attached { engine, why, threads, stops_ns, command_pid });
+        self.tell_of_waiting();
         self.tell_notices();
     }
 
@@ -275,7 +276,10 @@ impl<'a> Session<'a> {
             if self.collector.is_ending() {
                 return End::OutOfIds;
             }
-            self.look_for_blocked(false);
+            let are_deaf = self.look_for_blocked(false);
+            if !self.watch_waiters(are_deaf) {
+                return End::SignalTaken;
+            }
             if watch.is_due() && !self.watch_signals() {
                 return End::SignalTaken;
             }
