@@ -157,6 +157,12 @@ pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     Ok(tids)
 }
 
+/// The children that a thread has made and that are left, those that have ended included.
+pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(list.split_whitespace().filter_map(|child| child.parse().ok()).collect())
+}
+
 /// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the
 /// target's root with device and inode compared.
 pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {

@@ -65,6 +65,8 @@ pub(super) struct Detached {
     pub(super) stopped_ns: Option<u64>,
     /// What stays behind, and why.
     pub(super) residue: Option<String>,
+    /// It should not have stayed, and can be taken away later.
+    pub(super) is_unfinished: bool,
 }
 
 /// An injected agent.
@@ -260,6 +262,11 @@ impl Attached {
         control.magic.store(MAGIC, Ordering::Relaxed);
     }
 
+    /// The target.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// The data segment.
     pub(super) fn data(&self) -> DataSegment {
         self.data.as_data()
@@ -446,9 +453,12 @@ impl Attached {
             Ok(report) => Detached {
                 stopped_ns: (!is_gone).then_some(report.stopped_ns),
                 residue: report.residue,
+                is_unfinished: report.unfinished,
             },
             Err(_) if is_gone => Detached::default(),
-            Err(error) => Detached { stopped_ns: None, residue: Some(error.to_string()) },
+            Err(error) => {
+                Detached { residue: Some(error.to_string()), is_unfinished: true, stopped_ns: None }
+            }
         }
     }
 }
