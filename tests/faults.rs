@@ -41,6 +41,7 @@ struct Tally {
     with_rest: usize,
     naked: usize,
     naked_deaths: usize,
+    eintr: usize,
     wrong: Vec<String>,
 }
 
@@ -50,6 +51,7 @@ impl Tally {
             Ok(outcome) => {
                 *self.struck.entry(job.point.name()).or_default() += 1;
                 self.with_rest += usize::from(outcome.had_rest);
+                self.eintr += usize::from(outcome.saw_eintr);
                 self.naked += usize::from(outcome.is_naked);
                 self.naked_deaths += usize::from(outcome.is_naked && outcome.target_died);
             }
@@ -141,7 +143,7 @@ fn somebody_dies_at_every_fault_point() {
         tally.lock().unwrap().note(job, result);
     });
     let strikes = jobs.len();
-    let Tally { struck, with_rest, naked, naked_deaths, wrong } = tally.into_inner().unwrap();
+    let Tally { struck, with_rest, naked, naked_deaths, wrong, .. } = tally.into_inner().unwrap();
     let _ = writeln!(
         std::io::stderr(),
         "{strikes} strikes at {} points, {with_rest} left a rest; of {naked} naked ones \
@@ -187,5 +189,14 @@ fn somebody_dies_at_random_moments() {
         tally.lock().unwrap().note(&job, result.map_err(|error| format!("{after:?}: {error}")));
     });
     let tally = tally.into_inner().unwrap();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{} strikes at random moments, {} left a rest, {} targets saw an EINTR",
+        rounds.len(),
+        tally.with_rest,
+        tally.eintr
+    );
+    // It takes a kill in some microseconds.
+    assert!(tally.eintr <= rounds.len() / 10, "{}", tally.eintr);
     assert!(tally.wrong.is_empty(), "{} wrong:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
 }

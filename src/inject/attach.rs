@@ -11,6 +11,7 @@ use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
+use super::identity::Execution;
 use super::plan::{AttachPlan, AttachReport, Segment};
 use super::segment::{Attached, HOLD_BYTE};
 use super::stop::Stopped;
@@ -52,8 +53,9 @@ fn maps_and_starts(
     data: &Attached,
     held: Option<Stopped>,
 ) -> Result<AttachReport, InjectError> {
+    let execution = Execution::of(plan.pid);
     let mappings = read_mappings(plan.pid)?;
-    let Some(gadgets) = Gadgets::find(plan.pid, &mappings) else {
+    let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
         return Err(InjectError::BadPlan {
             reason: "the target's code holds no system call".to_owned(),
         });

@@ -24,6 +24,7 @@ use super::chain::{Call, Chain, Landing, Saved, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
+use super::identity::Execution;
 use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::{self, Tracee};
@@ -152,18 +153,20 @@ struct Cure<'a> {
 
 impl Cure<'_> {
     fn attempt(&self) -> Result<Attempt, InjectError> {
-        let mappings = self.mappings()?;
-        let mapped = |segment: &Segment| segment.is_in(&mappings);
-        if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
-            return Ok(Attempt::Done(DetachReport::default()));
-        }
-        let gadgets = Gadgets::find(self.plan.pid, &mappings).ok_or(InjectError::Executed)?;
         let mut beside = Beside::default();
         if let Some(tid) = self.sleeper
             && !self.catch_sleeper(tid, &mut beside)?
         {
             return Ok(Attempt::Stuck { tid, held: Duration::ZERO });
         }
+        let execution = Execution::of(self.plan.pid);
+        let mappings = self.mappings()?;
+        let mapped = |segment: &Segment| segment.is_in(&mappings);
+        if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
+            return Ok(Attempt::Done(DetachReport::default()));
+        }
+        let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
+        let gadgets = gadgets.ok_or(InjectError::Executed)?;
         let since = Instant::now();
         let stuck = self.stop_all(&mut beside)?;
         let threads = beside.tids().count();

@@ -21,6 +21,7 @@ use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
 use super::filter::{Instruction, LEN_MAX};
+use crate::proc;
 
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
@@ -134,6 +135,8 @@ impl Tracee {
                 Ok(None) if Instant::now() >= deadline => return Ok(Stop::Timeout),
                 Ok(None) => await_child(deadline),
                 Ok(Some(stop @ Stop::Signal(_))) => return Ok(stop),
+                // Whoever started it in this process waits for its end.
+                Ok(Some(stop @ Stop::Ended(_))) if self.is_own_child() => return Ok(stop),
                 Ok(Some(stop)) => {
                     let mut status = 0;
                     // SAFETY: `status` is this call's own.
@@ -148,6 +151,10 @@ impl Tracee {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn is_own_child(&self) -> bool {
+        proc::status(self.tid).is_ok_and(|status| status.parent == std::process::id() as i32)
     }
 
     /// The stop that the thread is in, or its end.

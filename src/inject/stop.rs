@@ -215,6 +215,11 @@ impl Stopped {
         self.tracee.tid()
     }
 
+    /// Its registers as the stop found them; those that it goes on with may issue its call again.
+    pub(super) fn found(&self) -> &Registers {
+        self.broken.as_ref().unwrap_or(&self.saved.registers)
+    }
+
     /// These bytes are at this address.
     pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> bool {
         let mut found = vec![0; bytes.len()];

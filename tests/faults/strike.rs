@@ -79,6 +79,8 @@ pub(super) struct Outcome {
     /// The guardian died while the target depended on it.
     pub(super) is_naked: bool,
     pub(super) target_died: bool,
+    /// A call of the target's ended with EINTR, as the documentation says it may.
+    pub(super) saw_eintr: bool,
 }
 
 fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -199,18 +201,13 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
     }
     let (mut target, before) = start(scenario);
     let Some((run, status)) = run(scenario, Some(&target), fault)? else { return Ok(None) };
-    let mut outcome = match fault.deed() {
+    let outcome = match fault.deed() {
         deed if deed.is_of_target() => {
             check_end(&mut target, &run, status, deed)?;
             Outcome::default()
         }
         _ => check_harmless(scenario, &mut target, &before, fault)?,
     };
-    if let Fault::At(Point::SegmentMade, Deed::Both) = fault {
-        // Nobody was left to remove it: the next recorder or `detach` does.
-        outcome.had_rest = true;
-        remove_rest(std::process::id() as i32);
-    }
     let gone = wait_until(PATIENCE, || run.segments() == 0);
     check(gone, || format!("{} segments are left", run.segments()))?;
     Ok(Some(outcome))
@@ -292,6 +289,8 @@ fn check_harmless(
         }
     }
     let guardian_lives = deed == Deed::Recorder && !scenario.first.contains("both");
+    // Nobody is left to remove it: the next recorder or `detach` does.
+    let leaves_segment = matches!(fault, Fault::At(Point::SegmentMade, Deed::Both));
     let mut last = (None, String::new());
     let differences = |target: &Target| before.differences(&Snapshot::take(target.pid()));
     if scenario.is_stopped() {
@@ -301,7 +300,7 @@ fn check_harmless(
         if target.has_ended() {
             return true;
         }
-        if !guardian_lives && holds_agent(target.pid()) {
+        if !guardian_lives && (leaves_segment || holds_agent(target.pid())) {
             outcome.had_rest = true;
             last = remove_rest(target.pid());
         }
@@ -313,8 +312,12 @@ fn check_harmless(
         check(last.0 == Some(0), || format!("detach: {last:?}"))?;
     }
     let code = end(target)?.code();
-    let is_restart = code == Some(EINTR_SEEN) && scenario.sees_restart() && !guardian_lives;
-    check(code == Some(scenario.code) || is_restart, || format!("the target ended with {code:?}"))?;
+    // At any moment: also between a stop that ends a call with EINTR and the repair of that.
+    let may_see_eintr = scenario.sees_restart() || matches!(fault, Fault::After(..));
+    outcome.saw_eintr = code == Some(EINTR_SEEN) && may_see_eintr && !guardian_lives;
+    check(code == Some(scenario.code) || outcome.saw_eintr, || {
+        format!("the target ended with {code:?}")
+    })?;
     Ok(outcome)
 }
 

@@ -12,6 +12,7 @@ use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::super::chain::{Call, Chain, Landing, Step};
 use super::super::gadget::Gadgets;
+use super::super::identity::Execution;
 use super::super::ptrace::{Resume, Stop, Tracee};
 use super::super::stop::Stopped;
 use super::super::{identity, stop, threads};
@@ -95,7 +96,7 @@ fn signal_that_was_passed_on_is_taken_once() {
 fn lead(pid: i32, then: impl FnOnce(Stopped) + Send) {
     identity::disposable(|| {
         let mappings = proc::mappings(pid).unwrap();
-        let gadgets = Gadgets::find(pid, &mappings).unwrap();
+        let gadgets = Gadgets::find(pid, Execution::of(pid), &mappings).unwrap();
         let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
         stopped.prepare().unwrap();
         let top = threads::stack_top(&stopped, &mappings).unwrap();
