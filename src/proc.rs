@@ -11,6 +11,7 @@
 //! - stop, signal or change anything.
 
 mod auxiliary;
+mod awaited;
 mod calls;
 mod descriptors;
 mod folder;
@@ -20,7 +21,6 @@ mod machine;
 mod mapping;
 mod memory;
 mod namespace;
-mod signalfd;
 mod sleep;
 mod timers;
 mod times;
@@ -36,6 +36,7 @@ use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
 pub use auxiliary::{drawn_bytes, signal_frame_len};
+pub use awaited::{awaited_in_call, signalfd_masks};
 pub use calls::call_name;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
@@ -45,7 +46,6 @@ pub use machine::{has_processor_flag, sysctl};
 pub use mapping::{Mapping, mappings};
 pub use memory::Memory;
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
-pub use signalfd::signalfd_masks;
 pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
@@ -159,6 +159,12 @@ pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     }
     tids.sort_unstable();
     Ok(tids)
+}
+
+/// The children that a thread has made and that are left, those that have ended included.
+pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(list.split_whitespace().filter_map(|child| child.parse().ok()).collect())
 }
 
 /// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the

@@ -37,3 +37,4 @@ mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts
 mod views; // the views as whole texts, from profiles made by hand
+mod waiters; // programs that wait for signals

@@ -73,7 +73,9 @@ impl ExitCode {
             Self::Unfinished => "the trace is sound but was not closed: its recording did not end",
             Self::Lossy => "the trace is readable, but parts of it are lost",
             Self::Unreadable => "the file is not a trace, or none that can be read",
-            Self::LeftBehind => "--verify-detach found something of the recording in the target",
+            Self::LeftBehind => {
+                "the recording is written, but something of it is left in the target"
+            }
         }
     }
 }

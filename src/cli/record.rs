@@ -141,8 +141,10 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
     }
     if !summary.left.is_empty() {
         let error = anyhow!(
-            "left in the target: {}; the next recording of it takes it away",
-            summary.left.join("; ")
+            "left in the target, which goes on unharmed: {}; `traceprof detach --pid {}` takes it \
+             away, and so does the next recording of it",
+            summary.left.join("; "),
+            summary.pid
         );
         return Err(Failure::new(ExitCode::LeftBehind, error));
     }
@@ -189,6 +191,7 @@ mod tests {
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
             cut_short: None,
+            pid: 7,
             left: Vec::new(),
             nothing: None,
             quality_percent: 90.0,

@@ -9,6 +9,7 @@
 use traceprof_abi::layout::{REPLACED, SIGNALS};
 use traceprof_abi::sync::Ordering;
 
+use super::beside::Beside;
 use super::chain::{Call, Step};
 use super::error::InjectError;
 use super::place::Place;
@@ -37,7 +38,7 @@ impl Actions<'_> {
     pub(super) fn put_back(
         self,
         worker: &mut Stopped,
-        others: &[Stopped],
+        beside: &Beside,
         mappings: &[Mapping],
     ) -> Result<Option<String>, InjectError> {
         if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
@@ -49,12 +50,41 @@ impl Actions<'_> {
         for index in 0..SIGNALS {
             let Some(signal) = self.signal(index) else { continue };
             // Not before the timers are gone: the worker uses up CPU time.
-            let owes = |thread: &Stopped| thread.owes_hit(signal);
-            let flush = owes(worker) || others.iter().any(owes);
+            let flush = worker.owes_hit(signal) || beside.owes_hit(self.plan.pid, signal);
             let replaced = self.put_one_back(worker, index, signal, flush)?;
             residue = residue.or(replaced);
         }
         Ok(residue)
+    }
+
+    /// Puts the actions back in a process that uses the same memory and has a table of its own. Nothing
+    /// of ours is raised there.
+    pub(super) fn put_back_in(self, guest: &mut Stopped) -> Result<(), InjectError> {
+        for index in 0..SIGNALS {
+            let Some(signal) = self.signal(index) else { continue };
+            let act = |new: u64, old: u64| Step::Call(Call::sigaction(signal, new, old));
+            self.place.run(guest, &[act(0, self.at(CURRENT_ACTION))])?;
+            // Relaxed: written by the kernel on behalf of a process that has stopped.
+            let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
+            if self.plan.code.contains(current) {
+                self.prepare_old(index);
+                self.place.run(guest, &[act(self.at(OLD_ACTION), 0)])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn at(self, offset: u64) -> u64 {
+        self.plan.data.avma + offset
+    }
+
+    /// Lays the action out that was there before ours.
+    fn prepare_old(self, index: usize) {
+        let action = &self.data.control().signals[index];
+        // Relaxed: read by the kernel on behalf of a thread that is held.
+        for (word, saved) in self.data.action(OLD_ACTION).iter().zip(&action.old_action) {
+            word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// One that was named later, or the plan's.
@@ -87,9 +117,8 @@ impl Actions<'_> {
         flush: bool,
     ) -> Result<Option<String>, InjectError> {
         let action = &self.data.control().signals[index];
-        let at = |offset: u64| self.plan.data.avma + offset;
         let act = |new: u64, old: u64| Step::Call(Call::sigaction(signal, new, old));
-        self.place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
+        self.place.run(worker, &[act(0, self.at(CURRENT_ACTION))])?;
         fault::at(Point::CureActionKnown);
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
@@ -119,13 +148,11 @@ impl Actions<'_> {
         for word in [flags, restorer, mask] {
             word.store(0, Ordering::Relaxed);
         }
-        for (word, saved) in self.data.action(OLD_ACTION).iter().zip(&action.old_action) {
-            word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+        self.prepare_old(index);
         if installed != 0 {
             action.installed.store(TAKING_BACK, Ordering::Relaxed);
         }
-        let steps = [act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)];
+        let steps = [act(self.at(IGNORE_ACTION), 0), act(self.at(OLD_ACTION), 0)];
         self.place.run(worker, if flush { &steps } else { &steps[1..] })?;
         fault::at(Point::CureActionBack);
         // Relaxed: for an attempt that is made again after this one failed.

@@ -19,14 +19,15 @@ use traceprof_abi::sync::Ordering;
 
 use super::actions::Actions;
 use super::arch::Interrupted;
-use super::chain::{Call, Chain, Landing, Step};
+use super::beside::{self, Beside, Sleep};
+use super::chain::{Call, Chain, Landing, Saved, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
 use super::identity::Execution;
 use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
-use super::ptrace::Tracee;
+use super::ptrace::{self, Tracee};
 use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
 use super::worker::{Used, read_mappings};
@@ -105,13 +106,16 @@ pub(super) fn cure(
     let starved = patience.max(STARVED_PATIENCE);
     // Of the longest stop, should it take several.
     let mut longest = DetachReport::default();
+    let mut sleeper = None;
     loop {
         if identity::check(plan.pid, plan.start_time).is_err() {
             return Ok(DetachReport::default());
         }
         let attempted = Instant::now();
         let is_late = |patience| since.elapsed() >= patience;
-        let outcome = identity::disposable(|| Cure { plan, data }.attempt());
+        let cure = Cure { plan, data, sleeper, until: since + patience };
+        let outcome = identity::disposable(|| cure.attempt());
+        let mut rest = attempted.elapsed();
         let (failure, patience) = match outcome {
             Ok(Attempt::Done(report)) => return Ok(longest.and(report)),
             Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(longest.and(report)),
@@ -122,6 +126,7 @@ pub(super) fn cure(
             Ok(Attempt::Stuck { tid, held }) => {
                 longest.stopped_ns = longest.stopped_ns.max(held.as_nanos() as u64);
                 let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
+                (rest, sleeper) = (held, (state == 'D').then_some(tid));
                 let patience = if state == 'R' { starved } else { patience };
                 (InjectError::WouldNotStop { tid, state }, patience)
             }
@@ -135,17 +140,27 @@ pub(super) fn cure(
             return Err(InjectError::Residue { cause: Box::new(failure), residue });
         }
         // The threads were held for most of an attempt that failed: they run for as long.
-        std::thread::sleep(attempted.elapsed().max(RETRY));
+        std::thread::sleep(rest.max(RETRY));
     }
 }
 
 struct Cure<'a> {
     plan: &'a AttachPlan,
     data: &'a Attached,
+    /// A thread that slept where no stop reaches it: it is caught first, while all others run.
+    sleeper: Option<i32>,
+    /// So long it is waited for.
+    until: Instant,
 }
 
 impl Cure<'_> {
     fn attempt(&self) -> Result<Attempt, InjectError> {
+        let mut beside = Beside::default();
+        if let Some(tid) = self.sleeper
+            && !self.catch_sleeper(tid, &mut beside)?
+        {
+            return Ok(Attempt::Stuck { tid, held: Duration::ZERO });
+        }
         let execution = Execution::of(self.plan.pid);
         let mappings = self.mappings()?;
         let mapped = |segment: &Segment| segment.is_in(&mappings);
@@ -155,22 +170,25 @@ impl Cure<'_> {
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
         let gadgets = gadgets.ok_or(InjectError::Executed)?;
         let since = Instant::now();
-        let mut stopped = Vec::new();
-        let stuck = self.stop_all(&mut stopped)?;
-        let threads = stopped.len();
+        let stuck = self.stop_all(&mut beside)?;
+        let threads = beside.tids().count();
         if let Some(tid) = stuck {
-            release(stopped)?;
+            beside.release()?;
             return Ok(Attempt::Stuck { tid, held: since.elapsed() });
         }
-        let Some(chosen) = choose(&stopped, &mappings) else {
-            return Ok(Attempt::Done(DetachReport::default()));
+        let Some(chosen) = choose(&beside.stopped, &mappings) else {
+            // All of them sleep: nobody can do the work.
+            return match beside.tids().next() {
+                Some(tid) => Ok(Attempt::Stuck { tid, held: since.elapsed() }),
+                None => Ok(Attempt::Done(DetachReport::default())),
+            };
         };
-        let mut worker = stopped.swap_remove(chosen);
+        let mut worker = beside.stopped.swap_remove(chosen);
         worker.hold_until(since + HELD_MAX);
         fault::at(Point::CureStopped);
-        let took = self.take_back(worker, stopped, gadgets, &mappings)?;
+        let took = self.take_back(worker, beside, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
-        let report = |residue| DetachReport { stopped_ns, threads, residue };
+        let report = |residue| DetachReport { stopped_ns, threads, residue, unfinished: false };
         let launched = match took {
             Took::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
             Took::All => None,
@@ -181,7 +199,7 @@ impl Cure<'_> {
                 fault::at(Point::CureDone);
                 Ok(Attempt::Done(report(None)))
             }
-            left => Ok(Attempt::Mapped(report(left))),
+            left => Ok(Attempt::Mapped(DetachReport { unfinished: true, ..report(left) })),
         }
     }
 
@@ -215,37 +233,54 @@ impl Cure<'_> {
         }
     }
 
+    /// Waits until a thread comes out of its sleep, and has it stop then; `false` if it does not.
+    fn catch_sleeper(&self, tid: i32, beside: &mut Beside) -> Result<bool, InjectError> {
+        let since = Instant::now();
+        let asked = Tracee::seize(tid).and_then(|tracee| tracee.interrupt().map(|()| tracee));
+        let Ok(tracee) = asked else { return Ok(true) };
+        match Stopped::collect(tracee, since, self.until, self.until) {
+            Ok(thread) => beside.stopped.push(thread),
+            Err(NotStopped::Gone(InjectError::Gone)) => {}
+            Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
+            Err(NotStopped::Timeout | NotStopped::Foreign) => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Stops every thread, outside of the agent's code, until a pass over the task list finds no
     /// new one. Gives a thread that could not be brought there.
-    fn stop_all(&self, stopped: &mut Vec<Stopped>) -> Result<Option<i32>, InjectError> {
+    fn stop_all(&self, beside: &mut Beside) -> Result<Option<i32>, InjectError> {
         let last = Instant::now() + HELD_MAX;
         let mut passed_over = HashSet::new();
         for _ in 0..NUDGES_MAX {
             let tids = proc::tasks(self.plan.pid).map_err(|_| InjectError::Gone)?;
-            let known: HashSet<i32> = stopped.iter().map(Stopped::tid).collect();
+            let known: HashSet<i32> = beside.tids().collect();
             let is_new = |tid: &i32| !known.contains(tid) && !passed_over.contains(tid);
             let new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-            let inside = stopped.iter().position(|thread| self.is_inside(thread));
+            let inside = beside.stopped.iter().position(|thread| self.is_inside(thread));
             if new.is_empty() && inside.is_none() {
-                return Ok(None);
+                // A child of `vfork` is in the handler for a moment, if ever.
+                let guest = beside.guests.iter().find(|guest| self.is_inside(guest));
+                return Ok(guest.map(Stopped::tid));
             }
-            if let Some(tid) = self.stop_these(&new, last, stopped, &mut passed_over)? {
+            if let Some(tid) = self.stop_these(&new, last, beside, &mut passed_over)? {
                 return Ok(Some(tid));
             }
             let Some(inside) = inside else { continue };
             // It may create threads while it runs, so the list is read again afterwards.
-            let mut thread = stopped.swap_remove(inside);
+            let mut thread = beside.stopped.swap_remove(inside);
             if Instant::now() >= last {
                 return Ok(Some(thread.tid()));
             }
             match thread.nudge(NUDGE, Instant::now() + COLLECT_MAX) {
-                Ok(()) => stopped.push(thread),
+                Ok(()) => beside.stopped.push(thread),
                 Err(error) if error.is_gone() => {}
                 Err(InjectError::WouldNotStop { .. }) => return Ok(Some(thread.tid())),
                 Err(error) => return Err(error),
             }
         }
-        Ok(stopped.iter().find(|thread| self.is_inside(thread)).map(Stopped::tid))
+        let mut held = beside.stopped.iter().chain(&beside.guests);
+        Ok(held.find(|thread| self.is_inside(thread)).map(Stopped::tid))
     }
 
     /// All are asked before the first is waited for: they stop side by side.
@@ -253,7 +288,7 @@ impl Cure<'_> {
         &self,
         tids: &[i32],
         last: Instant,
-        stopped: &mut Vec<Stopped>,
+        beside: &mut Beside,
         passed_over: &mut HashSet<i32>,
     ) -> Result<Option<i32>, InjectError> {
         let mut asked = Vec::with_capacity(tids.len());
@@ -275,10 +310,17 @@ impl Cure<'_> {
         let mut refused = None;
         for (tracee, since) in asked {
             let tid = tracee.tid();
+            let sleep = beside::sleep_of(self.plan.pid, &tracee);
+            if let Some(sleep) = sleep.filter(|it| self.is_asleep_outside(tid, it)) {
+                // It sleeps on; the others must not be held for that.
+                let is_held = beside.hold_asleep(self.plan.pid, tracee, sleep);
+                refused = refused.or((!is_held).then_some(tid));
+                continue;
+            }
             let queued = last.min(Instant::now() + QUEUED_COLLECT_MAX);
             match Stopped::collect(tracee, since, deadline, queued) {
                 Ok(thread) => {
-                    stopped.push(thread);
+                    beside.stopped.push(thread);
                     // Many threads take their turns to stop.
                     deadline = last.min(Instant::now() + COLLECT_MAX);
                 }
@@ -294,29 +336,32 @@ impl Cure<'_> {
 
     /// The thread runs the agent, or something that the agent called.
     fn is_inside(&self, thread: &Stopped) -> bool {
-        let registers = &thread.saved.registers;
-        if self.plan.code.contains(registers.rip) || self.plan.data.contains(registers.rsp) {
+        let Saved { registers, mask, .. } = &thread.saved;
+        self.may_be_inside(thread.tid(), (registers.rip, registers.rsp), *mask)
+    }
+
+    /// The same of a thread that does not stop, of which it is not known where it is not.
+    fn is_asleep_outside(&self, tid: i32, sleep: &Sleep) -> bool {
+        let status = proc::task_status(self.plan.pid, tid);
+        status.is_ok_and(|it| !self.may_be_inside(tid, (sleep.pc, sleep.sp), it.blocked))
+    }
+
+    fn may_be_inside(&self, tid: i32, (pc, sp): (u64, u64), mask: u64) -> bool {
+        if self.plan.code.contains(pc) || self.plan.data.contains(sp) {
             return true;
         }
         // Relaxed: written once, before the handler was installed.
         let is_chaining =
             |action: &SignalAction| action.old_action[0].load(Ordering::Relaxed) >= FIRST_HANDLER;
         let chains = self.data.control().signals.iter().any(is_chaining);
-        if !chains || thread.saved.mask & HANDLER_MASK != HANDLER_MASK {
+        if !chains || mask & HANDLER_MASK != HANDLER_MASK {
             return false;
         }
         // Our handler calls the application's with all signals blocked: our address is then on
         // the stack. A stale one costs a retry.
         let mut stack = vec![0; STACK_SEARCHED];
-        let room = match thread.read(registers.rsp, &mut stack) {
-            Ok(()) => STACK_SEARCHED,
-            Err(_) => 4096 - (registers.rsp % 4096) as usize,
-        };
-        let stack = &mut stack[..room];
-        if thread.read(registers.rsp, stack).is_err() {
-            return false;
-        }
-        stack.chunks_exact(8).any(|word| {
+        let room = ptrace::read_part(tid, sp, &mut stack);
+        stack[..room].chunks_exact(8).any(|word| {
             let value = word.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
             self.plan.code.contains(value)
         })
@@ -326,7 +371,7 @@ impl Cure<'_> {
     fn take_back(
         &self,
         mut worker: Stopped,
-        others: Vec<Stopped>,
+        mut beside: Beside,
         gadgets: Gadgets,
         mappings: &[Mapping],
     ) -> Result<Took, InjectError> {
@@ -341,11 +386,14 @@ impl Cure<'_> {
         let outcome = match gadgets.confirm(&worker) {
             Some(confirmed) if confirmed == gadgets => {
                 let actions = Actions { plan: self.plan, data: self.data, place };
-                worker.prepare().and_then(|()| actions.put_back(&mut worker, &others, mappings))
+                worker
+                    .prepare()
+                    .and_then(|()| self.put_back_in_guests(actions, &mut beside, mappings))
+                    .and_then(|()| actions.put_back(&mut worker, &beside, mappings))
             }
             _ => Err(InjectError::Executed),
         };
-        release(others)?;
+        beside.release()?;
         fault::at(Point::CureOthersGone);
         // Nobody needs to wait for it any more: it detaches the segments on its way home.
         let launchable =
@@ -366,6 +414,25 @@ impl Cure<'_> {
         };
         let released = worker.release();
         outcome.and_then(|took| released.map(|_| took))
+    }
+
+    /// Each on its own stack if that bears it, else where the worker is led.
+    fn put_back_in_guests(
+        &self,
+        actions: Actions<'_>,
+        beside: &mut Beside,
+        mappings: &[Mapping],
+    ) -> Result<(), InjectError> {
+        if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
+            return Ok(());
+        }
+        for guest in &mut beside.guests {
+            guest.prepare()?;
+            let top = threads::stack_top(guest, mappings).unwrap_or(self.plan.first_top());
+            let place = Place { top, ..actions.place };
+            Actions { place, ..actions }.put_back_in(guest)?;
+        }
+        Ok(())
     }
 
     /// The calls that detach what is attached, the data at last.
@@ -421,16 +488,4 @@ fn choose(stopped: &[Stopped], mappings: &[Mapping]) -> Option<usize> {
     let best = stopped.iter().position(|thread| is_running(thread) && is_good(thread));
     let good = || stopped.iter().position(is_good);
     best.or_else(good).or_else(|| (!stopped.is_empty()).then_some(0))
-}
-
-fn release(stopped: Vec<Stopped>) -> Result<(), InjectError> {
-    let mut first = Ok(());
-    for thread in stopped {
-        match thread.release() {
-            Ok(_) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => first = first.and(Err(error)),
-        }
-    }
-    first
 }

@@ -35,6 +35,7 @@
 mod actions;
 mod arch;
 mod attach;
+mod beside;
 mod calls;
 mod capture;
 mod chain;

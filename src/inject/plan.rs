@@ -159,6 +159,8 @@ pub struct DetachReport {
     pub threads: usize,
     /// What is left in the target, and why.
     pub residue: Option<String>,
+    /// It should not have been left, and may be taken away later.
+    pub unfinished: bool,
 }
 
 impl DetachReport {
@@ -168,6 +170,7 @@ impl DetachReport {
             stopped_ns: self.stopped_ns.max(later.stopped_ns),
             threads: self.threads.max(later.threads),
             residue: later.residue,
+            unfinished: later.unfinished,
         }
     }
 }

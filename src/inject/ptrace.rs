@@ -118,6 +118,11 @@ impl Tracee {
         request(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
     }
 
+    /// It has stopped, or ended, and nobody has waited for that.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.look().is_ok_and(|stop| stop.is_some())
+    }
+
     /// Waits for the next stop.
     ///
     /// A thread that stopped to take a signal takes it when its tracer dies, unless the tracer has

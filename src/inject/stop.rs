@@ -246,11 +246,6 @@ impl Stopped {
         ptrace::read_part(self.tracee.tid(), address, into)
     }
 
-    /// Reads the target's memory.
-    pub(super) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        self.tracee.read(address, into)
-    }
-
     /// Lets a thread that has run nothing of ours go on for a moment, and stops it anew. Its state
     /// is saved anew.
     pub(super) fn nudge(&mut self, for_: Duration, deadline: Instant) -> Result<(), InjectError> {

@@ -24,6 +24,7 @@ use super::ground::Ground;
 use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
+use super::signals::Waiting;
 use super::{RecordError, inject_error, signals};
 use crate::inject::{self, Access, AttachPlan, Entered, Guardian, InjectError, Segment, image};
 use crate::proc::{self, Mapping};
@@ -49,6 +50,8 @@ pub(super) struct Before {
     pub(super) choice: Choice,
     /// The agent's signals: of perf events, of timers; 0 for one that is not used.
     pub(super) signals: [i32; layout::SIGNALS],
+    /// Threads that can have no timer, as they would take its signal for one that they wait for.
+    pub(super) waiting: Vec<Waiting>,
     /// How the handler reads the time.
     pub(super) clock_mode: ClockMode,
     /// Samples a second and thread.
@@ -62,6 +65,15 @@ pub(super) struct Detached {
     pub(super) stopped_ns: Option<u64>,
     /// What stays behind, and why.
     pub(super) residue: Option<String>,
+    /// It should not have stayed, and can be taken away later.
+    pub(super) is_unfinished: bool,
+}
+
+impl Detached {
+    /// What stays behind and should not.
+    pub(super) fn unfinished(&self) -> Option<&str> {
+        self.residue.as_deref().filter(|_| self.is_unfinished)
+    }
 }
 
 /// An injected agent.
@@ -79,6 +91,8 @@ pub(super) struct Attached<'a> {
     pub(super) entries_ns: (u64, u64),
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
+    /// Threads that can have no timer, as they would take its signal for one that they wait for.
+    pub(super) waiting: Vec<Waiting>,
     pid: i32,
     signals: [i32; layout::SIGNALS],
     /// Samples that a table has room for.
@@ -129,6 +143,7 @@ impl<'a> Attached<'a> {
             choice: before.choice.clone(),
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
+            waiting: before.waiting.clone(),
             pid: before.pid,
             signals: before.signals,
             records: 0,
@@ -276,7 +291,8 @@ impl<'a> Attached<'a> {
     /// Asks for the timers of all threads, before there is a handler: the agent's first run arms
     /// them. Those that cannot be read now are found when sampling starts.
     fn want_timers(&self) {
-        for tid in proc::tasks(self.pid).unwrap_or_default() {
+        let tids = proc::tasks(self.pid).unwrap_or_default().into_iter();
+        for tid in tids.filter(|tid| self.waiting.iter().all(|it| it.tid != *tid)) {
             let Ok(status) = proc::task_status(self.pid, tid) else { continue };
             if let Some(index) = self.data().threads().claim(status.inner_pid as u32).index() {
                 self.data().want_timer(index);
@@ -300,10 +316,12 @@ impl<'a> Attached<'a> {
 
     fn add_timer_signal(&mut self) -> Result<i32, RecordError> {
         let gone = |error: io::Error| super::target_error(self.pid, error);
-        let signal = signals::Use::of(self.pid).map_err(gone)?.choose();
-        let signal = signal
-            .context("every signal that timers could use is blocked")
+        let used = signals::Use::of(self.pid).map_err(gone)?;
+        let signal = used
+            .choose()
+            .context("every signal that timers could use is blocked or waited for")
             .map_err(RecordError::Other)?;
+        self.waiting = used.waiting;
         self.add_signal(layout::PRIMING, signal)?;
         Ok(signal)
     }
@@ -345,6 +363,7 @@ impl<'a> Attached<'a> {
         old.installed.store(0, Ordering::Release);
         self.enter(Operation::Disarm)?;
         self.add_signal(layout::PRIMING, signal)?;
+        self.waiting = others.waiting;
         Ok(signal)
     }
 
@@ -445,9 +464,12 @@ impl<'a> Attached<'a> {
             Ok(report) => Detached {
                 stopped_ns: (!is_gone).then_some(report.stopped_ns),
                 residue: report.residue,
+                is_unfinished: report.unfinished,
             },
             Err(_) if is_gone => Detached::default(),
-            Err(error) => Detached { stopped_ns: None, residue: Some(error.to_string()) },
+            Err(error) => {
+                Detached { residue: Some(error.to_string()), is_unfinished: true, stopped_ns: None }
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ use super::stint::Stint;
 
 /// A recording whose target is cured and whose samples are written.
 pub(super) struct Ended {
+    /// The process.
+    pub(super) pid: i32,
     /// Why it ended.
     pub(super) end: End,
     /// The writer before its last words.
@@ -21,11 +23,11 @@ pub(super) struct Ended {
 
 impl Ended {
     /// What a look at the target finds of the recording; `None` if there is no such target any more.
-    pub(super) fn aftermath(&self, pid: i32, before: &Footprint) -> Option<Aftermath> {
+    pub(super) fn aftermath(&self, before: &Footprint) -> Option<Aftermath> {
         if self.is_gone() {
             return None;
         }
-        Aftermath::look(pid, before, &self.stint.signals)
+        Aftermath::look(self.pid, before, &self.stint.signals)
     }
 
     /// The reckoning.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use super::options::EngineChoice;
 use super::perf::{self, Setup};
+use super::signals::Use;
 use super::{attach, crash_reporter, program};
 use crate::proc::{self, Mapping};
 
@@ -61,6 +62,8 @@ pub(super) struct Facts {
     handles_trap: bool,
     /// A crash reporter that the application contains.
     reporter: Option<&'static str>,
+    /// What it does with its signals.
+    pub(super) signals: Use,
 }
 
 /// First kernel whose signalling events lose no signal.
@@ -83,11 +86,12 @@ impl Facts {
             // Go's runtime handles every signal from its start to its end.
             handles_trap: catches && !program::takes_all_signals(program.as_os_str()),
             reporter: find_reporter(pid, &mappings),
+            signals: Use::of(pid)?,
         })
     }
 
     /// All that speaks for or against `perf`, the graver the earlier.
-    pub(super) fn concerns(&self) -> [Concern; 6] {
+    pub(super) fn concerns(&self) -> [Concern; 7] {
         let (threads, descriptors) = self.descriptors;
         [
             self.kernel_concern(),
@@ -121,7 +125,13 @@ impl Facts {
                 self.handles_trap
                     .then(|| "the application handles SIGTRAP and may reset it".to_owned()),
             ),
+            danger("waiting", "nobody waits for SIGTRAP", self.signals.trap_doubt()),
         ]
+    }
+
+    /// Who would be given hits of perf events as the program's own SIGTRAP, in words.
+    pub(super) fn trap_waiter(&self) -> Option<String> {
+        self.signals.trap_waiter.map(|waiter| waiter.to_string())
     }
 
     fn kernel_concern(&self) -> Concern {
@@ -199,23 +209,27 @@ fn permission_remedy(error: &io::Error) -> Option<String> {
 /// # Errors
 /// The reason of the kernel's why the engine that was asked for does not work. A target that is
 /// gone is an error whatever was asked.
-pub(super) fn choose(asked: EngineChoice, facts: Facts) -> io::Result<Choice> {
+pub(super) fn choose(asked: EngineChoice, facts: &Facts) -> io::Result<Choice> {
     let (is_free, is_started) = (asked == EngineChoice::Auto, facts.is_started);
     let choice =
         |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free, is_started });
     let is_gone =
         |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT));
-    match asked {
-        _ if facts.perf.as_ref().is_err_and(is_gone) => {
-            facts.perf.and_then(|()| choice(Engine::Perf, ""))
-        }
-        EngineChoice::Timer => choice(Engine::Timer, "asked for"),
-        EngineChoice::Perf => facts.perf.and_then(|()| choice(Engine::Perf, "asked for")),
-        EngineChoice::Auto => match facts.reason(Gravity::Danger) {
+    match (asked, &facts.perf) {
+        (_, Err(error)) if is_gone(error) => Err(again(error)),
+        (EngineChoice::Timer, _) => choice(Engine::Timer, "asked for"),
+        (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "asked for"),
+        (EngineChoice::Perf, Err(error)) => Err(again(error)),
+        (EngineChoice::Auto, _) => match facts.reason(Gravity::Danger) {
             Some(why) => choice(Engine::Timer, &why),
             None => choice(Engine::Perf, "the best that works here"),
         },
     }
+}
+
+/// The same error; those of the kernel have a number.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 /// Why threads that can have no timer get no perf event either, if so.
@@ -249,6 +263,7 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::signals::TrapWaiter;
     use super::*;
 
     fn facts() -> Facts {
@@ -259,6 +274,7 @@ mod tests {
             is_started: false,
             handles_trap: false,
             reporter: None,
+            signals: Use::default(),
         }
     }
 
@@ -269,7 +285,7 @@ mod tests {
     fn check(change: impl FnOnce(&mut Facts), engine: Engine, why: &str) {
         let mut facts = facts();
         change(&mut facts);
-        let choice = choose(EngineChoice::Auto, facts).unwrap();
+        let choice = choose(EngineChoice::Auto, &facts).unwrap();
         assert_eq!(choice.engine, engine, "{}", choice.why);
         assert!(choice.why.contains(why), "{}", choice.why);
     }
@@ -291,6 +307,9 @@ mod tests {
         check(|facts| facts.is_started = true, Engine::Timer, "starts");
         check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
         check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
+        let wait = |waiter| move |facts: &mut Facts| facts.signals.trap_waiter = Some(waiter);
+        check(wait(TrapWaiter::Thread(7)), Engine::Timer, "thread 7 waits for SIGTRAP");
+        check(wait(TrapWaiter::Descriptor), Engine::Timer, "a signalfd");
     }
 
     #[test]
@@ -311,6 +330,8 @@ mod tests {
         check(|facts| facts.is_started = true, Some("starts"));
         check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
         check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
+        let wait = |facts: &mut Facts| facts.signals.trap_waiter = Some(TrapWaiter::Thread(7));
+        check(wait, Some("thread 7"));
         check(|facts| facts.perf = errno(libc::EPERM), Some("refused"));
         check(|facts| facts.kernel = Some((5, 19)), Some("Linux 5.19"));
     }
@@ -320,7 +341,7 @@ mod tests {
         let asked = |asked, change: fn(&mut Facts)| {
             let mut facts = facts();
             change(&mut facts);
-            choose(asked, facts).map(|choice| choice.engine).map_err(|e| e.raw_os_error())
+            choose(asked, &facts).map(|choice| choice.engine).map_err(|e| e.raw_os_error())
         };
         assert_eq!(asked(EngineChoice::Timer, |_| {}), Ok(Engine::Timer));
         assert_eq!(asked(EngineChoice::Perf, |facts| facts.is_started = true), Ok(Engine::Perf));

@@ -10,7 +10,7 @@ use super::clock::{Clock, monotonic_now_ns};
 use super::engine::{self, Choice, Engine, Facts};
 use super::perf::Setup;
 use super::report::{inject_error, refusal_error};
-use super::{Options, RecordError, kernel, signals, target_error};
+use super::{Options, RecordError, kernel, target_error};
 use crate::inject::{self, Guardian, Judgement, Permits};
 
 /// A process that is going to be sampled.
@@ -47,12 +47,21 @@ pub(super) fn before(sampled: Sampled, options: &Options) -> Result<Before, Reco
     };
     let gone = |error| target_error(sampled.pid, error);
     let facts = Facts::gather(sampled.pid, sampled.is_started, setup).map_err(gone)?;
-    let choice = engine::choose(options.engine, facts);
+    let choice = engine::choose(options.engine, &facts);
     let choice = choice.map_err(|error| event_error(sampled.pid, error))?;
+    let waiter = facts.trap_waiter();
+    if let (Engine::Perf, Some(why_not)) = (choice.engine, &waiter) {
+        return Err(RecordError::Other(anyhow!(
+            "perf events would disturb process {}: {why_not} as the program's own; record it with \
+             --engine timer",
+            sampled.pid
+        )));
+    }
     if let (Engine::Timer, Some(why_not)) = (choice.engine, &sampled.no_timers) {
         return Err(RecordError::NotPermitted(anyhow!(
-            "timers are the engine ({}), but {why_not}; the other one is --engine perf",
-            choice.why
+            "timers are the engine ({}), but {why_not}{}",
+            choice.why,
+            other_engine(&waiter, "; the other one is --engine perf")
         )));
     }
     setup.kernel = match choice.engine {
@@ -61,8 +70,9 @@ pub(super) fn before(sampled: Sampled, options: &Options) -> Result<Before, Reco
         Engine::Timer => true,
     };
     Ok(Before {
-        signals: signals_of(&sampled, &choice)?,
+        signals: signals_of(&sampled, &choice, &facts)?,
         choice,
+        waiting: facts.signals.waiting,
         pid: sampled.pid,
         hold_fd: sampled.hold_fd,
         setup,
@@ -71,15 +81,27 @@ pub(super) fn before(sampled: Sampled, options: &Options) -> Result<Before, Reco
     })
 }
 
+/// What to do instead of using timers, unless that is no way out: then why.
+fn other_engine(trap_waiter: &Option<String>, advice: &str) -> String {
+    match trap_waiter {
+        None => advice.to_owned(),
+        Some(why_not) => format!("; perf events would disturb it: {why_not}"),
+    }
+}
+
 /// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
-fn signals_of(sampled: &Sampled, choice: &Choice) -> Result<[i32; SIGNALS], RecordError> {
-    let pid = sampled.pid;
-    let wanted = signals::Use::of(pid).map_err(|error| target_error(pid, error))?;
+fn signals_of(
+    sampled: &Sampled,
+    choice: &Choice,
+    facts: &Facts,
+) -> Result<[i32; SIGNALS], RecordError> {
+    let (pid, wanted) = (sampled.pid, &facts.signals);
     let timer_signal = || {
         wanted.choose().ok_or_else(|| {
             RecordError::Other(anyhow!(
-                "every signal that timers could use is blocked by some thread of process {pid}: \
-                 record it with --engine perf"
+                "every signal that timers could use is blocked or waited for by some thread of \
+                 process {pid}{}",
+                other_engine(&facts.trap_waiter(), ": record it with --engine perf")
             ))
         })
     };

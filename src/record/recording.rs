@@ -167,10 +167,11 @@ impl<'a> Recording<'a> {
         let finished = scribe.finish();
         // Nothing is left for it to do, and the program may go on for long.
         drop((self.guardian, self.ground));
-        let ended = Ended { end, finished, stint, executions: self.executions };
+        let pid = self.opened.pid;
+        let ended = Ended { pid, end, finished, stint, executions: self.executions };
         fault::at(Point::RecordWritten);
         let footprint = self.footprint;
-        let aftermath = footprint.and_then(|before| ended.aftermath(self.opened.pid, &before));
+        let aftermath = footprint.and_then(|before| ended.aftermath(&before));
         report::conclude(ended, aftermath, self.options, self.opened.command)
     }
 }

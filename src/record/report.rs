@@ -85,7 +85,9 @@ pub struct Summary {
     pub output: PathBuf,
     /// Why not all of it could be written, what is kept, and what to do.
     pub cut_short: Option<String>,
-    /// What was found in the target after the detach, if it was looked for.
+    /// The target.
+    pub pid: i32,
+    /// What was found in it after the detach, if it was looked for, or is known to be there.
     pub left: Vec<String>,
     /// What is known of the reason why there is no sample, if there is none.
     pub nothing: Option<String>,
@@ -206,7 +208,11 @@ pub(super) fn conclude(
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
     text.extend(aftermath.iter().map(|it| ("verified".to_string(), it.text().to_string())));
-    let left = aftermath.map_or_else(Vec::new, |it| it.left);
+    let mut left = aftermath.map_or_else(Vec::new, |it| it.left);
+    // Found or not, it is there.
+    let unfinished = ended.stint.detached.unfinished();
+    left.extend(unfinished.filter(|_| left.is_empty()).map(str::to_owned));
+    let pid = ended.pid;
     if options.verify_detach {
         metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
     }
@@ -231,6 +237,7 @@ pub(super) fn conclude(
         command_status,
         output,
         cut_short,
+        pid,
         left,
         nothing,
         quality_percent,

@@ -41,9 +41,11 @@ use crate::fault::{self, Point};
 use crate::proc;
 
 mod drain;
+mod every;
 mod relief;
 mod sampling;
 
+use self::every::Every;
 use self::relief::Relief;
 pub(super) use self::relief::Relieved;
 use self::sampling::Started;
@@ -88,36 +90,6 @@ pub(super) enum End {
     Output,
     /// All call-trace ids have been given.
     OutOfIds,
-}
-
-/// A thing to do every so often.
-struct Every {
-    interval: Duration,
-    due: Instant,
-}
-
-impl Every {
-    fn new(interval: Duration) -> Self {
-        Self { interval, due: Instant::now() + interval }
-    }
-
-    fn is_due(&mut self) -> bool {
-        let now = Instant::now();
-        let due = now >= self.due;
-        if due {
-            self.due = now + self.interval;
-        }
-        due
-    }
-
-    /// It is due no more often than takes a twentieth of the time, if it took so long.
-    fn spare(&mut self, took: Duration) {
-        self.due = self.due.max(Instant::now() + took * 20);
-    }
-
-    fn hasten(&mut self) {
-        self.due = Instant::now();
-    }
 }
 
 /// A recording while it runs.
@@ -252,6 +224,7 @@ impl<'a> Session<'a> {
         let stops_ns = self.attached.stops_ns.clone();
         let attached = Event::Attached { engine, why, threads, stops_ns, command_pid, executed };
         self.observer.event(attached);
+        self.tell_of_waiting();
         self.tell_notices();
     }
 
@@ -298,7 +271,10 @@ impl<'a> Session<'a> {
             if self.collector.is_ending() {
                 return End::OutOfIds;
             }
-            self.look_for_blocked(false);
+            let are_deaf = self.look_for_blocked(false);
+            if !self.watch_waiters(are_deaf) {
+                return End::SignalTaken;
+            }
             if watch.is_due() && !self.watch_signals() {
                 let is_there = self.look_at_mappings();
                 return if is_there { End::SignalTaken } else { End::Executed };

@@ -13,6 +13,7 @@
 #![allow(unsafe_code, reason = "rt_tgsigqueueinfo")]
 
 use std::io;
+use std::time::Duration;
 
 use crate::proc;
 
@@ -22,46 +23,121 @@ const IGNORED: [i32; 2] = [libc::SIGURG, libc::SIGWINCH];
 /// what runtimes take.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 40..=63;
 
+/// How often a thread that runs is looked at,
+const LOOKS: usize = 8;
+/// and how long after one another.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What a process does with its signals; bit 0 is signal 1.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+///
+/// A signal that is blocked waits, and one who waits for it in a call or through a descriptor would take
+/// a hit of ours for the program's own. While it is in that call, the thread does not block what it waits
+/// for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Use {
     /// Has a handler, or is ignored on purpose.
     taken: u64,
-    /// Is blocked by a thread or waited for through a descriptor.
+    /// Is blocked by a thread or waited for.
     blocked: u64,
     /// Threads that block everything.
     deaf: u32,
     /// Threads that take signals, but block SIGTRAP.
     deaf_to_trap: u32,
+    /// Of the deaf ones those that wait for signals in a call.
+    pub(super) waiting: Vec<Waiting>,
+    /// How SIGTRAP is waited for, if it is.
+    pub(super) trap_waiter: Option<TrapWaiter>,
+}
+
+/// A thread that blocks everything but what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// Its id.
+    pub(super) tid: i32,
+    /// When it started, as its id may be another's later.
+    pub(super) start_time: u64,
+}
+
+/// Who waits for SIGTRAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TrapWaiter {
+    /// Whoever reads a descriptor.
+    Descriptor,
+    /// A thread that is in a call for it.
+    Thread(i32),
+}
+
+impl std::fmt::Display for TrapWaiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Descriptor => write!(f, "a signalfd of the application waits for SIGTRAP")?,
+            Self::Thread(tid) => write!(f, "thread {tid} waits for SIGTRAP")?,
+        }
+        write!(f, " and would be given hits")
+    }
 }
 
 impl Use {
     /// Looks at a process and at all of its threads.
     pub(super) fn of(pid: i32) -> io::Result<Self> {
         let status = proc::status(pid)?;
-        let (mut masks, mut deaf, mut deaf_to_trap) = (0, 0, 0);
+        let descriptors = proc::signalfd_masks(pid);
+        let mut found = Self {
+            taken: status.caught | status.ignored,
+            blocked: descriptors,
+            trap_waiter: holds(descriptors, libc::SIGTRAP).then_some(TrapWaiter::Descriptor),
+            ..Self::default()
+        };
+        let mut running = Vec::new();
         for tid in proc::tasks(pid)? {
-            match proc::task_status(pid, tid) {
-                // One that blocks everything gets no signal, whichever it is.
-                Ok(thread) if blocks_all(thread.blocked) => deaf += 1,
-                Ok(thread) => {
-                    masks |= thread.blocked;
-                    deaf_to_trap += u32::from(thread.blocks(libc::SIGTRAP));
-                }
-                Err(_) => {}
+            let Ok(thread) = proc::task_status(pid, tid) else { continue };
+            match thread.state {
+                'S' => found.add(pid, tid, thread.blocked, proc::awaited_in_call(pid, tid)),
+                _ => running.push((tid, thread.blocked)),
             }
         }
-        let blocked = masks | proc::signalfd_masks(pid);
-        Ok(Self { taken: status.caught | status.ignored, blocked, deaf, deaf_to_trap })
+        for (tid, blocked, awaited) in look_again(pid, running) {
+            found.add(pid, tid, blocked, awaited);
+        }
+        Ok(found)
+    }
+
+    /// One thread more: what it blocks, and what it waits for.
+    fn add(&mut self, pid: i32, tid: i32, blocked: u64, awaited: u64) {
+        if holds(awaited, libc::SIGTRAP) {
+            self.trap_waiter.get_or_insert(TrapWaiter::Thread(tid));
+        }
+        let blocked = blocked | awaited;
+        // One that blocks everything gets no signal, whichever it is.
+        if blocks_all(blocked) {
+            self.deaf += 1;
+            if awaited != 0 {
+                let start_time = proc::task_stat(pid, tid).map_or(0, |stat| stat.start_time);
+                self.waiting.push(Waiting { tid, start_time });
+            }
+        } else {
+            self.blocked |= blocked;
+            self.deaf_to_trap += u32::from(holds(blocked, libc::SIGTRAP));
+        }
+    }
+
+    /// Why SIGTRAP may be waited for, if so.
+    pub(super) fn trap_doubt(&self) -> Option<String> {
+        let blocked = || match self.deaf_to_trap {
+            0 => None,
+            1 => Some("a thread blocks SIGTRAP, as who waits for it does".to_owned()),
+            some => Some(format!("{some} threads block SIGTRAP, as who waits for it does")),
+        };
+        self.trap_waiter.map(|waiter| waiter.to_string()).or_else(blocked)
     }
 
     /// There is a thread that SIGTRAP does not reach, and another signal may.
-    pub(super) fn is_open_elsewhere(self) -> bool {
+    pub(super) fn is_open_elsewhere(&self) -> bool {
         self.deaf_to_trap > 0
     }
 
     /// Threads that take no signal at all, and those that block SIGTRAP but not all.
-    pub(super) fn deaf(self) -> (u32, u32) {
+    pub(super) fn deaf(&self) -> (u32, u32) {
         (self.deaf, self.deaf_to_trap)
     }
 
@@ -74,24 +150,51 @@ impl Use {
     }
 
     /// A free signal that does nothing by default.
-    pub(super) fn choose_harmless(self) -> Option<i32> {
+    pub(super) fn choose_harmless(&self) -> Option<i32> {
         IGNORED.into_iter().find(|signal| self.is_free(*signal))
     }
 
-    fn is_free(self, signal: i32) -> bool {
-        (self.taken | self.blocked) >> (signal - 1) & 1 == 0
+    fn is_free(&self, signal: i32) -> bool {
+        !holds(self.taken | self.blocked, signal)
     }
 
     /// The signal to use; `None` if each of them is blocked somewhere.
-    pub(super) fn choose(self) -> Option<i32> {
+    pub(super) fn choose(&self) -> Option<i32> {
         let free = IGNORED.into_iter().chain(REAL_TIME.rev()).find(|signal| self.is_free(*signal));
         let shared = || {
-            let is_open = |signal: &i32| self.blocked >> (signal - 1) & 1 == 0;
+            let is_open = |signal: &i32| !holds(self.blocked, *signal);
             // The one that is sent less often by others first.
             IGNORED.into_iter().rev().find(is_open)
         };
         free.or_else(shared)
     }
+}
+
+/// Threads (id, what it blocks, what it waits for) that ran at the first look: such a one may be between
+/// two waits. It is looked at until it sleeps, or has been long enough.
+fn look_again(pid: i32, mut running: Vec<(i32, u64)>) -> Vec<(i32, u64, u64)> {
+    let mut found = Vec::new();
+    for _ in 0..LOOKS {
+        if running.is_empty() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        running.retain_mut(|(tid, blocked)| {
+            let Ok(thread) = proc::task_status(pid, *tid) else { return false };
+            *blocked |= thread.blocked;
+            let is_asleep = thread.state == 'S';
+            if is_asleep {
+                found.push((*tid, *blocked, proc::awaited_in_call(pid, *tid)));
+            }
+            !is_asleep
+        });
+    }
+    found.extend(running.into_iter().map(|(tid, blocked)| (tid, blocked, 0)));
+    found
+}
+
+fn holds(mask: u64, signal: i32) -> bool {
+    mask >> (signal - 1) & 1 == 1
 }
 
 /// What the shell calls a signal.
@@ -196,6 +299,35 @@ mod tests {
         assert_eq!((signals.choose_harmless(), signals.choose()), (None, Some(63)));
         (40..=63).for_each(|signal| signals.leave_out(signal));
         assert_eq!(signals.choose(), None, "none is shared that was taken from us");
+    }
+
+    fn used(threads: &[(u64, u64)]) -> Use {
+        let mut used = Use::default();
+        for (tid, (blocked, awaited)) in (1..).zip(threads) {
+            used.add(std::process::id() as i32, tid, *blocked, *awaited);
+        }
+        used
+    }
+
+    #[test]
+    fn what_is_waited_for_is_not_taken() {
+        let urgent = bits([libc::SIGURG]);
+        assert_eq!(used(&[(0, 0), (0, urgent)]).choose(), Some(libc::SIGWINCH));
+        let found = used(&[(0, 0), (urgent, bits([libc::SIGTRAP]))]);
+        assert_eq!(found.trap_waiter, Some(TrapWaiter::Thread(2)));
+        assert_eq!((found.deaf(), found.waiting.len()), ((0, 1), 0));
+        assert_eq!(found.choose(), Some(libc::SIGWINCH));
+    }
+
+    /// Its own timer's hits would come to it.
+    #[test]
+    fn who_waits_for_everything_has_no_say_and_no_timer() {
+        for (blocked, awaited) in [(0, u64::MAX), (u64::MAX, u64::MAX), (!2, 2)] {
+            let found = used(&[(0, 0), (blocked, awaited)]);
+            assert_eq!(found.choose(), Some(libc::SIGURG));
+            assert_eq!(found.waiting, [Waiting { tid: 2, start_time: 0 }]);
+        }
+        assert_eq!(used(&[(u64::MAX, 0)]).waiting, []);
     }
 
     #[test]

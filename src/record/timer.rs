@@ -71,6 +71,8 @@ pub(super) struct Timers {
     pid: i32,
     data: DataSegment,
     signal: i32,
+    /// Threads that have none, as they would take its signal for one that they wait for.
+    left_out: Vec<signals::Waiting>,
     waiting: BTreeMap<usize, Waiting>,
     /// Threads that can have none.
     pub(super) failures: Failures,
@@ -80,12 +82,19 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// For a process whose agent has a handler for `signal`. Timers may be armed from now on.
-    pub(super) fn start(pid: i32, data: DataSegment, signal: i32) -> Self {
+    /// For a process whose agent has a handler for `signal`. Timers may be armed from now on, but not
+    /// for threads that are left out.
+    pub(super) fn start(
+        pid: i32,
+        data: DataSegment,
+        signal: i32,
+        left_out: Vec<signals::Waiting>,
+    ) -> Self {
         let timers = Self {
             pid,
             data,
             signal,
+            left_out,
             waiting: BTreeMap::new(),
             failures: Failures::new(pid),
             entered: Instant::now(),
@@ -105,6 +114,9 @@ impl Timers {
     /// Asks for the timers of these threads (id here, id in the target) where they are missing.
     pub(super) fn cover(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
         for (tid, inner) in threads {
+            if self.is_left_out(tid) {
+                continue;
+            }
             let threads = self.data.threads();
             let index = threads.find(inner).or_else(|| threads.claim(inner).index());
             let slot = index.and_then(|index| Some((index, threads.slots.get(index)?)));
@@ -119,6 +131,12 @@ impl Timers {
             let since = Instant::now();
             self.waiting.insert(index, Waiting { tid, since, looked: None, signalled: None });
         }
+    }
+
+    /// The same thread, not one that has its id after it.
+    fn is_left_out(&self, tid: i32) -> bool {
+        let started = || proc::task_stat(self.pid, tid).map_or(0, |stat| stat.start_time);
+        self.left_out.iter().any(|it| it.tid == tid && it.start_time == started())
     }
 
     /// Asks for the end of timers whose threads are gone: the kernel keeps them, and counts them
@@ -205,8 +223,8 @@ impl Timers {
     }
 
     /// All timers were deleted: those of these threads are asked for anew, with this signal.
-    pub(super) fn restart(&mut self, signal: i32) {
-        self.signal = signal;
+    pub(super) fn restart(&mut self, signal: i32, left_out: Vec<signals::Waiting>) {
+        (self.signal, self.left_out) = (signal, left_out);
         self.waiting.clear();
     }
 }
@@ -263,7 +281,7 @@ mod tests {
     }
 
     fn timers(data: DataSegment) -> Timers {
-        Timers::start(std::process::id() as i32, data, libc::SIGURG)
+        Timers::start(std::process::id() as i32, data, libc::SIGURG, Vec::new())
     }
 
     fn pending(data: DataSegment) -> u64 {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{BOTH, Proof};
 use crate::common::{
-    OWN_EXIT_CODE, Recorder, Snapshot, Target, needs_recording, together, wait_until,
+    OWN_EXIT_CODE, Outcome, Recorder, Snapshot, Target, Trace, needs_recording, together,
+    traceprof, wait_until,
 };
 
 /// Stopped and continued; `record` is what happens in between.
@@ -67,4 +69,86 @@ fn only_thread_in_vfork_is_told_and_not_harmed() {
     target.send(Signal::SIGTERM);
     assert_eq!(target.wait().code(), Some(OWN_EXIT_CODE));
     assert_eq!((target.fact("children"), target.fact("wrong")), (1, 0));
+}
+
+/// The last child that a process has now.
+fn child_of(pid: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.ok()?.split_whitespace().last()?.parse().ok()
+}
+
+/// Recorded until the leader has been in the vfork of a child for a moment that has our handlers.
+fn recorded_into_vfork(target: &Target, engine: &str, limit: Duration) -> (Outcome, i32) {
+    let pid = target.pid();
+    let mut command = traceprof(&["record", "--freq", "997", "--engine", engine]);
+    command.args(["--pid", &pid.to_string()]);
+    let mut recorder = Recorder::spawn(command, Trace::new());
+    recorder.wait_until_attached(pid);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = child_of(pid);
+    let mut child = None;
+    let is_new = wait_until(limit, || {
+        child = child_of(pid);
+        child.is_some() && child != before
+    });
+    assert!(is_new, "no new child");
+    std::thread::sleep(Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    (recorder.finish(), child.expect("a child"))
+}
+
+/// The leader does not stop, and its child has our handlers: neither keeps the agent in the memory.
+#[test]
+fn leader_in_vfork_beside_a_busy_thread_is_detached_from() {
+    needs_recording!();
+    let _machine = together();
+    for engine in BOTH {
+        let mut target = Target::start("vfork_parent", &["4000", "busy"]);
+        let pid = target.pid();
+        let before = Snapshot::take(pid);
+        let (outcome, child) = recorded_into_vfork(&target, engine, Duration::from_secs(20));
+        let text = outcome.text();
+        assert_eq!((outcome.code(), target.state()), (Some(0), 'D'), "{engine}: {text}");
+        assert!(!text.contains("left behind"), "{engine}: {text}");
+        assert_eq!(before.marks_left(&Snapshot::take(pid)), [""; 0], "{engine}: {text}");
+        // Ignored by default, as it was when the child was made.
+        for signal in [Signal::SIGURG, Signal::SIGWINCH] {
+            kill(Pid::from_raw(child), signal).expect("a signal to the child");
+        }
+        assert_eq!(child_of(pid), Some(child), "{engine}: it went on sleeping");
+        target.send(Signal::SIGTERM);
+        assert_eq!(target.wait().code(), Some(OWN_EXIT_CODE), "{engine}");
+        assert_eq!(target.fact("wrong"), 0, "{engine}");
+    }
+}
+
+/// The child of vfork is in a vfork as well: it does not stop, and its actions cannot be put back.
+#[test]
+fn what_must_be_left_is_told_of_and_can_be_removed() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("vfork_parent", &["8000", "busy", "nested"]);
+    let pid = target.pid();
+    let before = Snapshot::take(pid);
+    let (outcome, _) = recorded_into_vfork(&target, "timer", Duration::from_secs(30));
+    let text = outcome.text();
+    assert_eq!((outcome.code(), target.state()), (Some(11), 'D'), "{text}");
+    let advice = format!("`traceprof detach --pid {pid}` takes it away");
+    assert!(text.contains("left behind") && text.contains(&advice), "{text}");
+    assert!(outcome.trace.folded().total() > 0, "{text}");
+    assert!(!before.marks_left(&Snapshot::take(pid)).is_empty(), "nothing was left");
+    let detach = || {
+        let output = traceprof(&["detach", "--pid", &pid.to_string()]).output().expect("traceprof");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mut last = detach();
+    wait_until(Duration::from_secs(20), || {
+        last = detach();
+        last.0 == Some(0)
+    });
+    assert_eq!(last.0, Some(0), "{}", last.1);
+    assert_eq!(before.marks_left(&Snapshot::take(pid)), [""; 0], "{}", last.1);
+    target.send(Signal::SIGTERM);
+    assert_eq!(target.wait().code(), Some(OWN_EXIT_CODE));
+    assert_eq!(target.fact("wrong"), 0);
 }

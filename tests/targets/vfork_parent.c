@@ -1,7 +1,8 @@
 /* The main thread waits for a child of vfork, which uses the parent's memory, again and again; with
- * "busy" another thread computes meanwhile. The child asks nobody: it sleeps and ends with a code.
+ * "busy" another thread computes meanwhile. The child asks nobody: it sleeps and ends with a code; with
+ * "nested" it has a child of vfork do so.
  *
- *     vfork_parent MILLISECONDS [busy]
+ *     vfork_parent MILLISECONDS [busy [nested]]
  */
 #include "target.h"
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 
 static volatile uint64_t sink;
 static unsigned children, wrong;
+static int nested;
 
 static void *busy(void *unused) {
     uint64_t x = 1;
@@ -20,14 +22,22 @@ static void *busy(void *unused) {
     return NULL;
 }
 
-static void have_a_child(long ms) {
-    struct timespec nap = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+static struct timespec nap;
+
+/* Apart, as the frames of who calls vfork are used again by the child. */
+APART int sleep_in_a_child(void) {
     int status = 0;
     pid_t child = vfork();
-    if (child == 0) {
-        int woken = nanosleep(&nap, NULL);
-        _exit(woken ? 1 : 9);
-    }
+    if (child == 0)
+        _exit(nanosleep(&nap, NULL) ? 1 : 9);
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static void have_a_child(void) {
+    int status = 0;
+    pid_t child = vfork();
+    if (child == 0)
+        _exit(nested ? sleep_in_a_child() : nanosleep(&nap, NULL) ? 1 : 9);
     children++;
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 9)
         wrong++;
@@ -35,6 +45,8 @@ static void have_a_child(long ms) {
 
 int main(int argc, char **argv) {
     long ms = argc > 1 ? atol(argv[1]) : 1000;
+    nap = (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    nested = argc > 3;
     pthread_t thread;
     sigset_t term, before;
     sigemptyset(&term);
@@ -45,7 +57,7 @@ int main(int argc, char **argv) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     target_ready();
     while (!stop)
-        have_a_child(ms);
+        have_a_child();
     printf("children %u\nwrong %u\n", children, wrong);
     return OWN_EXIT_CODE;
 }

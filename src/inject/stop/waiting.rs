@@ -58,6 +58,11 @@ impl Stopped {
     /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
     /// instruction. To ask for the stop first would have the thread stop again before it takes the
     /// signal: only a thread that reports the signal is sure to take it.
+    ///
+    /// A hit of ours is not delivered to a thread in a call. The kernel raises it when the thread
+    /// leaves the kernel; a timer that expires on the way into a call has its hit wait for the call's
+    /// end, which nobody sees. It is our stop that took the thread out of the call too early, and the
+    /// handler would end a `poll` or an `epoll_wait` with EINTR.
     fn deliver(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
         self.is_current = false;
         let resume = |signal| {
@@ -75,7 +80,9 @@ impl Stopped {
             Stop::Timeout | Stop::Syscall | Stop::Signal(_) => {}
         }
         self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+        let in_call = self.interrupted != Interrupted::User;
         match stop {
+            Stop::Signal(_) if in_call && self.takes_hit() => resume(0)?,
             Stop::Signal(signal) => {
                 fault::at(Point::ThreadTakesSignal);
                 resume(signal)?;
@@ -104,6 +111,11 @@ impl Stopped {
     /// It was stopped in a call that a signal which waits would end.
     pub(super) fn ignores_a_signal(&self) -> bool {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
+    }
+
+    /// The signal that it has stopped to take is a hit of ours.
+    fn takes_hit(&self) -> bool {
+        self.tracee.taken().is_ok_and(|taken| taken.is_hit())
     }
 
     /// Hits of ours wait that it does not block, and nothing else does.
@@ -149,9 +161,8 @@ impl Stopped {
             }
             // Asked before it goes on, so that it stops again without having run.
             self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
-            let is_hit = self.tracee.taken().is_ok_and(|taken| taken.is_hit());
             match stop {
-                Stop::Signal(_) if is_hit => resume(0)?,
+                Stop::Signal(_) if self.takes_hit() => resume(0)?,
                 Stop::Signal(signal) => resume(signal)?,
                 _ => {}
             }

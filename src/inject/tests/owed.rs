@@ -141,6 +141,41 @@ fn signal_of_the_application_that_a_led_thread_owes_is_taken() {
     }
 }
 
+/// Stops the only thread in its call, has `then` happen to it, and only now looks what waits for it.
+fn catch(pid: i32, then: impl FnOnce() + Send) {
+    identity::disposable(|| {
+        let tracee = Tracee::seize(pid).unwrap();
+        tracee.interrupt().unwrap();
+        assert_eq!(tracee.wait(Instant::now() + WAIT).unwrap(), Stop::Interrupt);
+        then();
+        drop(Stopped::adopt(tracee).unwrap());
+    });
+    std::thread::sleep(Duration::from_millis(2));
+    await_sleep(pid);
+}
+
+/// A timer that expires on the way into a call has its hit raised when the thread leaves the kernel, so
+/// the stop itself may bring it out.
+#[test]
+fn hit_that_comes_with_a_stop_ends_no_call() {
+    let _alone = alone();
+    for arguments in [&[][..], &["pause"]] {
+        let victim = sleeper(arguments);
+        for _ in 0..10 {
+            catch(victim.pid, || hit(victim.pid));
+        }
+        victim.expect(0);
+        let victim = sleeper(arguments);
+        for _ in 0..10 {
+            catch(victim.pid, || {
+                victim.signal(Signal::SIGUSR1);
+                hit(victim.pid);
+            });
+        }
+        victim.expect(10);
+    }
+}
+
 /// The tracer dies while a thread is on a chain: what it slept in goes on.
 #[test]
 fn thread_that_is_left_on_a_chain_sleeps_on() {

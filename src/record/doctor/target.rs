@@ -101,19 +101,20 @@ fn dumpable(pid: i32, status: &Status) -> Finding {
 fn sampling(pid: i32, status: &Status) -> Vec<Finding> {
     let setup = Setup { period_ns: PERIOD_NS, kernel: true, cookie: 0 };
     let gone = |error: std::io::Error| vec![Finding::limit("sampling", error.to_string(), None)];
-    let (facts, used) = match (Facts::gather(pid, false, setup), signals::Use::of(pid)) {
-        (Ok(facts), Ok(used)) => (facts, used),
-        (Err(error), _) | (_, Err(error)) => return gone(error),
+    let facts = match Facts::gather(pid, false, setup) {
+        Ok(facts) => facts,
+        Err(error) => return gone(error),
     };
     let concerns = facts.concerns().into_iter();
     // The kernel is the host's, and that of a process that starts is not asked of one that runs.
     let concerns = concerns.filter(|concern| !matches!(concern.subject, "kernel" | "start"));
     let mut findings: Vec<Finding> = concerns.map(of_concern).collect();
+    let used = &facts.signals;
     findings.extend([masks(used), timer_signal(used), pending(pid, status), locked(pid, status)]);
     findings
 }
 
-fn masks(used: signals::Use) -> Finding {
+fn masks(used: &signals::Use) -> Finding {
     let subject = "signal masks";
     match used.deaf() {
         (0, 0) => Finding::fine(subject, "no thread blocks the sampling signal"),
@@ -132,11 +133,11 @@ fn masks(used: signals::Use) -> Finding {
     }
 }
 
-fn timer_signal(used: signals::Use) -> Finding {
+fn timer_signal(used: &signals::Use) -> Finding {
     let subject = "signal of timers";
     match used.choose() {
         Some(signal) => Finding::fine(subject, signals::name_of(signal)),
-        None => Finding::limit(subject, "none: each is blocked by some thread", None),
+        None => Finding::limit(subject, "none: each is blocked or waited for by some thread", None),
     }
 }
 

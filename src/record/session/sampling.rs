@@ -8,6 +8,7 @@ use super::super::RecordError;
 use super::super::engine::Engine;
 use super::super::perf::Events;
 use super::super::prospect::event_error;
+use super::super::signals;
 use super::super::silence::{self, Silence};
 use super::super::threads::Registry;
 use super::super::timer::Timers;
@@ -62,7 +63,9 @@ pub(super) fn start(parts: &mut Parts<'_>) -> Result<Started, RecordError> {
     if let Some(events) = &events {
         registry.prime(events.threads());
     }
-    let timers = parts.attached.timer_signal().map(|signal| Timers::start(pid, data, signal));
+    let left_out = parts.attached.waiting.clone();
+    let timers =
+        parts.attached.timer_signal().map(|signal| Timers::start(pid, data, signal, left_out));
     let mut started = Started { registry, events, timers };
     started.cover();
     Ok(started)
@@ -92,16 +95,17 @@ impl Session<'_> {
         timers.sweep();
     }
 
-    /// Looks for threads that block the signal when it is time, or now.
-    pub(super) fn look_for_blocked(&mut self, is_end: bool) {
+    /// Looks for threads that block the signal when it is time, or now; true if there are new ones.
+    pub(super) fn look_for_blocked(&mut self, is_end: bool) -> bool {
         const TOLD: usize = 8;
         // A program that is parked blocks all signals as long.
         let is_due = if is_end { self.blocked.is_apart() } else { self.blocked.is_due() };
         if self.attached.is_parked || !is_due {
-            return;
+            return false;
         }
         let news = self.blocked.look(self.attached.signal(), self.registry.named());
         self.cover();
+        let are_new = !news.is_empty();
         for tid in news {
             self.blocked_told += 1;
             if self.blocked_told <= TOLD {
@@ -112,6 +116,32 @@ impl Session<'_> {
                 self.observer.event(Event::Notice(text));
             }
         }
+        are_new
+    }
+
+    /// Names the threads that are left out.
+    pub(super) fn tell_of_waiting(&mut self) {
+        if self.timers.is_none() {
+            return;
+        }
+        for thread in &self.attached.waiting {
+            let tid = thread.tid;
+            let name = proc::task_stat(self.pid, tid).map(|stat| stat.name).unwrap_or_default();
+            let text = format!(
+                "thread {tid} ({name}) is not sampled: it waits for signals, and would take a hit for \
+                 one of the program's"
+            );
+            self.observer.event(Event::Notice(text));
+        }
+    }
+
+    /// Who blocks SIGTRAP from now on may wait for it, too. False if sampling cannot go on.
+    pub(super) fn watch_waiters(&mut self, are_new: bool) -> bool {
+        if !are_new || self.events.is_none() {
+            return true;
+        }
+        let waiter = signals::Use::of(self.pid).ok().and_then(|used| used.trap_waiter);
+        waiter.is_none_or(|waiter| self.fall_back(&waiter.to_string()))
     }
 
     /// The timers' turn of the loop.
@@ -209,7 +239,7 @@ impl Session<'_> {
         match self.attached.replace_timer_signal(loss.is_reset) {
             Ok(signal) => {
                 if let Some(timers) = &mut self.timers {
-                    timers.restart(signal);
+                    timers.restart(signal, self.attached.waiting.clone());
                 }
                 self.cover();
                 self.enter_to_arm();
@@ -252,7 +282,8 @@ impl Session<'_> {
             let text = "time in the kernel counts from now on, as timers make no difference";
             self.observer.event(Event::Notice(text.to_owned()));
         }
-        let mut timers = Timers::start(self.pid, self.attached.data(), signal);
+        let left_out = self.attached.waiting.clone();
+        let mut timers = Timers::start(self.pid, self.attached.data(), signal, left_out);
         timers.cover(self.registry.alive());
         self.timers = Some(timers);
         self.enter_to_arm();

@@ -1,0 +1,102 @@
+//! Programs that wait for signals rather than handle them: a hit of ours must never be taken for one of
+//! theirs.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{
+    Recorder, Snapshot, Target, needs_recording, record_cpu, together, wait_until,
+};
+use crate::doctor::{doctor, examined, finding};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TIMER: &str = "thread CPU timer";
+
+/// What it was sent has come, and nothing else.
+fn assert_undisturbed(mut target: Target, what: &str) {
+    target.goes_on_and_ends_by_itself();
+    assert!(target.fact("sent") > 1, "{what}");
+    assert_eq!((target.fact("arrived"), target.fact("wrong")), (target.fact("sent"), 0), "{what}");
+}
+
+#[test]
+fn who_waits_for_sigtrap_is_sampled_by_timers() {
+    needs_recording!();
+    let _machine = together();
+    for (how, why) in [("sigwait", "waits for"), ("signalfd", "a signalfd of the")] {
+        let target = Target::start("trap_waiter", &[how]);
+        let before = Snapshot::take(target.pid());
+        let outcome = record_cpu(target.pid(), SECOND, &["--freq", "997"]);
+        let text = outcome.text();
+        assert!(text.contains(TIMER) && text.contains(why), "{how}: {text}");
+        let folded = outcome.trace.folded();
+        for function in ["between_waits", "beside_waits"] {
+            assert!(folded.count_of(function) > 10, "{how}: {function} {text}");
+        }
+        let differences = || before.differences(&Snapshot::take(target.pid()));
+        let is_back = wait_until(2 * SECOND, || differences().is_empty());
+        assert!(is_back, "{how}: {:#?}", differences());
+        assert_undisturbed(target, how);
+    }
+}
+
+#[test]
+fn perf_events_are_refused_where_sigtrap_is_waited_for() {
+    needs_recording!();
+    let _machine = together();
+    for how in ["sigwait", "signalfd", "all"] {
+        let target = Target::start("trap_waiter", &[how]);
+        let pid = target.pid().to_string();
+        let args = ["--pid", &pid, "--engine", "perf", "--duration", "1"];
+        let text = Recorder::start(&args).finish().expect_code(1).text();
+        let is_told = text.contains("waits for SIGTRAP and would be given hits");
+        assert!(is_told && text.contains("--engine timer"), "{how}: {text}");
+        let (all, code) = examined(doctor(target.pid()));
+        assert_eq!(code, 0, "{all}");
+        for said in [&finding(&all, "target", "waiting")["seen"], &all["prospect"]["why"]] {
+            assert!(said.as_str().is_some_and(|it| it.contains("SIGTRAP")), "{how}: {all}");
+        }
+        assert_eq!(all["prospect"]["engine"], TIMER, "{how}: {all}");
+        assert_undisturbed(target, how);
+    }
+}
+
+/// No signal is left that it does not wait for: it has no timer, and the others have.
+#[test]
+fn who_waits_for_every_signal_is_left_out() {
+    needs_recording!();
+    let _machine = together();
+    let target = Target::start("trap_waiter", &["all"]);
+    let outcome = record_cpu(target.pid(), SECOND, &["--freq", "997"]);
+    let text = outcome.text();
+    assert!(text.contains("(trap_waiter) is not sampled: it waits for signals"), "{text}");
+    assert_eq!(outcome.trace.number("timers_armed"), 1, "{text}");
+    let folded = outcome.trace.folded();
+    assert_eq!(folded.count_of("between_waits"), 0, "{text}");
+    assert!(folded.count_of("beside_waits") > 50, "{text}");
+    assert_undisturbed(target, "all");
+}
+
+/// What it is given until that is noticed cannot be prevented.
+#[test]
+fn who_begins_to_wait_for_sigtrap_goes_on_with_timers() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("trap_waiter", &["late"]);
+    let pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "--freq", "499", "--engine", "perf"]);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), SECOND / 2);
+    target.send(Signal::SIGUSR1);
+    recorder.wait_for_cpu(target.pid(), 3 * SECOND);
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    let text = outcome.text();
+    let is_told =
+        |line: &str| line.contains(TIMER) && line.contains("a signalfd of the application");
+    assert!(text.lines().any(|line| line.starts_with("note:") && is_told(line)), "{text}");
+    assert!(outcome.trace.number("timers_armed") >= 2, "{text}");
+    target.goes_on_and_ends_by_itself();
+    eprintln!("measured: {} hits were taken for the program's own", target.fact("wrong"));
+}
