@@ -19,6 +19,9 @@ _traceprof() {
             traceprof,completions)
                 cmd="traceprof__subcmd__completions"
                 ;;
+            traceprof,detach)
+                cmd="traceprof__subcmd__detach"
+                ;;
             traceprof,doctor)
                 cmd="traceprof__subcmd__doctor"
                 ;;
@@ -53,7 +56,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record doctor stacks print dump export verify recover reindex completions"
+            opts="-h -V --help --version record detach doctor stacks print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -73,6 +76,28 @@ _traceprof() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        traceprof__subcmd__detach)
+            opts="-p -h --pid --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

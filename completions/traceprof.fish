@@ -27,6 +27,7 @@ end
 complete -c traceprof -n "__fish_traceprof_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_needs_command" -s V -l version -d 'Print version'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Record a running process, or a program that is started for it'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
@@ -57,6 +58,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print what the storage has counted after the closing report: puts, drops, collisions, waits'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s p -l pid -d 'Process to put back as it was' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s p -l pid -d 'Process to look at; without it any process of this user is meant' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'

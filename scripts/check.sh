@@ -23,7 +23,8 @@ RUSTDOCFLAGS="-D warnings" gate cargo doc --workspace --no-deps --document-priva
 gate scripts/loom.sh
 gate cargo test --workspace --doc
 gate cargo test --workspace --exclude traceprof --all-targets
-gate cargo test -p traceprof --lib --bins --examples
+gate cargo test -p traceprof --bins --examples
+gate scripts/tests.sh -p traceprof --lib
 # House rules (tests/tidy.rs) are among these. They come last: their count is the last word. One at a
 # time: what each of them measures of its own target, another's recording would disturb.
-gate cargo test -p traceprof --test main -- --test-threads=1
+gate scripts/tests.sh --threads 1 -p traceprof --test main

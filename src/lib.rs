@@ -41,7 +41,7 @@
 //! | 4 | [`cli`] | arguments, terminal, exit codes |
 //! | 3 | [`record`], [`view`] (not each other) | the story of a recording; pure views of a trace |
 //! | 2 | [`inject`], [`unwind`], [`symbol`], [`trace`] (not each other) | one mechanism each |
-//! | 1 | [`elf`], [`proc`] | parsers |
+//! | 1 | [`elf`], [`proc`], [`fault`] | parsers; where tests have somebody die |
 //! | 0 | [`traceprof_abi`] | what both processes share |
 //!
 //! # Where to start reading
@@ -64,6 +64,7 @@
 
 pub mod cli;
 pub mod elf;
+pub mod fault;
 pub mod inject;
 pub mod proc;
 pub mod record;

@@ -10,6 +10,7 @@
 //! # Does not
 //! - stop, signal or change anything.
 
+mod auxiliary;
 mod calls;
 mod descriptors;
 mod folder;
@@ -33,12 +34,13 @@ use procfs::ProcError;
 use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
+pub use auxiliary::{drawn_bytes, signal_frame_len};
 pub use calls::call_name;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
 pub use limits::{Limits, is_dumpable, limits};
-pub use machine::{has_processor_flag, signal_frame_len, sysctl};
+pub use machine::{has_processor_flag, sysctl};
 pub use mapping::{Mapping, mappings};
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
 pub use signalfd::signalfd_masks;

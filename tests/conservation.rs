@@ -6,8 +6,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Outcome, Recorder, Target, alone, cpu_clock, is_long_run, is_root, needs_recording, skip,
-    wait_until,
+    Outcome, Recorder, Target, alone, cpu_clock, is_long_run, is_root, needs_recording, periods_of,
+    skip, wait_until,
 };
 
 /// How long a target may take on a busy machine.
@@ -52,10 +52,11 @@ fn check_threads(
     most_percent: f64,
 ) {
     let (target, outcome) = record_busy(program, (threads, each), options);
+    let by_label = outcome.trace.periods_by_label();
     let (mut worst, mut sum, mut used_ns) = ((0.0f64, 0), 0.0, 0);
     for thread in 0..threads {
         let name = format!("busy-{thread}");
-        let count = outcome.trace.periods(&name);
+        let count = periods_of(&by_label, &name);
         let own_ns = target.fact(&format!("used_{thread}"));
         let sampled_ns = count as f64 / 999.0 * 1e9;
         let error = 100.0 * (sampled_ns / own_ns as f64 - 1.0);

@@ -9,12 +9,14 @@ mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod conservation; // samples against the threads' own clocks
 mod damage; // verify, recover, reindex; views of what is broken
+mod detach; // what killed recorders left
 mod docs; // manual pages and completions against the command line
 mod doctor; // what stands in the way, and that record says the same
 mod dry_run; // what would be done, and that it is not
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
+mod faults; // whoever dies, at each step
 mod follow; // traces that are still being written
 mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters

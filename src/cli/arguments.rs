@@ -57,6 +57,11 @@ pub enum Action {
     /// A stack that is longer than its copy (256 KiB) is read to its end while the thread runs again;
     /// `[read later]` marks the functions that may be of a later time.
     Stacks(StacksArguments),
+    /// Remove what a recording left whose recorder and guardian were both killed
+    ///
+    /// It does nothing, and the next recording removes it too. The exit code is 0 if nothing is left,
+    /// 1 if something had to stay, 3 if the process is being recorded.
+    Detach(DetachArguments),
     /// Print a trace: a summary, then the call tree of each thread
     ///
     /// Threads and calls are listed heaviest first. Only forks are indented: a line below another one
@@ -420,6 +425,14 @@ pub struct ReindexArguments {
     /// List every call, not only those that are longer than a block
     #[arg(long)]
     pub full: bool,
+}
+
+/// Arguments of `detach`.
+#[derive(Debug, Args)]
+pub struct DetachArguments {
+    /// Process to put back as it was
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
 }
 
 /// Arguments of `completions`.

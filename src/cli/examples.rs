@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 23] = [
+pub(super) const EXAMPLES: [Example; 24] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -37,6 +37,7 @@ pub(super) const EXAMPLES: [Example; 23] = [
         "In a script: fail if less than 95 % of the recording is good",
         "traceprof record -p 4711 -d 30 --fail-under 95",
     ),
+    example("detach", "Remove a killed recording's rest", "traceprof detach -p 4711"),
     example("doctor", "What stands in the way of recording", "traceprof doctor --pid 4711"),
     example("doctor", "The same for a script", "traceprof doctor --json --pid 4711"),
     example("stacks", "What is process 4711 doing?", "traceprof stacks --pid 4711"),

@@ -4,6 +4,7 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
+mod detach;
 mod doctor;
 pub mod documents;
 mod dump;
@@ -57,6 +58,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn act(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::Record(arguments) => record::run(arguments),
+        Action::Detach(arguments) => detach::run(&arguments),
         Action::Doctor(arguments) => return doctor::run(&arguments),
         Action::Stacks(arguments) => stacks::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),

@@ -15,6 +15,7 @@ use super::place::Place;
 use super::plan::AttachPlan;
 use super::segment::{Attached, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
 use super::stop::Stopped;
+use crate::fault::{self, Point};
 use crate::proc::Mapping;
 
 /// What an action's `installed` says from the moment in which it is about to be taken back.
@@ -74,6 +75,7 @@ impl Actions<'_> {
             self.place.try_to_run(worker, &steps)?;
         }
         self.data.forget_timers();
+        fault::at(Point::CureTimeless);
         Ok(())
     }
 
@@ -88,6 +90,7 @@ impl Actions<'_> {
         let at = |offset: u64| self.plan.data.avma + offset;
         let act = |new: u64, old: u64| Step::Call(Call::sigaction(signal, new, old));
         self.place.run(worker, &[act(0, at(CURRENT_ACTION))])?;
+        fault::at(Point::CureActionKnown);
         // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
         let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
         let installed = action.installed.load(Ordering::Relaxed);
@@ -124,6 +127,7 @@ impl Actions<'_> {
         }
         let steps = [act(at(IGNORE_ACTION), 0), act(at(OLD_ACTION), 0)];
         self.place.run(worker, if flush { &steps } else { &steps[1..] })?;
+        fault::at(Point::CureActionBack);
         // Relaxed: for an attempt that is made again after this one failed.
         action.installed.store(0, Ordering::Relaxed);
         Ok(None)

@@ -11,11 +11,13 @@ use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
+use super::identity::Execution;
 use super::plan::{AttachPlan, AttachReport, Segment};
 use super::segment::{Attached, HOLD_BYTE};
 use super::stop::Stopped;
 use super::worker::{Used, read_mappings, with_a_thread};
 use super::{cure, identity, threads};
+use crate::fault::{self, Point};
 use crate::proc::Mapping;
 
 /// Longest wait for the maps to appear.
@@ -34,6 +36,7 @@ pub(super) fn attach(
         Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
         Err(error) => match cure::cure(plan, data, cure::PATIENCE) {
             Ok(report) => Err(match report.residue {
+                None if identity::check(plan.pid, plan.start_time).is_err() => InjectError::Gone,
                 None => error,
                 Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
             }),
@@ -50,8 +53,9 @@ fn maps_and_starts(
     data: &Attached,
     held: Option<Stopped>,
 ) -> Result<AttachReport, InjectError> {
+    let execution = Execution::of(plan.pid);
     let mappings = read_mappings(plan.pid)?;
-    let Some(gadgets) = Gadgets::find(plan.pid, &mappings) else {
+    let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
         return Err(InjectError::BadPlan {
             reason: "the target's code holds no system call".to_owned(),
         });
@@ -61,7 +65,8 @@ fn maps_and_starts(
         Some(stopped) => map(stopped)?,
         None => with_a_thread(plan, &mappings, &map)?,
     };
-    await_maps(plan, gadgets, &first)?;
+    await_maps(plan, gadgets, &first, &mappings)?;
+    fault::at(Point::MapSeen);
     let second = enter::enter(plan, data, Operation::Install, Room::Fresh)?;
     let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
     Ok(AttachReport { stops_ns, naked: first.naked, tid: first.tid })
@@ -82,7 +87,11 @@ fn map_with(
     let tid = stopped.tid();
     let mut naked = false;
     Ok(match map_steps(&mut stopped, plan, gadgets, mappings, &mut naked)? {
-        Ending::Launch(chain) => Used::launched(stopped.launch(*chain)?, naked),
+        Ending::Launch(chain) => {
+            let launched = stopped.launch(*chain)?;
+            fault::at(Point::MapLaunched);
+            Used::launched(launched, naked)
+        }
         Ending::Release => Used { tid, stopped: stopped.release()?, naked, launched: None },
     })
 }
@@ -96,6 +105,7 @@ fn map_steps(
 ) -> Result<Ending, InjectError> {
     let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
     stopped.prepare()?;
+    fault::at(Point::MapStopped);
     let launchable = stopped.may_be_launched();
     let mut todo: Vec<(&str, &Segment)> = plan.segments().to_vec();
     let top = match threads::stack_top(stopped, mappings) {
@@ -105,6 +115,7 @@ fn map_steps(
             let call = plan.data.attach();
             let got = stopped.call_bare(gadgets.syscall, &call)?;
             attached("data", &plan.data, got)?;
+            fault::at(Point::MapNaked);
             todo.retain(|(name, _)| *name != "data");
             plan.first_top()
         }
@@ -118,6 +129,7 @@ fn map_steps(
             // The slots name a restorer in the segment that this very step attaches.
             let landing = Landing { gadget, restorer: plan.restorer_avma };
             walk_maps(stopped, landing, top, &[("code", &plan.code)])?;
+            fault::at(Point::MapOwnRestorer);
             todo.retain(|(name, _)| *name != "code");
             plan.restorer_avma
         }
@@ -126,6 +138,7 @@ fn map_steps(
     if !launchable {
         refuse_hold(plan)?;
         walk_maps(stopped, landing, top, &todo)?;
+        fault::at(Point::MapLed);
         return Ok(Ending::Release);
     }
     let mut steps: Vec<Step> = todo.iter().map(|(_, s)| Step::Call(s.attach())).collect();
@@ -191,11 +204,19 @@ fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
 }
 
 /// Success is what the kernel shows, not what we asked for.
-fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), InjectError> {
+fn await_maps(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    used: &Used,
+    before: &[Mapping],
+) -> Result<(), InjectError> {
     let since = Instant::now();
     loop {
         identity::check(plan.pid, plan.start_time)?;
         let mappings = read_mappings(plan.pid)?;
+        if stack_end(&mappings) != stack_end(before) {
+            return Err(InjectError::Executed);
+        }
         let missing: Vec<_> =
             plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
         let Some((name, segment)) = missing.first() else { return Ok(()) };
@@ -208,15 +229,26 @@ fn await_maps(plan: &AttachPlan, gadgets: Gadgets, used: &Used) -> Result<(), In
                 // It was done while the recall waited.
                 continue;
             }
-            let errno = diagnose(plan, gadgets, segment, &mappings);
+            let errno = diagnose(plan, gadgets, segment, &mappings)?;
             return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
         }
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
+/// Where the first thread's stack ends: the same for a program's whole life, and elsewhere in the
+/// next one.
+fn stack_end(mappings: &[Mapping]) -> Option<u64> {
+    mappings.iter().find(|mapping| mapping.path == "[stack]").map(|mapping| mapping.end)
+}
+
 /// A launched chain keeps no results; one call more, led through, tells why.
-fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[Mapping]) -> i32 {
+fn diagnose(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    segment: &Segment,
+    mappings: &[Mapping],
+) -> Result<i32, InjectError> {
     let errno = std::sync::atomic::AtomicI32::new(0);
     let try_again = |mut stopped: Stopped| {
         let tid = stopped.tid();
@@ -225,14 +257,16 @@ fn diagnose(plan: &AttachPlan, gadgets: Gadgets, segment: &Segment, mappings: &[
                 stopped.prepare()?;
                 stopped.call_bare(gadgets.syscall, &segment.attach())
             }
-            None => Ok(0),
+            None => return Err(InjectError::Executed),
         };
         let got = outcome.unwrap_or(0);
         // Relaxed: read by the thread that joins this one.
         errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
         Ok(Used { tid, stopped: stopped.release()?, naked: true, launched: None })
     };
-    // Without an answer the reason stays unknown.
-    let _ = with_a_thread(plan, mappings, &try_again);
-    errno.into_inner()
+    match with_a_thread(plan, mappings, &try_again) {
+        Err(InjectError::Executed) => Err(InjectError::Executed),
+        // Without an answer the reason stays unknown.
+        _ => Ok(errno.into_inner()),
+    }
 }

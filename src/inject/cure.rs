@@ -23,6 +23,7 @@ use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
+use super::identity::Execution;
 use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::Tracee;
@@ -30,6 +31,7 @@ use super::segment::Attached;
 use super::stop::{NotStopped, Stopped};
 use super::worker::Used;
 use super::{identity, threads};
+use crate::fault::{self, Point};
 use crate::proc::{self, Mapping};
 
 /// How long a cure tries when somebody waits for it.
@@ -88,12 +90,14 @@ pub(super) fn cure(
     // AcqRel: Release pairs with the handler's Acquire of the state, handlers return at once from
     // now on; Acquire pairs with the entry's Release, the saved action is visible.
     data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
+    fault::at(Point::CureBegun);
     // An agent that was left behind has told where its entry is before it had a timer.
     let has_entry = plan.entry_avma != plan.code.avma;
     if has_entry && data.timers().next().is_some() {
         // A thread that runs deletes them faster than one that is led, while others go on. What
         // it leaves, whyever it does, is deleted below.
         let _ = enter::enter(plan, data, Operation::Disarm, Room::Shared);
+        fault::at(Point::CureDisarmed);
     }
     let since = Instant::now();
     let starved = patience.max(STARVED_PATIENCE);
@@ -140,12 +144,14 @@ struct Cure<'a> {
 
 impl Cure<'_> {
     fn attempt(&self) -> Result<Attempt, InjectError> {
+        let execution = Execution::of(self.plan.pid);
         let mappings = self.mappings()?;
         let mapped = |segment: &Segment| segment.is_in(&mappings);
         if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
             return Ok(Attempt::Done(DetachReport::default()));
         }
-        let gadgets = Gadgets::find(self.plan.pid, &mappings).ok_or(InjectError::Executed)?;
+        let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
+        let gadgets = gadgets.ok_or(InjectError::Executed)?;
         let since = Instant::now();
         let mut stopped = Vec::new();
         let stuck = self.stop_all(&mut stopped)?;
@@ -159,6 +165,7 @@ impl Cure<'_> {
         };
         let mut worker = stopped.swap_remove(chosen);
         worker.hold_until(since + HELD_MAX);
+        fault::at(Point::CureStopped);
         let took = self.take_back(worker, stopped, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue };
@@ -168,7 +175,10 @@ impl Cure<'_> {
             Took::Launched(used) => Some(*used),
         };
         match self.still_mapped(launched)? {
-            None => Ok(Attempt::Done(report(None))),
+            None => {
+                fault::at(Point::CureDone);
+                Ok(Attempt::Done(report(None)))
+            }
             left => Ok(Attempt::Mapped(report(left))),
         }
     }
@@ -334,6 +344,7 @@ impl Cure<'_> {
             _ => Err(InjectError::Executed),
         };
         release(others)?;
+        fault::at(Point::CureOthersGone);
         // Nobody needs to wait for it any more: it detaches the segments on its way home.
         let launchable =
             worker.may_be_launched() && gadgets.call.is_some() && gadgets.restorer.is_some();
@@ -341,6 +352,7 @@ impl Cure<'_> {
             let steps = self.unmap_steps(mappings);
             let chain = Chain::new(&worker.saved, &steps, place.landing, place.top);
             let launched = worker.launch(chain)?;
+            fault::at(Point::CureLaunched);
             return Ok(Took::Launched(Box::new(Used::launched(launched, false))));
         }
         let outcome = match outcome {
@@ -387,9 +399,11 @@ impl Cure<'_> {
         let steps: Vec<Step> = there(framed).into_iter().map(Step::Call).collect();
         if !steps.is_empty() {
             place.run(worker, &steps)?;
+            fault::at(Point::CureUnmapped);
         }
         for call in there(bare) {
             fine("shmdt", worker.call_bare(place.landing.gadget, &call)?)?;
+            fault::at(Point::CureUnmappedBare);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use super::segment::Attached;
 use super::stop::Stopped;
 use super::worker::{Used, read_mappings, with_a_thread};
 use super::{identity, threads};
+use crate::fault::{self, Point};
 use crate::proc::Mapping;
 
 /// Longest wait for the agent to report.
@@ -48,6 +49,7 @@ pub(super) fn enter(
     control.error.store(0, Ordering::Relaxed);
     let start = |stopped: Stopped| start_with(stopped, plan, (operation, room), &mappings);
     let used = with_a_thread(plan, &mappings, &start)?;
+    fault::at(Point::EntryAwaited);
     await_entered(plan, data, before, &used)?;
     Ok(used.stopped)
 }
@@ -66,6 +68,7 @@ fn start_with(
         return Err(InjectError::Executed);
     }
     stopped.prepare()?;
+    fault::at(Point::EntryStopped);
     let on_stack = threads::stack_top(&stopped, mappings);
     let (top, is_free) = match (on_stack, room) {
         (_, Room::Fresh) => (plan.second_top(), true),

@@ -64,6 +64,8 @@ pub enum InjectError {
         /// What happened on the way to it.
         reason: String,
     },
+    /// The guardian was killed during the attach; what it had done was taken back.
+    GuardianKilled,
     /// The first error, and what could not be put back after it.
     Residue {
         /// What went wrong first.
@@ -144,6 +146,11 @@ impl fmt::Display for InjectError {
                 f,
                 "the guardian process does not answer ({reason}); what it left in the target is \
                  inert"
+            ),
+            Self::GuardianKilled => write!(
+                f,
+                "the guardian process was killed during the attach; the target is as it was: try \
+                 again"
             ),
             Self::Residue { cause, residue } => write!(f, "{cause}; left in the target: {residue}"),
         }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use super::arch::{RESTORERS, SYSCALL, SYSCALL_RETURN};
+use super::identity::Execution;
 use super::stop::Stopped;
 use crate::proc::{self, Mapping};
 
@@ -12,6 +13,8 @@ const SEARCH_MAX: u64 = 64 << 20;
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gadgets {
+    /// The program that they are in.
+    execution: Execution,
     /// A bare system call instruction.
     pub(super) syscall: u64,
     /// `syscall; ret`.
@@ -21,8 +24,9 @@ pub(super) struct Gadgets {
 }
 
 impl Gadgets {
-    /// Searches the mapped code, likely places first. `None` if it holds no system call at all.
-    pub(super) fn find(pid: i32, mappings: &[Mapping]) -> Option<Gadgets> {
+    /// Searches the mapped code, likely places first. `None` if it holds no system call at all. The
+    /// mappings were read while the process was in this execution of a program.
+    pub(super) fn find(pid: i32, execution: Execution, mappings: &[Mapping]) -> Option<Gadgets> {
         let mut code: Vec<&Mapping> =
             mappings.iter().filter(|m| m.exec && m.read && is_code(m)).collect();
         code.sort_by_key(|mapping| preference(&mapping.path));
@@ -42,7 +46,7 @@ impl Gadgets {
             }
             syscall = syscall.or_else(|| find(SYSCALL));
         }
-        Some(Gadgets { syscall: call.or(syscall)?, call, restorer })
+        Some(Gadgets { execution, syscall: call.or(syscall)?, call, restorer })
     }
 
     /// The same at the stop: another program may have been executed, or a library unloaded, since
@@ -50,11 +54,13 @@ impl Gadgets {
     pub(super) fn confirm(self, stopped: &Stopped) -> Option<Gadgets> {
         let restores = |&address: &u64| RESTORERS.iter().any(|form| stopped.holds(address, form));
         let confirmed = Gadgets {
+            execution: self.execution,
             syscall: self.syscall,
             call: self.call.filter(|&address| stopped.holds(address, SYSCALL_RETURN)),
             restorer: self.restorer.filter(restores),
         };
-        stopped.holds(self.syscall, SYSCALL).then_some(confirmed)
+        let is_same = self.execution.is_of(stopped) && stopped.holds(self.syscall, SYSCALL);
+        is_same.then_some(confirmed)
     }
 }
 

@@ -12,13 +12,11 @@
 #![allow(unsafe_code, reason = "forks, and closes what it inherited")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, recv, send, shutdown, socketpair,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, shutdown, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use traceprof_abi::layout::Operation;
@@ -27,16 +25,16 @@ use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::jail::{self, Judgement, Permits};
+use super::message::{read_message, wait_readable, write_message};
 use super::plan::{AttachPlan, AttachReport, DetachReport, Entered};
 use super::preflight::Facts;
 use super::ptrace::Hearing;
 use super::segment::{self, Attached};
 use super::{attach, cure, held, identity, residue};
+use crate::fault::{self, Party, Point};
 
 /// Its name as a process: 15 bytes, the most that there is room for.
 pub(super) const GUARDIAN: &str = "traceprof-guard";
-/// Longest message; a plan takes less than a kilobyte.
-const MESSAGE_MAX: usize = 16 << 10;
 /// Longest wait for an answer: that of a guardian that is in trouble itself. One whose target gets
 /// no processor answers after the cure of what was left there, an attach and another cure, of more
 /// than half a minute each (70 s seen).
@@ -45,6 +43,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(180);
 const END_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a recorder whose socket is closed to be gone with its perf events.
 const RECORDER_END_MAX: Duration = Duration::from_secs(5);
+/// How long a thread that a killed guardian has set going is waited for.
+const LATE_MAX: Duration = Duration::from_secs(1);
+/// Between two looks for it.
+const LATE_LOOK: Duration = Duration::from_millis(20);
 /// How long an orphaned guardian tries to cure.
 const ORPHAN_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -57,6 +59,10 @@ enum Command {
     /// An [`Operation`] as its number.
     Enter(u64),
     Detach,
+    Remove {
+        pid: i32,
+        start_time: u64,
+    },
 }
 
 /// The recorder's handle. Dropping it detaches, if a target is attached, and ends the guardian;
@@ -78,6 +84,7 @@ impl Guardian {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let recorder_pid = std::process::id() as i32;
         let recorder = pidfd_open(recorder_pid)?;
+        fault::is(Party::Recorder, recorder_pid);
         // SAFETY: the child runs `serve` and leaves by `_exit`; the caller has no other threads
         // that could hold a lock.
         match unsafe { nix::unistd::fork() }? {
@@ -88,6 +95,7 @@ impl Guardian {
             }
             nix::unistd::ForkResult::Parent { child } => {
                 let pid = child.as_raw();
+                fault::is(Party::Guardian, pid);
                 let pidfd = pidfd_open(pid)?;
                 Ok(Guardian { socket: ours, pidfd, pid, attached: None, unread: 0 })
             }
@@ -123,9 +131,33 @@ impl Guardian {
     /// Maps the segments and starts the agent. After an error the target is as it was, or the
     /// error names what is left.
     pub fn attach(&mut self, plan: &AttachPlan) -> Result<AttachReport, InjectError> {
-        let report = self.ask(&Command::Attach(Box::new(plan.clone())))?;
-        self.attached = Some(plan.clone());
-        Ok(report)
+        match self.ask(&Command::Attach(Box::new(plan.clone()))) {
+            Ok(report) => {
+                self.attached = Some(plan.clone());
+                Ok(report)
+            }
+            Err(InjectError::Guardian { reason }) if self.has_ended() => {
+                // Killed by somebody in the middle of it: the recorder takes back what was done.
+                let cured = take_back_late(plan);
+                Err(match cured {
+                    Ok(DetachReport { residue: None, .. }) | Err(InjectError::Gone) => {
+                        InjectError::GuardianKilled
+                    }
+                    _ => InjectError::Guardian { reason },
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what a recording left whose recorder and guardian were both killed; a report for each
+    /// agent that was found.
+    pub fn remove_rest(
+        &mut self,
+        pid: i32,
+        start_time: u64,
+    ) -> Result<Vec<DetachReport>, InjectError> {
+        self.ask(&Command::Remove { pid, start_time })
     }
 
     /// Has a thread of the target run the agent's entry: to install the handler of a signal that was
@@ -163,9 +195,7 @@ impl Guardian {
         match (self.ask(&Command::Detach), plan) {
             (Err(InjectError::Guardian { .. }), Some(plan)) if self.has_ended() => {
                 // Killed by somebody: the recorder does the work itself, once.
-                let data = Attached::new(plan.data.shm_id)
-                    .map_err(|error| InjectError::system("shmat", &error))?;
-                cure::cure(&plan, &data, cure::PATIENCE)
+                take_back(&plan)
             }
             (answer, _) => answer,
         }
@@ -177,6 +207,7 @@ impl Guardian {
 
     fn ask<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, InjectError> {
         write_message(self.socket.as_fd(), command).map_err(lost)?;
+        fault::at(Point::GuardianAsked);
         let deadline = Instant::now() + ANSWER_MAX;
         self.unread += 1;
         while self.unread > 1 {
@@ -226,6 +257,8 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     let name = std::ffi::CString::new(GUARDIAN)?;
     // SAFETY: reads the string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    fault::is(Party::Guardian, std::process::id() as i32);
+    fault::at(Point::GuardianBorn);
     Server { recorder, session: None, held: None }.serve(&socket);
     // Its memory was detached before its socket was closed.
     segment::remove_orphans(recorder_pid, started);
@@ -301,15 +334,20 @@ impl Server {
                 Command::Attach(plan) => write_message(socket.as_fd(), &self.attach(*plan)),
                 Command::Enter(operation) => write_message(socket.as_fd(), &self.enter(operation)),
                 Command::Detach => write_message(socket.as_fd(), &self.detach(cure::PATIENCE)),
+                Command::Remove { pid, start_time } => {
+                    write_message(socket.as_fd(), &remove(pid, start_time))
+                }
             };
             if answered.is_err() {
                 break;
             }
         }
         if self.session.is_some() {
+            fault::at(Point::OrphanNoticed);
             // Its perf events must be closed before the signal's old action comes back.
             let _ = wait_readable(self.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
             let _ = self.detach(ORPHAN_PATIENCE);
+            fault::at(Point::OrphanCured);
         }
     }
 
@@ -334,7 +372,9 @@ impl Server {
     }
 
     fn hold(&mut self, pid: i32) -> Result<(), InjectError> {
+        fault::is(Party::Target, pid);
         self.held = Some(held::Held::seize(pid)?);
+        fault::at(Point::HoldSeized);
         Ok(())
     }
 
@@ -350,13 +390,17 @@ impl Server {
     }
 
     fn attach(&mut self, plan: AttachPlan) -> Result<AttachReport, InjectError> {
+        fault::is(Party::Target, plan.pid);
+        fault::at(Point::AttachAsked);
         let held = match self.held.take() {
             Some(held) => Some(held.into_stopped(plan.pid)?),
             None => None,
         };
         // A program that is held goes on when `held` is dropped.
         let (data, claim) = self.prepare(&plan, held.is_some())?;
+        fault::at(Point::AttachReady);
         let outcome = attach::attach(&plan, &data, held);
+        fault::at(Point::AttachDone);
         if outcome.is_ok() {
             self.session = Some(Session { plan, data, _claim: claim });
         }
@@ -371,12 +415,11 @@ impl Server {
         } else {
             plan.check()?;
             let claim = Claim::on(plan.pid, plan.start_time)?;
-            for (left, data) in residue::find(plan.pid, plan.start_time) {
-                // On top of one that is still installed, ours would save its action as the
-                // application's and put that back in the end. What a finished cure leaves behind
-                // (an agent that the application chains to) is not installed any more.
-                cure::cure(&left, &data, cure::PATIENCE)?;
-            }
+            fault::at(Point::AttachClaimed);
+            // On top of one that is still installed, ours would save its action as the
+            // application's and put that back in the end. What a finished cure leaves behind (an
+            // agent that the application chains to) is not installed any more.
+            residue::remove(plan.pid, plan.start_time)?;
             let data = Attached::new(plan.data.shm_id);
             return Ok((data.map_err(|error| InjectError::system("shmat", &error))?, claim));
         };
@@ -384,12 +427,14 @@ impl Server {
     }
 
     fn enter(&self, number: u64) -> Result<Entered, InjectError> {
+        fault::at(Point::EnterAsked);
         let bad = |reason: &str| InjectError::BadPlan { reason: reason.to_owned() };
         let operation = Operation::ALL.into_iter().find(|known| *known as u64 == number);
         let operation = operation.ok_or_else(|| bad("the agent has no such operation"))?;
         let session = self.session.as_ref().ok_or_else(|| bad("no target is attached"))?;
         identity::check(session.plan.pid, session.plan.start_time)?;
         let stopped = enter::enter(&session.plan, &session.data, operation, Room::Shared)?;
+        fault::at(Point::EnterDone);
         Ok(Entered { stopped_ns: stopped.as_nanos() as u64 })
     }
 
@@ -397,8 +442,38 @@ impl Server {
         let Some(Session { plan, data, _claim }) = self.session.take() else {
             return Err(InjectError::BadPlan { reason: "no target is attached".to_owned() });
         };
-        cure::cure(&plan, &data, patience)
+        fault::at(Point::DetachAsked);
+        let cured = cure::cure(&plan, &data, patience);
+        fault::at(Point::DetachDone);
+        cured
     }
+}
+
+/// The cure in the recorder's own process.
+fn take_back(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+    let data =
+        Attached::new(plan.data.shm_id).map_err(|error| InjectError::system("shmat", &error))?;
+    cure::cure(plan, &data, cure::PATIENCE)
+}
+
+/// The same after a guardian that was killed during its attach: a thread that it had set going may
+/// attach the segments only now.
+fn take_back_late(plan: &AttachPlan) -> Result<DetachReport, InjectError> {
+    let _claim = Claim::on(plan.pid, plan.start_time)?;
+    let deadline = Instant::now() + LATE_MAX;
+    loop {
+        let report = take_back(plan)?;
+        if Instant::now() >= deadline {
+            return Ok(report);
+        }
+        std::thread::sleep(LATE_LOOK);
+    }
+}
+
+fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
+    fault::is(Party::Target, pid);
+    let _claim = Claim::on(pid, start_time)?;
+    residue::remove(pid, start_time)
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
@@ -409,40 +484,4 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: opened above, owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// Waits until a descriptor is readable or at its end.
-pub(super) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(()),
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-fn write_message(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
-    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
-    Ok(())
-}
-
-/// A message; `None` at the end of the connection.
-fn read_message<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
-    let mut bytes = vec![0; MESSAGE_MAX];
-    let got = loop {
-        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
-            Ok(got) => break got,
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    };
-    if got == 0 {
-        return Ok(None);
-    }
-    Ok(Some(serde_json::from_slice(&bytes[..got])?))
 }

@@ -4,10 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::error::InjectError;
-use super::guardian::wait_readable;
 use super::identity;
+use super::message::wait_readable;
 use super::ptrace::{Resume, Stop, Tracee};
 use super::stop::{NotStopped, Stopped};
+use crate::fault::{self, Point};
 
 /// Longest time from the seizure to the exec: the file may lie on a slow disk.
 const EXEC_MAX: Duration = Duration::from_secs(30);
@@ -40,9 +41,13 @@ impl Held {
                 Stop::Exec => {
                     self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
                     self.executed = true;
+                    fault::at(Point::HoldExecuted);
                     self.resume(0)?;
                 }
-                Stop::Interrupt | Stop::Group if self.executed => return Ok(()),
+                Stop::Interrupt | Stop::Group if self.executed => {
+                    fault::at(Point::HoldStopped);
+                    return Ok(());
+                }
                 Stop::Interrupt | Stop::Group | Stop::Syscall => self.resume(0)?,
                 Stop::Signal(signal) => self.resume(signal)?,
                 Stop::Ended(code) => return Err(InjectError::ExitedBeforeExec { code }),

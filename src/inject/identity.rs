@@ -2,7 +2,26 @@
 
 use super::error::InjectError;
 use super::preflight;
+use super::stop::Stopped;
 use crate::proc;
+
+/// One execution of a program: a process that executes another keeps its pid and its start time, and a
+/// program without randomized addresses its code's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Execution(Option<(u64, [u8; 16])>);
+
+impl Execution {
+    /// That which the process is in now. What is read of it after this belongs to it if
+    /// [`Execution::is_of`] says so of a thread that is stopped later.
+    pub(super) fn of(pid: i32) -> Execution {
+        Execution(proc::drawn_bytes(pid))
+    }
+
+    /// The thread runs this one, and as long as it is stopped it will.
+    pub(super) fn is_of(&self, stopped: &Stopped) -> bool {
+        self.0.is_none_or(|(address, bytes)| stopped.holds(address, &bytes))
+    }
+}
 
 /// The process still runs and is still the same: a pid is reused, its start time is not.
 pub(super) fn check(pid: i32, start_time: u64) -> Result<(), InjectError> {

@@ -50,6 +50,7 @@ mod hole;
 mod identity;
 pub mod image;
 mod jail;
+mod message;
 mod place;
 mod plan;
 mod preflight;

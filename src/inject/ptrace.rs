@@ -21,6 +21,7 @@ use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
 use super::filter::{Instruction, LEN_MAX};
+use crate::proc;
 
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
@@ -118,25 +119,58 @@ impl Tracee {
     }
 
     /// Waits for the next stop.
+    ///
+    /// A thread that stopped to take a signal takes it when its tracer dies, unless the tracer has
+    /// waited for that stop in the ordinary way: the kernel then thinks the tracer has the signal, and
+    /// the application never gets it. So such a stop is looked at and left unwaited for; the next
+    /// request lets the thread go on all the same.
     pub(super) fn wait(&self, deadline: Instant) -> io::Result<Stop> {
         loop {
-            let mut status = 0;
-            // SAFETY: `status` is this call's own.
-            let got = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-            match got {
-                0 if Instant::now() >= deadline => return Ok(Stop::Timeout),
-                0 => await_child(deadline),
-                -1 => match io::Error::last_os_error() {
-                    error if error.raw_os_error() == Some(libc::EINTR) => {}
-                    // The thread vanished, as all others do when one of them executes.
-                    error if error.raw_os_error() == Some(libc::ECHILD) => {
-                        return Ok(Stop::Ended(0));
-                    }
-                    error => return Err(error),
-                },
-                _ => return Ok(decode(status)),
+            match self.look() {
+                Ok(None) if Instant::now() >= deadline => return Ok(Stop::Timeout),
+                Ok(None) => await_child(deadline),
+                Ok(Some(stop @ Stop::Signal(_))) => return Ok(stop),
+                // Whoever started it in this process waits for its end.
+                Ok(Some(stop @ Stop::Ended(_))) if self.is_own_child() => return Ok(stop),
+                Ok(Some(stop)) => {
+                    let mut status = 0;
+                    // SAFETY: `status` is this call's own.
+                    unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+                    return Ok(stop);
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                // The thread vanished, as all others do when one of them executes.
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    return Ok(Stop::Ended(0));
+                }
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    fn is_own_child(&self) -> bool {
+        proc::status(self.tid).is_ok_and(|status| status.parent == std::process::id() as i32)
+    }
+
+    /// The stop that the thread is in, or its end.
+    fn look(&self) -> io::Result<Option<Stop>> {
+        const LOOK: i32 =
+            libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+        // SAFETY: all zero is a value of this plain structure.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: writes one structure, which is ours.
+        if unsafe { libc::waitid(libc::P_PID, self.tid as u32, &mut about, LOOK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: filled in for a child's change, or zero.
+        let pid = unsafe { about.si_pid() };
+        // SAFETY: as above.
+        let status = unsafe { about.si_status() };
+        Ok((pid != 0).then(|| match about.si_code {
+            libc::CLD_EXITED => Stop::Ended(status),
+            libc::CLD_KILLED | libc::CLD_DUMPED => Stop::Ended(128 + status),
+            _ => stopped_for(status),
+        }))
     }
 
     /// Lets a stopped thread go on, with a signal to deliver if it stopped for one.
@@ -322,14 +356,9 @@ fn request(code: u32, tid: i32, address: usize, data: usize) -> io::Result<i64> 
     }
 }
 
-fn decode(status: i32) -> Stop {
-    if libc::WIFEXITED(status) {
-        return Stop::Ended(libc::WEXITSTATUS(status));
-    }
-    if libc::WIFSIGNALED(status) {
-        return Stop::Ended(128 + libc::WTERMSIG(status));
-    }
-    match (status >> 16, libc::WSTOPSIG(status)) {
+/// What a stopped thread's code says: a signal, and above it the event.
+fn stopped_for(code: i32) -> Stop {
+    match (code >> 8, code & 0xff) {
         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
         (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
         (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,

@@ -7,8 +7,11 @@
 use traceprof_abi::layout::{self, MAGIC};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
-use super::plan::{Access, AttachPlan, Segment};
-use super::segment::Attached;
+use super::error::InjectError;
+use super::plan::{Access, AttachPlan, DetachReport, Segment};
+use super::segment::{self, Attached};
+use super::{cure, image};
+use crate::fault::{self, Point};
 use crate::proc::{self, Mapping};
 
 /// Id of a segment that is not mapped.
@@ -46,7 +49,48 @@ pub(super) fn find(pid: i32, start_time: u64) -> Vec<(AttachPlan, Attached)> {
         let is_sane = signals.iter().all(|signal| (0..=64).contains(signal));
         (is_own && is_sane && plan.check().is_ok()).then_some((plan, data))
     });
-    left.collect()
+    let mut left: Vec<_> = left.collect();
+    // A forked child's, whose data name its parent, are handlers that are installed.
+    let has_data = |code: &Mapping| {
+        mappings.iter().any(|it| it.start == code.start + layout::DATA_DISTANCE && is_segment(it))
+    };
+    let is_alone = |it: &&Mapping| is_segment(it) && it.exec && !it.write && !has_data(it);
+    for code in mappings.iter().filter(is_alone).filter(|code| is_agent(pid, code)) {
+        if let Ok(data) = Attached::blank() {
+            left.push((plan_of_code(pid, start_time, code.start, &mappings), data));
+        }
+    }
+    left
+}
+
+/// In a program without a restorer the code comes first and goes before the data, which may then be
+/// missing. It is known by its bytes.
+fn is_agent(pid: i32, code: &Mapping) -> bool {
+    if code.end - code.start != layout::CODE_LEN {
+        return false;
+    }
+    let mut image = vec![0; layout::CODE_LEN as usize];
+    image::lay_out(&mut image, code.start).is_ok()
+        && proc::read_memory(pid, code.start, image.len()).is_ok_and(|bytes| bytes == image)
+}
+
+fn plan_of_code(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> AttachPlan {
+    let parts = parts(pid, start_time, base, mappings);
+    let data = Segment { len: layout::DATA_LEN, ..parts.data };
+    AttachPlan { entry_avma: base, restorer_avma: base, data, ..parts }
+}
+
+/// Takes away what was left in this process, and segments that never got into one; a report for each agent. The caller has the claim on the
+/// process.
+pub(super) fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
+    segment::remove_abandoned();
+    let removed = find(pid, start_time).into_iter().map(|(left, data)| {
+        fault::at(Point::RestFound);
+        let report = cure::cure(&left, &data, cure::PATIENCE)?;
+        fault::at(Point::RestRemoved);
+        Ok(report)
+    });
+    removed.collect()
 }
 
 /// A System V segment, as the agent's are.
@@ -55,6 +99,12 @@ pub(super) fn is_segment(mapping: &Mapping) -> bool {
 }
 
 fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<AttachPlan> {
+    let parts = parts(pid, start_time, base, mappings);
+    // What is too short for a control block must not be read as one.
+    (parts.data.len >= layout::INJECT_OFFSET + layout::INJECT_LEN).then_some(parts)
+}
+
+fn parts(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> AttachPlan {
     let segment = |distance: u64, access: Access| {
         let avma = base + distance;
         let mapping = mappings.iter().find(|it| it.start == avma && is_segment(it));
@@ -62,7 +112,7 @@ fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<At
         let (id, len) = mapping.map_or((u64::MAX, PAGE), |it| (it.inode, it.end - it.start));
         Segment { shm_id: i32::try_from(id).unwrap_or(NO_SEGMENT), avma, len, access }
     };
-    let plan = AttachPlan {
+    AttachPlan {
         pid,
         start_time,
         code: segment(0, Access::ReadExecute),
@@ -72,7 +122,5 @@ fn plan(pid: i32, start_time: u64, base: u64, mappings: &[Mapping]) -> Option<At
         restorer_avma: 0,
         signals: [0; layout::SIGNALS],
         hold_fd: None,
-    };
-    // What is too short for a control block must not be read as one.
-    (plan.data.len >= layout::INJECT_OFFSET + layout::INJECT_LEN).then_some(plan)
+    }
 }

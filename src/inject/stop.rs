@@ -20,11 +20,13 @@ use super::chain::Saved;
 use super::error::InjectError;
 use super::filter::Instruction;
 use super::ptrace::{self, Resume, Stop, Tracee};
+use crate::fault::{self, Point};
 use crate::proc;
 
 mod asked;
 mod launched;
 mod lead;
+mod waiting;
 
 pub(super) use self::asked::{Asked, Look};
 pub(super) use self::launched::Launched;
@@ -33,10 +35,6 @@ pub(super) use self::launched::Launched;
 const SETTLED_MAX: Duration = Duration::from_secs(1);
 /// Between two looks at whether a thread still waits for a processor.
 const QUEUE_LOOK: Duration = Duration::from_millis(20);
-/// Attempts to stop a thread with no signal pending.
-const QUIET_TRIES: usize = 16;
-/// Longest wait for a pending signal to be reported.
-const DELIVERY_MAX: Duration = Duration::from_millis(5);
 const ALL_SIGNALS: u64 = u64::MAX;
 
 /// A thread stopped, its state saved.
@@ -50,6 +48,8 @@ pub(super) struct Stopped {
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     group: bool,
     since: Instant,
+    /// Its registers as the stop found them, where its call is issued again already.
+    broken: Option<Registers>,
     /// The thread has not run on its own since its state was saved.
     is_current: bool,
     masked: bool,
@@ -145,6 +145,7 @@ impl Stopped {
             interrupted: Interrupted::User,
             group,
             since,
+            broken: None,
             is_current: false,
             masked: false,
             touched: false,
@@ -156,92 +157,8 @@ impl Stopped {
             is_let_go: false,
         };
         stopped.settle(deadline)?;
+        fault::at(Point::ThreadStopped);
         Ok(stopped)
-    }
-
-    /// Saves the state; if a signal is about to be delivered, lets that happen first. Delivered
-    /// on a chain its handler might jump away and the chain would never run; and to issue an
-    /// interrupted system call again as if there were no signal would lose the signal's effect.
-    fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
-        for _ in 0..QUIET_TRIES {
-            self.save().map_err(|error| failed("reading registers", &error))?;
-            if !arch::is_native(&self.saved.registers) {
-                // What was saved of a foreign thread is never put back: detach leaves it as it is.
-                self.is_current = false;
-                return Err(NotStopped::Foreign);
-            }
-            if self.group || self.is_quiet() {
-                return Ok(());
-            }
-            self.group = self.deliver(deadline)?;
-        }
-        // It gets no processor to take the signal, or one comes after the other. It has run since.
-        self.save().map_err(|error| failed("reading registers", &error))
-    }
-
-    /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
-    /// instruction. To ask for the stop first would have the thread stop again before it takes the
-    /// signal: only a thread that reports the signal is sure to take it.
-    fn deliver(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
-        self.is_current = false;
-        let resume = |signal| {
-            self.tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))
-        };
-        resume(0)?;
-        let reported = deadline.min(Instant::now() + DELIVERY_MAX);
-        let stop = self.tracee.wait(reported).map_err(|error| failed("waitpid", &error))?;
-        match stop {
-            Stop::Exec => return Err(NotStopped::Gone(InjectError::Executed)),
-            Stop::Ended(_) => return Err(NotStopped::Gone(InjectError::Gone)),
-            Stop::Group => return Ok(true),
-            Stop::Interrupt => return Ok(false),
-            // Another thread of the process took it.
-            Stop::Timeout | Stop::Syscall | Stop::Signal(_) => {}
-        }
-        self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
-        match stop {
-            Stop::Signal(signal) => resume(signal)?,
-            Stop::Syscall => resume(0)?,
-            _ => {}
-        }
-        wait_interrupt(&self.tracee, deadline)
-    }
-
-    /// No signal is about to be delivered.
-    fn is_quiet(&self) -> bool {
-        let pending = self.tracee.pending().unwrap_or_default();
-        pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
-    }
-
-    /// It may be set going on a chain and let go. Not from within a call: the chain's last frame can
-    /// only issue it again, after the handlers of signals that came meanwhile, which should have ended
-    /// it (a `pause` would wait for ever); and it would drop a restart block. Nor where it would wait
-    /// for SIGCONT.
-    pub(super) fn may_be_launched(&self) -> bool {
-        !self.group && self.interrupted == Interrupted::User && self.is_quiet()
-    }
-
-    /// It was stopped in a call that a signal which waits would end.
-    fn ignores_a_signal(&self) -> bool {
-        !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
-    }
-
-    /// A call that a pending signal should end is not ours to issue again. Where one signal follows
-    /// the other that is tried until then only: the next one ends it.
-    fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
-        while self.ignores_a_signal() && Instant::now() < until {
-            self.settle(Instant::now() + SETTLED_MAX)?;
-        }
-        Ok(())
-    }
-
-    /// A hit of a sampling event waits for the thread to unblock the signal.
-    pub(super) fn owes_hit(&self, signal: i32) -> bool {
-        match self.tracee.pending() {
-            Ok(pending) => pending.iter().any(|one| one.number == signal && one.is_hit()),
-            // Unknown: the cure then takes the way that is safe for the target.
-            Err(_) => true,
-        }
     }
 
     fn save(&mut self) -> io::Result<()> {
@@ -296,6 +213,11 @@ impl Stopped {
 
     pub(super) fn tid(&self) -> i32 {
         self.tracee.tid()
+    }
+
+    /// Its registers as the stop found them; those that it goes on with may issue its call again.
+    pub(super) fn found(&self) -> &Registers {
+        self.broken.as_ref().unwrap_or(&self.saved.registers)
     }
 
     /// These bytes are at this address.
@@ -364,49 +286,21 @@ impl Stopped {
             // The mask first: the registers are still on a chain, which restores it as well.
             self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
             self.masked = false;
+            fault::at(Point::BackMasked);
         }
-        if self.touched || (self.interrupted == Interrupted::Broken && self.is_quiet()) {
+        let broken = self.broken.take();
+        if self.touched {
             self.put(&arch::untouched(&self.saved.registers))?;
+        } else if let Some(broken) = broken.filter(|_| !self.is_quiet()) {
+            // A signal came that ends the call by itself.
+            self.put(&broken)?;
+        }
+        if self.touched {
+            fault::at(Point::BackSet);
         }
         let may_end =
             matches!(self.interrupted, Interrupted::Restartable | Interrupted::RestartBlock);
         if was_masked && may_end { self.drop_hits() } else { Ok(()) }
-    }
-
-    /// Hits of ours wait that it does not block, and nothing else does.
-    fn owes_only_hits(&self) -> bool {
-        let pending = self.tracee.pending().unwrap_or_default();
-        let mut due = pending.iter().filter(|one| one.bit() & !self.saved.mask != 0).peekable();
-        due.peek().is_some() && due.all(|one| one.is_hit())
-    }
-
-    /// Takes from a thread that is back in its call the hits of ours that it earned while it was led:
-    /// the handler of one would end a `pause` or a `nanosleep` with EINTR. A signal of the
-    /// application's that waits as well ends the call by itself.
-    fn drop_hits(&mut self) -> Result<(), InjectError> {
-        let deadline = Instant::now() + SETTLED_MAX;
-        let resume =
-            |signal| self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e));
-        while self.owes_only_hits() && Instant::now() < deadline {
-            resume(0)?;
-            let stop = self.tracee.wait(deadline).map_err(|e| system("waitpid", &e))?;
-            match stop {
-                Stop::Ended(_) => return Err(InjectError::Gone),
-                Stop::Exec => return Err(InjectError::Executed),
-                Stop::Syscall | Stop::Interrupt | Stop::Group => continue,
-                Stop::Signal(_) | Stop::Timeout => {}
-            }
-            // Asked before it goes on, so that it stops again without having run.
-            self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
-            let is_hit = self.tracee.taken().is_ok_and(|taken| taken.is_hit());
-            match stop {
-                Stop::Signal(_) if is_hit => resume(0)?,
-                Stop::Signal(signal) => resume(signal)?,
-                _ => {}
-            }
-            wait_interrupt(&self.tracee, Instant::now() + SETTLED_MAX)?;
-        }
-        Ok(())
     }
 
     /// What it goes on with is this.
@@ -428,6 +322,7 @@ impl Stopped {
         self.catch()?;
         self.put_back()?;
         self.let_go()?;
+        fault::at(Point::BackGone);
         Ok(self.since.elapsed())
     }
 
@@ -483,8 +378,10 @@ pub(super) fn stop(
     queued_limit: Duration,
 ) -> Result<Stopped, NotStopped> {
     let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
+    fault::at(Point::ThreadSeized);
     let since = Instant::now();
     tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+    fault::at(Point::ThreadAsked);
     let mut stopped = Stopped::collect(tracee, since, since + limit, since + queued_limit)?;
     stopped.take_signals(since + limit)?;
     Ok(stopped)

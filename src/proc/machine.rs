@@ -18,20 +18,6 @@ pub fn has_processor_flag(flag: &str) -> bool {
     })
 }
 
-/// The most bytes that the kernel puts on a stack when it delivers a signal; they grow with the
-/// processor's vector state.
-pub fn signal_frame_len() -> Option<u64> {
-    /// `AT_MINSIGSTKSZ`.
-    const MINIMUM: u64 = 51;
-    let words = fs::read("/proc/self/auxv").ok()?;
-    let (pairs, _) = words.as_chunks::<16>();
-    pairs.iter().find_map(|pair| {
-        let (key, value) = pair.split_at(8);
-        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
-        (word(key)? == MINIMUM).then(|| word(value)).flatten()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,7 +27,5 @@ mod tests {
         assert!(sysctl("vm.max_map_count").is_some_and(|count| count > 1000));
         assert_eq!(sysctl("kernel.no_such_setting"), None);
         assert!(has_processor_flag("fpu") && !has_processor_flag("no-such-flag"));
-        // The legacy frame and the FXSAVE area at least, and no more than AMX needs.
-        assert!(signal_frame_len().is_none_or(|len| (1000..20_000).contains(&len)));
     }
 }

@@ -24,7 +24,7 @@ use super::modules::{AddressMap, Modules};
 use super::perf::Setup;
 use super::shm::Shared;
 use super::{RecordError, inject_error, signals};
-use crate::inject::{self, Access, AttachPlan, Entered, Guardian, Segment, image};
+use crate::inject::{self, Access, AttachPlan, Entered, Guardian, InjectError, Segment, image};
 use crate::proc::{self, Mapping};
 use crate::unwind::TableWriter;
 
@@ -79,6 +79,8 @@ pub(super) struct Attached {
     pub(super) entries_ns: (u64, u64),
     /// The program is parked until it is released: all signals are blocked as long.
     pub(super) is_parked: bool,
+    /// The guardian was killed: a thread may attach the segments after all.
+    may_be_late: bool,
     pid: i32,
     signals: [i32; layout::SIGNALS],
     /// Samples that a table has room for.
@@ -98,7 +100,11 @@ impl Attached {
         if attached.choice.engine == Engine::Timer {
             attached.want_timers();
         }
-        let report = guardian.attach(&plan).map_err(inject_error)?;
+        let report = guardian.attach(&plan).map_err(|error| {
+            attached.may_be_late =
+                matches!(error, InjectError::Guardian { .. } | InjectError::GuardianKilled);
+            inject_error(error)
+        })?;
         attached.stops_ns = report.stops_ns;
         attached.guardian = Some(guardian);
         Ok(attached)
@@ -133,6 +139,7 @@ impl Attached {
             choice: before.choice.clone(),
             entries_ns: (0, 0),
             is_parked: before.hold_fd.is_some(),
+            may_be_late: false,
             pid: before.pid,
             signals: before.signals,
             records: 0,
@@ -405,6 +412,18 @@ impl Attached {
         mappings.iter().any(|mapping| mapping.start == self.base)
     }
 
+    /// Asked between the opening of events and their start: those that are open when the target executes
+    /// another program go with the old one, and one that is opened in the new one would kill it.
+    pub(super) fn check_presence(&self) -> Result<(), RecordError> {
+        let mappings = proc::mappings(self.pid);
+        let mappings = mappings.map_err(|error| super::target_error(self.pid, error))?;
+        // A target that is about to end has none any more.
+        if mappings.is_empty() || self.is_in(&mappings) {
+            return Ok(());
+        }
+        Err(inject_error(InjectError::Executed))
+    }
+
     /// Publishes changed mappings.
     pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
         self.modules.refresh(mappings)
@@ -431,8 +450,9 @@ impl Drop for Attached {
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
         self.detach(self.is_parked);
-        for segment in [&self.data, &self.tables, &self.code] {
-            segment.release();
+        // Emptied, what comes late could not be told from anything else, and not be removed.
+        if !self.may_be_late {
+            [&self.data, &self.tables, &self.code].into_iter().for_each(Shared::release);
         }
     }
 }

@@ -10,6 +10,7 @@ mod clock;
 mod collect;
 mod collections;
 mod crash_reporter;
+mod detach;
 mod doctor;
 mod dry_run;
 mod ended;
@@ -70,10 +71,12 @@ use self::scribe::Scribe;
 use self::session::{Parts, Session};
 use self::spawn::{Held, Started};
 use self::stop::Stop;
+use crate::fault::{self, Party, Point};
 use crate::inject::Guardian;
 use crate::proc;
 use crate::trace::{self, TraceError, TraceWriter, Value};
 
+pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
 pub use options::{EngineChoice, Options, Target};
@@ -91,9 +94,14 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
         Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
+    fault::at(Point::RecordBegun);
     // After the fork of the guardian, and before the first of the target's threads is looked at.
     let raised = Raised::raise();
     let mut opened = Opened::open(options, &mut guardian, &raised)?;
+    fault::is(Party::Target, opened.pid);
+    fault::at(Point::RecordOpened);
+    // Dropped before the program is: what it holds there cannot be waited for.
+    let guardian = guardian;
     let before = prospect::before(opened.sampled(), options)?;
     let footprint = opened.footprint(options)?;
     if !options.kernel && before.choice.engine == Engine::Timer {
@@ -101,7 +109,9 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     }
     let clock = Clock::start(before.clock_mode);
     let attached = Attached::attach(guardian, before)?;
+    fault::at(Point::RecordAttached);
     let writer = create(options, &opened, &attached)?;
+    fault::at(Point::RecordWriting);
     let exit = exit_descriptor(opened.pid)?;
     // Reading symbols is long work, which the target's goes before. The scribe has little to do, and
     // without its turns the tables are not emptied either.
@@ -116,12 +126,15 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     collector.register(Box::new(scribe.open_samples()));
     let parts = Parts { pid: opened.pid, attached, clock, collector, scribe, exit };
     let mut session = Session::start(parts, options.duration, observer)?;
+    fault::at(Point::RecordSampling);
     opened.go_on();
+    fault::at(Point::RecordReleased);
     session.note_release();
     stop.start(options.duration);
     session.announce(opened.command_pid());
     let end = session.run(&stop);
     let ended = session.finish(end)?;
+    fault::at(Point::RecordWritten);
     let aftermath = footprint.and_then(|before| ended.aftermath(opened.pid, &before));
     report::conclude(ended, aftermath, options, opened.command)
 }

@@ -31,6 +31,7 @@ const LISTENED_TO: usize = 64;
 struct Rescued {
     tid: i32,
     events: Vec<OwnedFd>,
+    is_enabled: bool,
 }
 
 /// The events of threads that can have no timer.
@@ -54,7 +55,8 @@ impl RescueEvents {
         Self { pid, setup, next: 0, open, heard: (0, 0), count: 0, is_user_only: false }
     }
 
-    /// Opens events on a thread, those of kernel mode where there are buffers for them.
+    /// Opens events on a thread, those of kernel mode where there are buffers for them. They are not
+    /// enabled yet: the program may execute another one meanwhile, which has no handler for their hits.
     pub(super) fn add(
         &mut self,
         life: Life,
@@ -74,9 +76,16 @@ impl RescueEvents {
         }
         self.next += 1;
         self.count += 1;
-        events.iter().for_each(perf::enable);
-        self.open.insert(life, Rescued { tid, events });
+        self.open.insert(life, Rescued { tid, events, is_enabled: false });
         Ok(())
+    }
+
+    /// Enables what was opened. The agent was in the process after that.
+    pub(super) fn enable(&mut self) {
+        for rescued in self.open.values_mut().filter(|rescued| !rescued.is_enabled) {
+            rescued.events.iter().for_each(perf::enable);
+            rescued.is_enabled = true;
+        }
     }
 
     /// Closes the events of threads that are gone, or have a timer by now.

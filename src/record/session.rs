@@ -34,6 +34,7 @@ use super::stop::Stop;
 use super::threads::Registry;
 use super::timer::Timers;
 use super::{Event, Observer, Progress, RecordError};
+use crate::fault::{self, Point};
 use crate::proc;
 
 mod drain;
@@ -177,7 +178,9 @@ impl<'a> Session<'a> {
         let pid = parts.pid;
         let Started { registry, events, timers } = sampling::start(&mut parts)?;
         let kernel = open_kernel(&mut parts, observer);
+        fault::at(Point::RecordReady);
         parts.clock.advance();
+        parts.attached.check_presence()?;
         let control = parts.attached.data().control();
         let cpu = CpuClock::start(pid);
         let blocked = Blocked::new(pid, parts.attached.data());
@@ -255,6 +258,7 @@ impl<'a> Session<'a> {
             if self.nap(if Instant::now() < starting { START_NAP } else { NAP }) {
                 return End::Exited;
             }
+            fault::at(Point::RecordTurned);
             self.cpu.advance();
             if !self.registry.turn(Instant::now()).new.is_empty() {
                 self.cover();
@@ -349,6 +353,7 @@ impl<'a> Session<'a> {
 
     /// Turns sampling off, cures the target, collects what is left.
     pub(super) fn finish(mut self, end: End) -> Result<Ended, RecordError> {
+        fault::at(Point::RecordEnding);
         self.observer.event(Event::Detaching);
         self.cpu.advance();
         let elapsed_ns = monotonic_now_ns() - self.started_ns;
@@ -369,8 +374,10 @@ impl<'a> Session<'a> {
         // Again: sampling ends here, and on a busy machine the lines above take their time.
         self.cpu.advance();
         let had_events = self.events.take().is_some();
+        fault::at(Point::RecordSilent);
         let relieved = self.end_relief();
         let detached = self.attached.detach(end == End::Exited);
+        fault::at(Point::RecordDetached);
         let mut shared = self.scribe.blank();
         let batch = Arc::make_mut(&mut shared);
         batch.flush = true;

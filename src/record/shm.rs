@@ -18,6 +18,8 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::Tables;
 
+use crate::fault::{self, Point};
+
 /// An attached segment.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -42,12 +44,14 @@ impl Shared {
         if id < 0 {
             return Err(io::Error::last_os_error());
         }
+        fault::at(Point::SegmentMade);
         // SAFETY: no address is asked for.
         let base = unsafe { libc::shmat(id, ptr::null(), 0) };
         let error = io::Error::last_os_error();
         let given = give(id, owner);
         // SAFETY: the id is ours; IPC_RMID takes no structure.
         let removed = unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
+        fault::at(Point::SegmentMarked);
         if base as isize == -1 {
             return Err(error);
         }

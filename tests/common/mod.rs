@@ -25,7 +25,9 @@ pub(crate) use program::{
     cpp_program, go_program, has_command, java_classes, program, program_for_everyone, scratch_dir,
     script, variant,
 };
-pub(crate) use recorder::{Outcome, Recorder, Trace, as_nobody, record, record_cpu, traceprof};
+pub(crate) use recorder::{
+    Outcome, Recorder, Trace, as_nobody, periods_of, record, record_cpu, traceprof,
+};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;
 

@@ -28,6 +28,9 @@ pub(crate) fn program(name: &str) -> PathBuf {
     }
     let flags = match name {
         "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
+        "bare" => &["-nostdlib", "-static", "-fno-stack-protector"],
+        // Small, as hundreds are recorded for a moment each.
+        "prey" => &["-static", "-pthread"],
         _ => &["-pthread"],
     };
     variant(name, &format!("{name}.c"), "cc", flags)

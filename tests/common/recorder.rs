@@ -121,11 +121,7 @@ impl Trace {
 
     /// Sampling periods of the threads with this name.
     pub(crate) fn periods(&self, thread: &str) -> u64 {
-        let is_of = |label: &str| {
-            let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-            words.any(|it| it == thread)
-        };
-        self.periods_by_label().iter().filter(|(label, _)| is_of(label)).map(|(_, n)| n).sum()
+        periods_of(&self.periods_by_label(), thread)
     }
 
     /// Sampling periods of each thread, by what an export calls it.
@@ -162,6 +158,15 @@ impl Trace {
         assert!(output.status.success(), "export: {} {stderr}", output.status);
         Folded::parse(&std::fs::read_to_string(path).expect("the exported file"))
     }
+}
+
+/// Sampling periods of a thread by its name, of those of all threads by what an export calls them.
+pub(crate) fn periods_of(by_label: &HashMap<String, u64>, thread: &str) -> u64 {
+    let is_of = |label: &str| {
+        let mut words = label.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        words.any(|it| it == thread)
+    };
+    by_label.iter().filter(|(label, _)| is_of(label)).map(|(_, n)| n).sum()
 }
 
 /// `traceprof record` running beside the test, killed with the value.

@@ -12,6 +12,7 @@ use super::super::identity;
 use super::super::plan::AttachPlan;
 use super::super::ptrace::Tracee;
 use super::{ALL_SIGNALS, NotStopped, Stopped, failed, system};
+use crate::fault::{self, Point};
 use crate::proc::{self, Activity};
 
 /// Between two looks at a thread that runs the agent's entry.
@@ -43,13 +44,17 @@ impl Stopped {
     /// Sets the thread going on a chain and lets it go.
     pub(in super::super) fn launch(mut self, chain: Chain) -> Result<Launched, InjectError> {
         self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
+        fault::at(Point::LaunchWritten);
         self.put(&chain.start)?;
+        fault::at(Point::LaunchSet);
         // A handler that ran on the chain could jump away. If we die before this, the first frame
         // does it; from here on the thread is its own, as the last frame holds its mask.
         self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
         self.masked = true;
+        fault::at(Point::LaunchMasked);
         self.is_current = false;
         self.let_go()?;
+        fault::at(Point::LaunchGone);
         let (tid, stopped) = (self.tid(), self.since.elapsed());
         Ok(Launched { tid, saved: self.saved.clone(), chain, stopped })
     }
@@ -103,10 +108,12 @@ impl Launched {
             // The number is another process's by now; this thread's end lets go of it.
             return Ok(Recall::Home);
         }
+        fault::at(Point::RecallSeized);
         let since = Instant::now();
         tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         let mut stopped = Stopped::collect(tracee, since, since + SLICE, since + SLICE)?;
         let recall = if self.is_on_chain(&stopped) {
+            fault::at(Point::RecallStopped);
             stopped.put_on(self.saved.clone());
             Recall::Back
         } else if plan.code.contains(stopped.saved.registers.rip) {
@@ -115,6 +122,9 @@ impl Launched {
             Recall::Home
         };
         stopped.release().map_err(NotStopped::Failed)?;
+        if matches!(recall, Recall::Back) {
+            fault::at(Point::RecallDone);
+        }
         Ok(recall)
     }
 

@@ -16,6 +16,7 @@ use super::super::chain::{Call, Chain, Step};
 use super::super::error::InjectError;
 use super::super::ptrace::{Resume, Stop};
 use super::{ALL_SIGNALS, QUEUE_LOOK, Stopped, system, wait_interrupt};
+use crate::fault::{self, Point};
 use crate::proc;
 
 /// Longest time for one step of a thread that we hold.
@@ -34,16 +35,19 @@ impl Stopped {
         steps: &[Step],
     ) -> Result<Vec<i64>, InjectError> {
         self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
+        fault::at(Point::LeadWritten);
         let mut results = Vec::with_capacity(steps.len());
         for (index, (registers, step)) in chain.steps.iter().zip(steps).enumerate() {
             if self.held_until.is_some_and(|until| Instant::now() >= until) {
                 return Err(InjectError::EntrySilent);
             }
             self.put(registers)?;
+            fault::at(Point::LeadSet);
             if !self.masked {
                 self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
                 self.masked = true;
             }
+            fault::at(Point::LeadMasked);
             match step {
                 Step::Call(_) => results.push(self.through_call()?),
                 Step::Enter { .. } => {
@@ -57,7 +61,9 @@ impl Stopped {
 
     fn through_call(&mut self) -> Result<i64, InjectError> {
         self.run_to_syscall(QUEUED_STEP_MAX)?;
+        fault::at(Point::LeadEntry);
         self.run_to_syscall(QUEUED_STEP_MAX)?;
+        fault::at(Point::LeadExit);
         Ok(arch::result(&self.now()?))
     }
 
@@ -67,6 +73,7 @@ impl Stopped {
         loop {
             self.run_to_syscall(Duration::MAX)?;
             if arch::is_sigreturn(&self.now()?, ucontext) {
+                fault::at(Point::LeadEntered);
                 return Ok(());
             }
             self.run_to_syscall(Duration::MAX)?;
@@ -173,12 +180,20 @@ impl Stopped {
         instruction: u64,
         call: &Call,
     ) -> Result<i64, InjectError> {
+        if self.masked {
+            // Should we die now, it is lost, or lucky; it must not be deaf as well.
+            self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
+            self.masked = false;
+        }
         for _ in 0..BARE_TRIES {
             let sp = self.saved.registers.rsp;
             let registers = arch::calling(&self.saved.registers, instruction, call, sp);
             self.put(&registers)?;
+            fault::at(Point::BareSet);
             if self.bare_entry(registers.rip)? {
+                fault::at(Point::BareEntry);
                 self.run_to_syscall(QUEUED_STEP_MAX)?;
+                fault::at(Point::BareExit);
                 return Ok(arch::result(&self.now()?));
             }
         }
@@ -196,7 +211,7 @@ impl Stopped {
                 Stop::Syscall | Stop::Timeout => return Err(InjectError::EntrySilent),
                 Stop::Group | Stop::Interrupt => {}
                 Stop::Signal(signal) => {
-                    let own = self.saved.registers;
+                    let own = self.broken.take().unwrap_or(self.saved.registers);
                     self.put(&own)?;
                     self.redeliver(signal, Instant::now() + STEP_MAX)?;
                     return Ok(false);

@@ -4,6 +4,7 @@ mod agent;
 mod captured;
 mod death;
 mod held;
+mod owed;
 mod recall;
 mod residue;
 mod stand_in;
@@ -23,7 +24,7 @@ use crate::proc;
 use stand_in::{StandIn, sigtrap_event};
 use victim::{Look, Victim, assert_segments_gone, build};
 
-const BARE: &str = include_str!("victims/bare.c");
+const BARE: &str = include_str!("../../../tests/targets/bare.c");
 const SPINNER: &str = include_str!("victims/spinner.c");
 const SLEEPER: &str = include_str!("victims/sleeper.c");
 const BLOCKERS: &str = include_str!("victims/blockers.c");

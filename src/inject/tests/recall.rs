@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::super::chain::{Call, Chain, Landing, Step};
 use super::super::gadget::Gadgets;
+use super::super::identity::Execution;
 use super::super::stop::{self, Launched};
 use super::super::threads;
 use super::stand_in::StandIn;
@@ -21,7 +22,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Sets the only thread going on a chain of one call that does nothing.
 fn launch(pid: i32) -> Launched {
     let mappings = proc::mappings(pid).unwrap();
-    let gadgets = Gadgets::find(pid, &mappings).unwrap();
+    let gadgets = Gadgets::find(pid, Execution::of(pid), &mappings).unwrap();
     let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
     stopped.prepare().unwrap();
     let top = threads::stack_top(&stopped, &mappings).unwrap();

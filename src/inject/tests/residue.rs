@@ -7,6 +7,7 @@ use super::victim::{Look, Victim};
 use super::{alone, attach_and_detach, bare, look_again, spinner};
 use crate::inject::chain::Call;
 use crate::inject::gadget::Gadgets;
+use crate::inject::identity::Execution;
 use crate::inject::plan::AttachPlan;
 use crate::inject::ptrace::Tracee;
 use crate::inject::residue;
@@ -15,7 +16,7 @@ use crate::proc;
 
 /// Has the process make calls, as an attach that ends there would.
 fn make(pid: i32, calls: &[Call]) {
-    let gadgets = Gadgets::find(pid, &proc::mappings(pid).unwrap()).unwrap();
+    let gadgets = Gadgets::find(pid, Execution::of(pid), &proc::mappings(pid).unwrap()).unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
     let last = Instant::now() + Duration::from_secs(5);

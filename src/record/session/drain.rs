@@ -14,6 +14,7 @@ use super::super::parents::PARENTS_MAX;
 use super::super::perf::open_anchor;
 use super::super::threads::Usage;
 use super::{Event, Session};
+use crate::fault::{self, Point};
 use crate::proc;
 
 impl Session<'_> {
@@ -38,6 +39,7 @@ impl Session<'_> {
         let is_gone = |owner| registry.is_owner_gone(owner);
         let until_ns = monotonic_now_ns();
         let drained = self.collector.rotate(batch, &is_gone);
+        fault::at(Point::RecordDrained);
         if drained.all {
             self.attached.modules.recycle();
         }

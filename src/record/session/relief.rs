@@ -81,6 +81,12 @@ impl Session<'_> {
             };
             timers.failures.set(life, rescue);
         }
+        if let Relief::Events(events) = &mut self.relief {
+            match self.attached.check_presence() {
+                Ok(()) => events.enable(),
+                Err(_) => events.close(),
+            }
+        }
     }
 
     /// Asked anew of the target: it may have loaded a crash reporter since the attach.

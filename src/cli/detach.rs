@@ -1,0 +1,48 @@
+//! `traceprof detach`.
+
+use std::io::{self, Write};
+
+use anyhow::anyhow;
+
+use super::arguments::DetachArguments;
+use super::exit::{ExitCode, Failure};
+use super::record::failure;
+use crate::record::{self, Removed};
+use crate::view::escape::escaped;
+
+/// Removes what is left, and says what that was.
+pub(super) fn run(arguments: &DetachArguments) -> Result<(), Failure> {
+    let pid = arguments.pid;
+    let removed = record::detach(pid).map_err(failure)?;
+    if let Some(left) = &removed.left {
+        return Err(Failure::new(ExitCode::Failure, anyhow!("left in process {pid}: {left}")));
+    }
+    // Nobody to tell when the standard error is closed; it is done all the same.
+    let _ = writeln!(io::stderr(), "{}", escaped(&text(pid, &removed)));
+    Ok(())
+}
+
+fn text(pid: i32, removed: &Removed) -> String {
+    let what = match removed.agents {
+        0 => return format!("nothing of a recording is left in process {pid}"),
+        1 => "the agent of a killed recording".to_owned(),
+        agents => format!("the agents of {agents} killed recordings"),
+    };
+    let stopped = removed.stopped_ns as f64 / 1e6;
+    format!("removed from process {pid}: {what}; its threads were stopped for {stopped:.3} ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_what_was_removed() {
+        let removed = |agents| Removed { agents, stopped_ns: 250_000, left: None };
+        assert_eq!(text(7, &removed(0)), "nothing of a recording is left in process 7");
+        let one = "removed from process 7: the agent of a killed recording; its threads were \
+                   stopped for 0.250 ms";
+        assert_eq!(text(7, &removed(1)), one);
+        assert!(text(7, &removed(2)).contains(": the agents of 2 killed recordings;"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Messages between the recorder and its guardian, over a socket that keeps them apart.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv, send};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest message; a plan takes less than a kilobyte.
+const MESSAGE_MAX: usize = 16 << 10;
+
+/// Waits until a descriptor is readable or at its end.
+pub(super) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sends a message.
+pub(super) fn write_message(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
+    Ok(())
+}
+
+/// A message; `None` at the end of the connection.
+pub(super) fn read_message<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let got = loop {
+        match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Ok(got) => break got,
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    if got == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&bytes[..got])?))
+}

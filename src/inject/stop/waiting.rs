@@ -1,0 +1,162 @@
+//! What waits for a thread that is stopped: signals that it takes before anything else is done, and
+//! hits of ours that it must not take.
+
+use std::time::{Duration, Instant};
+
+use super::super::arch::{self, Interrupted};
+use super::super::error::InjectError;
+use super::super::ptrace::{Resume, Stop};
+use super::{NotStopped, SETTLED_MAX, Stopped, failed, system, wait_interrupt};
+use crate::fault::{self, Point};
+
+/// Attempts to stop a thread with no signal pending.
+const QUIET_TRIES: usize = 16;
+/// Longest wait for a pending signal to be reported.
+const DELIVERY_MAX: Duration = Duration::from_millis(5);
+
+impl Stopped {
+    /// Saves the state; if a signal is about to be delivered, lets that happen first. Delivered
+    /// on a chain its handler might jump away and the chain would never run; and to issue an
+    /// interrupted system call again as if there were no signal would lose the signal's effect.
+    pub(super) fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
+        if let Some(broken) = self.broken.take() {
+            let found = self.tracee.set_registers(&broken);
+            found.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
+        }
+        for _ in 0..QUIET_TRIES {
+            self.save().map_err(|error| failed("reading registers", &error))?;
+            if !arch::is_native(&self.saved.registers) {
+                // What was saved of a foreign thread is never put back: detach leaves it as it is.
+                self.is_current = false;
+                return Err(NotStopped::Foreign);
+            }
+            if self.is_quiet() {
+                return self.issue_again();
+            }
+            if self.group {
+                return Ok(());
+            }
+            self.group = self.deliver(deadline)?;
+        }
+        // It gets no processor to take the signal, or one comes after the other. It has run since.
+        self.save().map_err(|error| failed("reading registers", &error))
+    }
+
+    /// Has a call that the stop has broken issued again at once, not when the thread is let go: should
+    /// we die before that, it sees no EINTR.
+    fn issue_again(&mut self) -> Result<(), NotStopped> {
+        if self.interrupted == Interrupted::Broken {
+            let broken = self.saved.registers;
+            self.saved.registers = arch::untouched(&broken);
+            let set = self.tracee.set_registers(&self.saved.registers);
+            set.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
+            self.broken = Some(broken);
+        }
+        Ok(())
+    }
+
+    /// Lets a pending signal be delivered, and stops the thread anew before its handler's first
+    /// instruction. To ask for the stop first would have the thread stop again before it takes the
+    /// signal: only a thread that reports the signal is sure to take it.
+    fn deliver(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
+        self.is_current = false;
+        let resume = |signal| {
+            self.tracee.resume(Resume::Run, signal).map_err(|error| failed("PTRACE_CONT", &error))
+        };
+        resume(0)?;
+        let reported = deadline.min(Instant::now() + DELIVERY_MAX);
+        let stop = self.tracee.wait(reported).map_err(|error| failed("waitpid", &error))?;
+        match stop {
+            Stop::Exec => return Err(NotStopped::Gone(InjectError::Executed)),
+            Stop::Ended(_) => return Err(NotStopped::Gone(InjectError::Gone)),
+            Stop::Group => return Ok(true),
+            Stop::Interrupt => return Ok(false),
+            // Another thread of the process took it.
+            Stop::Timeout | Stop::Syscall | Stop::Signal(_) => {}
+        }
+        self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+        match stop {
+            Stop::Signal(signal) => {
+                fault::at(Point::ThreadTakesSignal);
+                resume(signal)?;
+                fault::at(Point::ThreadTookSignal);
+            }
+            Stop::Syscall => resume(0)?,
+            _ => {}
+        }
+        wait_interrupt(&self.tracee, deadline)
+    }
+
+    /// No signal is about to be delivered.
+    pub(super) fn is_quiet(&self) -> bool {
+        let pending = self.tracee.pending().unwrap_or_default();
+        pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
+    }
+
+    /// It may be set going on a chain and let go. Not from within a call: the chain's last frame can
+    /// only issue it again, after the handlers of signals that came meanwhile, which should have ended
+    /// it (a `pause` would wait for ever); and it would drop a restart block. Nor where it would wait
+    /// for SIGCONT.
+    pub(in super::super) fn may_be_launched(&self) -> bool {
+        !self.group && self.interrupted == Interrupted::User && self.is_quiet()
+    }
+
+    /// It was stopped in a call that a signal which waits would end.
+    pub(super) fn ignores_a_signal(&self) -> bool {
+        !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
+    }
+
+    /// Hits of ours wait that it does not block, and nothing else does.
+    fn owes_only_hits(&self) -> bool {
+        let pending = self.tracee.pending().unwrap_or_default();
+        let mut due = pending.iter().filter(|one| one.bit() & !self.saved.mask != 0).peekable();
+        due.peek().is_some() && due.all(|one| one.is_hit())
+    }
+
+    /// A call that a pending signal should end is not ours to issue again. Where one signal follows
+    /// the other that is tried until then only: the next one ends it.
+    pub(super) fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
+        while self.ignores_a_signal() && Instant::now() < until {
+            self.settle(Instant::now() + SETTLED_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// A hit of a sampling event waits for the thread to unblock the signal.
+    pub(in super::super) fn owes_hit(&self, signal: i32) -> bool {
+        match self.tracee.pending() {
+            Ok(pending) => pending.iter().any(|one| one.number == signal && one.is_hit()),
+            // Unknown: the cure then takes the way that is safe for the target.
+            Err(_) => true,
+        }
+    }
+
+    /// Takes from a thread that is back in its call the hits of ours that it earned while it was led:
+    /// the handler of one would end a `pause` or a `nanosleep` with EINTR. A signal of the
+    /// application's that waits as well ends the call by itself.
+    pub(super) fn drop_hits(&mut self) -> Result<(), InjectError> {
+        let deadline = Instant::now() + SETTLED_MAX;
+        let resume =
+            |signal| self.tracee.resume(Resume::Run, signal).map_err(|e| system("PTRACE_CONT", &e));
+        while self.owes_only_hits() && Instant::now() < deadline {
+            resume(0)?;
+            let stop = self.tracee.wait(deadline).map_err(|e| system("waitpid", &e))?;
+            match stop {
+                Stop::Ended(_) => return Err(InjectError::Gone),
+                Stop::Exec => return Err(InjectError::Executed),
+                Stop::Syscall | Stop::Interrupt | Stop::Group => continue,
+                Stop::Signal(_) | Stop::Timeout => {}
+            }
+            // Asked before it goes on, so that it stops again without having run.
+            self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
+            let is_hit = self.tracee.taken().is_ok_and(|taken| taken.is_hit());
+            match stop {
+                Stop::Signal(_) if is_hit => resume(0)?,
+                Stop::Signal(signal) => resume(signal)?,
+                _ => {}
+            }
+            wait_interrupt(&self.tracee, Instant::now() + SETTLED_MAX)?;
+        }
+        Ok(())
+    }
+}

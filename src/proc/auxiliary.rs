@@ -1,0 +1,59 @@
+//! The auxiliary vector: what the kernel tells a program at its start.
+
+use std::fs;
+
+/// `AT_RANDOM`: the address of bytes that the kernel has drawn.
+const RANDOM: u64 = 25;
+/// `AT_MINSIGSTKSZ`.
+const SIGNAL_STACK_MIN: u64 = 51;
+/// How many bytes are drawn.
+const DRAWN: usize = 16;
+
+/// The most bytes that the kernel puts on a stack when it delivers a signal; they grow with the
+/// processor's vector state.
+pub fn signal_frame_len() -> Option<u64> {
+    entry("self", SIGNAL_STACK_MIN)
+}
+
+/// The bytes that the kernel drew for the program that a process executed last, and where they are:
+/// they tell one execution from the next. `None` of a 32-bit program, or if they cannot be read.
+pub fn drawn_bytes(pid: i32) -> Option<(u64, [u8; DRAWN])> {
+    let address = entry(&pid.to_string(), RANDOM)?;
+    let bytes = super::read_memory(pid, address, DRAWN).ok()?;
+    Some((address, bytes.try_into().ok()?))
+}
+
+fn entry(process: &str, wanted: u64) -> Option<u64> {
+    let words = fs::read(format!("/proc/{process}/auxv")).ok()?;
+    let (pairs, _) = words.as_chunks::<16>();
+    pairs.iter().find_map(|pair| {
+        let (key, value) = pair.split_at(8);
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
+        (word(key)? == wanted).then(|| word(value)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn signal_frames_have_a_length() {
+        // The legacy frame and the FXSAVE area at least, and no more than AMX needs.
+        assert!(signal_frame_len().is_none_or(|len| (1000..20_000).contains(&len)));
+    }
+
+    #[test]
+    fn each_execution_has_bytes_of_its_own() {
+        let own = drawn_bytes(std::process::id() as i32).unwrap();
+        assert_eq!(drawn_bytes(std::process::id() as i32), Some(own));
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let theirs = drawn_bytes(other.id() as i32).unwrap();
+        assert_ne!(theirs.1, own.1);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(drawn_bytes(other.id() as i32), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! Recorders, guardians and targets that die at each fault point, and at random moments.
+//!
+//! The points are those of the library that the command is made of. Each scenario is run once without
+//! harm to see which of them it passes; then somebody dies at each, in the first scenario that passes
+//! it, or in a long run in all of them.
+
+mod prey;
+mod strike;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use traceprof::fault::{IS_ARMED, Point};
+
+use crate::common::{is_long_run, needs_recording, skip, together};
+use prey::{SCENARIOS, Scenario};
+use strike::{Deed, Fault, Outcome};
+
+/// Strikes at once: most of the time they wait.
+const WORKERS: usize = 4;
+/// Attempts to pass a point that a scenario has passed before: some need luck.
+const TRIES: usize = 12;
+/// Moments at which the target is not known yet.
+const BEFORE_THE_TARGET: [Point; 2] = [Point::GuardianBorn, Point::RecordBegun];
+
+/// One thing to try.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    scenario: &'static Scenario,
+    point: Point,
+    deed: Deed,
+}
+
+/// What came of all.
+#[derive(Debug, Default)]
+struct Tally {
+    struck: BTreeMap<&'static str, usize>,
+    with_rest: usize,
+    naked: usize,
+    naked_deaths: usize,
+    eintr: usize,
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    fn note(&mut self, job: &Job, result: Result<Outcome, String>) {
+        match result {
+            Ok(outcome) => {
+                *self.struck.entry(job.point.name()).or_default() += 1;
+                self.with_rest += usize::from(outcome.had_rest);
+                self.eintr += usize::from(outcome.saw_eintr);
+                self.naked += usize::from(outcome.is_naked);
+                self.naked_deaths += usize::from(outcome.is_naked && outcome.target_died);
+            }
+            Err(error) => {
+                let Job { scenario, point, deed } = job;
+                self.wrong.push(format!("{}, {point:?}={deed:?}: {error}", scenario.name));
+            }
+        }
+    }
+}
+
+/// Which points each scenario passes: always, and with luck.
+type Passed = BTreeMap<&'static str, [BTreeSet<Point>; 2]>;
+
+fn passed() -> Passed {
+    let passed = Mutex::new(BTreeMap::new());
+    in_parallel(&SCENARIOS, |scenario| {
+        let (first, second) = (strike::dry_run(scenario), strike::dry_run(scenario));
+        let both = [&first & &second, &first | &second];
+        passed.lock().unwrap().insert(scenario.name, both);
+    });
+    passed.into_inner().unwrap()
+}
+
+fn in_parallel<T: Sync>(all: &'static [T], work: impl Fn(&'static T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            // Relaxed: each index is given once; the results have locks of their own.
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(one);
+                }
+            });
+        }
+    });
+}
+
+fn jobs(passed: &Passed) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (index, &point) in Point::ALL.iter().enumerate() {
+        let always = |it: &Scenario| passed[it.name][0].contains(&point);
+        let needs_luck = !SCENARIOS.iter().any(always);
+        let passes = |it: &&Scenario| passed[it.name][usize::from(needs_luck)].contains(&point);
+        let chosen = SCENARIOS.iter().filter(passes);
+        let how_many = if is_long_run() { usize::MAX } else { 1 };
+        for scenario in chosen.take(how_many) {
+            let deeds = Deed::ALL.into_iter().filter(|deed| {
+                let others = Deed::OF_TARGET.iter().position(|it| it == deed);
+                others.is_none_or(|at| {
+                    !BEFORE_THE_TARGET.contains(&point)
+                        && (is_long_run() || at == index % Deed::OF_TARGET.len())
+                })
+            });
+            let deeds = deeds.filter(|deed| scenario.bears(*deed));
+            jobs.extend(deeds.map(|deed| Job { scenario, point, deed }));
+        }
+    }
+    jobs
+}
+
+/// Tries until the point was passed.
+fn try_job(job: &Job) -> Result<Outcome, String> {
+    for _ in 0..TRIES {
+        if let Some(outcome) = strike::strike(job.scenario, &Fault::At(job.point, job.deed))? {
+            return Ok(outcome);
+        }
+    }
+    Err(format!("not reached in {TRIES} runs"))
+}
+
+#[test]
+fn somebody_dies_at_every_fault_point() {
+    needs_recording!();
+    if !IS_ARMED {
+        skip!("fault points: this build has none, as it has no debug assertions");
+    }
+    let _machine = together();
+    let passed = passed();
+    let nowhere: Vec<&Point> = Point::ALL
+        .iter()
+        .filter(|point| !passed.values().any(|[_, any]| any.contains(point)))
+        .collect();
+    assert!(nowhere.is_empty(), "no scenario passes {nowhere:?}");
+    let tally = Mutex::new(Tally::default());
+    let jobs: &'static [Job] = jobs(&passed).leak();
+    in_parallel(jobs, |job| {
+        let result = try_job(job);
+        tally.lock().unwrap().note(job, result);
+    });
+    let strikes = jobs.len();
+    let Tally { struck, with_rest, naked, naked_deaths, wrong, .. } = tally.into_inner().unwrap();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{strikes} strikes at {} points, {with_rest} left a rest; of {naked} naked ones \
+         {naked_deaths} killed the target",
+        struck.len()
+    );
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(struck.len(), Point::ALL.len());
+    // Otherwise they died too early or too late.
+    assert!(with_rest > 20, "{with_rest}");
+}
+
+/// How many strikes at random; as many hundreds in a long run.
+fn random_strikes() -> usize {
+    if is_long_run() { 600 } else { 40 }
+}
+
+#[test]
+fn somebody_dies_at_random_moments() {
+    needs_recording!();
+    let _machine = together();
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+    let random = Mutex::new(seed);
+    let below = |limit: u64| {
+        let mut state = random.lock().unwrap();
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state % limit
+    };
+    let tally = Mutex::new(Tally::default());
+    let rounds: &'static [usize] = (0..random_strikes()).collect::<Vec<_>>().leak();
+    let whole: Vec<&'static Scenario> =
+        SCENARIOS.iter().filter(|scenario| scenario.is_plain()).collect();
+    in_parallel(rounds, |round| {
+        let scenario = whole[round % whole.len()];
+        let deeds = [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Kill];
+        let deed = deeds[below(4) as usize];
+        let after = Duration::from_micros(below(400_000));
+        let job = Job { scenario, point: Point::RecordTurned, deed };
+        let result = strike::strike(scenario, &Fault::After(after, deed));
+        let result = result.map(Option::unwrap_or_default);
+        tally.lock().unwrap().note(&job, result.map_err(|error| format!("{after:?}: {error}")));
+    });
+    let tally = tally.into_inner().unwrap();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{} strikes at random moments, {} left a rest, {} targets saw an EINTR",
+        rounds.len(),
+        tally.with_rest,
+        tally.eintr
+    );
+    // It takes a kill in some microseconds.
+    assert!(tally.eintr <= rounds.len() / 10, "{}", tally.eintr);
+    assert!(tally.wrong.is_empty(), "{} wrong:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
+}

@@ -1,0 +1,206 @@
+/* A target that everything is done to: it checks what it computes and how its calls end.
+ *
+ *     prey spin|nap|epoll|pause|crowd|ticks|fiber|poor    until SIGTERM
+ *     prey brief                                          for a moment, then it says "fine"
+ *
+ * SIGUSR1 has it execute itself anew, as `prey spin`; SIGUSR2 has it exit at once, with 3. It ends
+ * with 18 if a call came back with EINTR that no signal of its own ended, with 19 if it computed
+ * something wrong.
+ */
+#include "target.h"
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+#define EINTR_SEEN 18
+#define WRONG 19
+#define FIBER_BYTES 65536
+#define AREA_BYTES (1 << 20)
+#define PATTERN 0xa5
+
+static volatile unsigned interrupted, wrong, ticks;
+static const char *own_path;
+
+static void on_usr1(int signal) {
+    (void)signal;
+    /* A timer outlives an exec, its handler does not. */
+    struct sigaction ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGALRM, &ignored, NULL);
+    execl(own_path, own_path, "spin", "again", (char *)NULL);
+    _exit(4);
+}
+
+static void on_usr2(int signal) {
+    (void)signal;
+    _exit(3);
+}
+
+static void on_alarm(int signal) {
+    (void)signal;
+    ticks++;
+}
+
+/* The same number from the same start, whatever interrupts it: in integer and in vector registers. */
+APART void compute(void) {
+    uint64_t x = 1;
+    double a = 1.0, b = 0.5, c = 0.25, d = 0.125;
+    for (int i = 0; i < 20000; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        a += b;
+        b += c;
+        c += d;
+        d = d * 0.999;
+    }
+    static uint64_t first_x;
+    static double first_a;
+    if (!first_x) {
+        first_a = a;
+        first_x = x;
+    }
+    wrong += first_x != x || first_a != a;
+}
+
+static void spin(void) {
+    while (!stop)
+        compute();
+}
+
+static void count(long result) {
+    if (result < 0 && errno == EINTR && !stop)
+        interrupted++;
+}
+
+static void nap(void) {
+    while (!stop) {
+        struct timespec hour = {.tv_sec = 3600};
+        count(nanosleep(&hour, NULL));
+    }
+}
+
+static void wait_for_events(void) {
+    struct epoll_event event;
+    int none = epoll_create1(EPOLL_CLOEXEC);
+    while (!stop)
+        count(epoll_wait(none, &event, 1, -1));
+}
+
+static void wait_for_signal(void) {
+    while (!stop)
+        count(pause());
+}
+
+static void *in_thread(void *work) {
+    ((void (*)(void))work)();
+    return NULL;
+}
+
+static pthread_t threads[4];
+
+static void start_crowd(void) {
+    void (*const works[])(void) = {nap, wait_for_events, spin, wait_for_signal};
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, in_thread, (void *)works[i]);
+    usleep(20000);
+}
+
+static void crowd(void) {
+    spin();
+    for (int i = 0; i < 4; i++)
+        while (pthread_tryjoin_np(threads[i], NULL)) {
+            pthread_kill(threads[i], SIGTERM);
+            usleep(1000);
+        }
+}
+
+static void start_ticks(void) {
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct itimerval every = {{0, 1000}, {0, 1000}};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &every, NULL);
+}
+
+static void tick(void) {
+    spin();
+    struct itimerval never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &never, NULL);
+    wrong += ticks == 0;
+}
+
+/* On a stack cut out of ordinary memory, where nothing may be written below the stack pointer: the
+ * pattern there is looked at in the end. Handlers run on a stack of their own. */
+static unsigned char *area;
+
+static void cut_stack(void) {
+    static char alternate[65536];
+    stack_t alt = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    area =
+        mmap(NULL, AREA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(area, PATTERN, AREA_BYTES);
+    sigaltstack(&alt, NULL);
+}
+
+static void fiber(void) {
+    static ucontext_t home, other;
+    getcontext(&other);
+    other.uc_stack.ss_sp = area + AREA_BYTES / 2;
+    other.uc_stack.ss_size = FIBER_BYTES;
+    other.uc_link = &home;
+    makecontext(&other, spin, 0);
+    swapcontext(&home, &other);
+    for (int i = 0; i < AREA_BYTES / 2; i++)
+        wrong += area[i] != PATTERN;
+}
+
+/* No signal may be queued for it, so no timer made. */
+static void be_poor(void) {
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_SIGPENDING, &none);
+}
+
+static void handle(int signal, void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags | SA_ONSTACK};
+    sigaction(signal, &action, NULL);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*prepare)(void);
+        void (*work)(void);
+    } works[] = {
+        {"spin", NULL, spin},          {"nap", NULL, nap},
+        {"epoll", NULL, wait_for_events}, {"pause", NULL, wait_for_signal},
+        {"crowd", start_crowd, crowd}, {"ticks", start_ticks, tick},
+        {"fiber", cut_stack, fiber},   {"poor", be_poor, spin},
+    };
+    size_t chosen = 0;
+    const char *name = argc > 1 ? argv[1] : "spin";
+    own_path = argv[0];
+    handle(SIGUSR1, on_usr1, 0);
+    handle(SIGUSR2, on_usr2, 0);
+    if (!strcmp(name, "brief")) {
+        for (int i = 0; i < 3000; i++)
+            compute();
+        puts(wrong ? "wrong" : "fine");
+        return wrong ? WRONG : OWN_EXIT_CODE;
+    }
+    if (argc > 2) {
+        /* Executed in the handler of SIGUSR1, which is blocked since. */
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_UNBLOCK, &all, NULL);
+    }
+    handle(SIGTERM, on_sigterm, 0);
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++)
+        if (!strcmp(works[i].name, name))
+            chosen = i;
+    if (works[chosen].prepare)
+        works[chosen].prepare();
+    puts("ready");
+    fflush(stdout);
+    works[chosen].work();
+    return wrong ? WRONG : interrupted ? EINTR_SEEN : OWN_EXIT_CODE;
+}
