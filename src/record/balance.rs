@@ -17,8 +17,8 @@
 //! - Weights are compared with all that was used since the beginning, so what was put right is not put
 //!   right again, neither here nor by `remainder` and `parents`, and what an inexact clock does to
 //!   one look the next one undoes.
-//! - Of hits that were lost for another reason, with the signal blocked for a while, say, nothing is
-//!   inferred but little: see [`Look::lacking_ns`].
+//! - Hits that were lost for another reason, with the signal blocked for a while, say, are not made up
+//!   for beyond [`BELIEVED_PERIODS`] each time, and not at all where the reason is known.
 //!
 //! # Does not
 //! - read a clock more often than once in [`LOOK_PERIODS`] hits, whatever the number of threads.

@@ -8,10 +8,11 @@
 //!
 //! # Invariants
 //! - A kernel hit changes nothing in the target.
-//! - Both families count the same clock and leave out what the other takes, so weights add up. The
-//!   delivery of our own signals is the exception: the signalling family's timer starts anew with it
-//!   and never expires in it, so that family counts its time as user time, and a hit of this one in it
-//!   is left out (measured with them: 1 to 2 % too much at 999 Hz, 10 % at 10 kHz).
+//! - Both families count the same clock and leave out what the other takes, so weights add up on
+//!   average; what chance does to the sum, `balance` puts right. The delivery of our own signals is
+//!   the exception: the signalling family's timer starts anew with it and never expires in it, so that
+//!   family counts its time as user time, and a hit of this one in it is left out (measured with them:
+//!   1 to 2 % too much at 999 Hz, 10 % at 10 kHz).
 
 use std::collections::HashMap;
 use std::io;
