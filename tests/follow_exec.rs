@@ -159,6 +159,10 @@ fn a_chain_is_one_trace(engine: &str) {
     let told_ns = trace.number("cpu_time_ns");
     assert!(told_ns >= used_ns * 9 / 10, "{told_ns} of {used_ns}");
     let between_ns = trace.number("unsampled_between_ns");
+    assert!(0 < between_ns && between_ns < told_ns / 2, "{between_ns} of {told_ns}");
+    // What the handlers have counted is that of all programs; a few hits are the kernel's.
+    let (stored, samples) = (trace.number("samples_stored"), trace.number("samples"));
+    assert!(stored >= samples * 8 / 10, "{stored} of {samples} samples");
     let sampled_ns = trace.folded().total() * 1_000_000_000 / FREQ_HZ;
     let most_ns = told_ns + told_ns / 20;
     let least_ns = (told_ns - between_ns) * 9 / 10;
