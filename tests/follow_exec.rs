@@ -159,6 +159,10 @@ fn a_chain_is_one_trace(engine: &str) {
     let told_ns = trace.number("cpu_time_ns");
     assert!(told_ns >= used_ns * 9 / 10, "{told_ns} of {used_ns}");
     let between_ns = trace.number("unsampled_between_ns");
+    assert!(0 < between_ns && between_ns < told_ns / 2, "{between_ns} of {told_ns}");
+    // What the handlers have counted is that of all programs; a few hits are the kernel's.
+    let (stored, samples) = (trace.number("samples_stored"), trace.number("samples"));
+    assert!(stored >= samples * 8 / 10, "{stored} of {samples} samples");
     let sampled_ns = trace.folded().total() * 1_000_000_000 / FREQ_HZ;
     let most_ns = told_ns + told_ns / 20;
     let least_ns = (told_ns - between_ns) * 9 / 10;
@@ -278,7 +282,8 @@ fn the_duration_is_that_of_all_programs() {
     let outcome = record_command(&["--duration", "3"], &words).expect_code(0);
     assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
     assert!(begin.elapsed() > Duration::from_secs(8), "the program was waited for");
-    check_names(&outcome.trace, "one", 100);
+    // On a busy machine the time may be over with the first program.
+    check_names(&outcome.trace, "one", 20);
     let elapsed_ns = outcome.trace.number("elapsed_ns");
     assert!((2_900_000_000..6_000_000_000).contains(&elapsed_ns), "{elapsed_ns}");
     let used_ns = outcome.trace.number("cpu_time_ns");
@@ -380,7 +385,7 @@ fn without_the_option_the_recording_ends_at_once_and_says_so() {
         target.send(Signal::SIGTERM);
         let ended = wait_until(PATIENCE, || recorder.has_ended());
         let later = cpu_clock(target.pid()) - used;
-        assert!(ended && later < Duration::from_millis(500), "seen after {later:?}");
+        assert!(ended && later < Duration::from_secs(3), "seen after {later:?}");
         let outcome = recorder.finish().expect_code(0);
         assert!(outcome.text().contains("--follow-exec"), "{}", outcome.text());
         check_names(&outcome.trace, "one", 200);

@@ -5,6 +5,7 @@
 //! - A program that executes another one while it is being attached to is passed over, however often
 //!   that happens; one that is still there and cannot be attached to ends the recording.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,8 +23,11 @@ use crate::proc::{self, Mapping, Memory};
 const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_micros(200);
-/// How often a program is attached to: its mappings may change at the wrong moment.
-const TRIES: usize = 3;
+/// Between two attempts to attach to it.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long an attach is tried: while another thread than the first one executes a program there is
+/// nobody with the process's id for a moment, and mappings may change at the wrong one.
+const TRIED_MAX: Duration = Duration::from_secs(2);
 
 impl Recording<'_> {
     /// The target has executed another program: samples that one, and those that come after it.
@@ -31,8 +35,11 @@ impl Recording<'_> {
         let mut time_ns = self.done.as_ref().map_or_else(monotonic_now_ns, |done| done.times_ns.1);
         loop {
             let next = Next { pid: self.opened.pid, memory: Memory::of(self.opened.pid).ok() };
-            self.executions.begin(next.name(), time_ns);
+            let early = next.name();
             self.wait_for(&next);
+            let late = next.name();
+            // Only of a program that is still there it is its name.
+            self.executions.begin(if next.is_gone() { early } else { late }, time_ns);
             let outcome = self.try_to_sample(&next);
             time_ns = match outcome {
                 Ok(End::Executed) => self.done.as_ref().map_or(time_ns, |done| done.times_ns.1),
@@ -67,16 +74,16 @@ impl Recording<'_> {
     }
 
     fn try_to_sample(&mut self, next: &Next) -> Result<End, RecordError> {
-        let mut outcome = self.try_once(next);
-        for _ in 1..TRIES {
-            let may_differ = matches!(outcome, Err(RecordError::Other(_)));
-            if !may_differ || next.is_gone() || self.is_over() {
-                break;
+        let deadline = Instant::now() + TRIED_MAX;
+        loop {
+            let outcome = self.try_once(next);
+            let may_differ =
+                matches!(outcome, Err(RecordError::Other(_) | RecordError::TargetGone(_)));
+            if !may_differ || next.is_gone() || self.is_over() || Instant::now() >= deadline {
+                return outcome;
             }
-            std::thread::sleep(LOOK);
-            outcome = self.try_once(next);
+            std::thread::sleep(PAUSE);
         }
-        outcome
     }
 
     /// As with any running process, but that it has just been started.
@@ -139,9 +146,12 @@ impl Next {
         self.memory.as_ref().is_some_and(Memory::is_gone)
     }
 
-    /// Its exec is over. What cannot be seen is found out by the attach.
+    /// Its exec is over. What may not be looked into is found out by the attach.
     fn is_settled(&self) -> bool {
-        proc::mappings(self.pid).map_or(true, |mappings| is_complete(&mappings))
+        match proc::mappings(self.pid) {
+            Ok(mappings) => is_complete(&mappings),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 }
 
