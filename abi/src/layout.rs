@@ -111,8 +111,19 @@ impl Operation {
     pub const ALL: [Self; 4] = [Self::Install, Self::Arm, Self::Disarm, Self::Look];
 }
 
-/// Pending timers that one run of [`Operation::Arm`], or one priming signal, arms.
+/// Pending timers that one run of [`Operation::Arm`], or one priming signal, arms at most.
 pub const ARM_MAX: usize = 64;
+
+/// What the agent's entry is called with: an operation, and how many timers it may arm.
+pub fn entry_argument(operation: Operation, arm_most: usize) -> u64 {
+    operation as u64 | (arm_most as u64) << 32
+}
+
+/// The operation's number and the number of timers in the entry's argument.
+pub fn entry_asked(argument: u64) -> (u64, usize) {
+    (argument & u64::from(u32::MAX), ((argument >> 32) as usize).min(ARM_MAX))
+}
+
 /// In [`crate::thread::ThreadSlot::timer`]: somebody is creating it right now.
 pub const TIMER_BUSY: u32 = u32::MAX;
 /// Bits of a slot's number in the value of its timer's signal; the generation's follow.

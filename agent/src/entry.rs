@@ -4,8 +4,8 @@
 //! Installs a signal handler whose code is this image's.
 
 use traceprof_abi::layout::{
-    ARM_MAX, AgentError, AgentState, ControlBlock, INSTALLED, MAGIC, Operation, REPLACED,
-    SignalAction,
+    AgentError, AgentState, ControlBlock, INSTALLED, MAGIC, Operation, REPLACED, SignalAction,
+    entry_asked,
 };
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
@@ -24,13 +24,14 @@ pub struct Addresses {
     pub restorer: u64,
 }
 
-/// Carries out one [`Operation`]; returns 0 or a negated errno.
+/// Carries out one [`Operation`], as the argument names it; returns 0 or a negated errno.
 ///
 /// # Safety
 /// `data` is the target's data segment; the addresses are this image's and stay mapped until the
 /// dispositions are changed back.
-pub unsafe fn run(op: u64, data: DataSegment, own: Addresses) -> i64 {
+pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
     const EINVAL: i64 = -22;
+    let (op, arm_most) = entry_asked(argument);
     let control = data.control();
     // Relaxed throughout: the recorder wrote all of it before the chain was started, and reads the
     // results after the entry's end, which it learns from `entered` (Release below).
@@ -45,11 +46,11 @@ pub unsafe fn run(op: u64, data: DataSegment, own: Addresses) -> i64 {
         let result = unsafe { install_all(control, own) };
         if result == 0 {
             // What was asked for before there was a handler.
-            timer::drain(data, ARM_MAX);
+            timer::drain(data, arm_most);
         }
         result
     } else if op == Operation::Arm as u64 {
-        timer::drain(data, ARM_MAX);
+        timer::drain(data, arm_most);
         0
     } else if op == Operation::Look as u64 {
         control.signals.iter().for_each(look);

@@ -210,7 +210,7 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
         value: timer_value(control.cookie.load(Ordering::Relaxed), index as u32, generation),
         period_ns: control.period_ns.load(Ordering::Relaxed),
     };
-    let word = match request.arm(phase(tid, request.period_ns)) {
+    let word = match request.arm(phase(request.value, request.period_ns)) {
         Ok(timer) => {
             control.count(Counter::Armed);
             // Relaxed, both: published below.
@@ -231,11 +231,15 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
     slot.timer.store(word, Ordering::Release);
 }
 
-/// When a timer fires first: at a random point of its period, so that threads which live for part
-/// of a period are hit in proportion to it.
-fn phase(tid: u32, period_ns: u64) -> u64 {
-    let mixed = (sys::monotonic_ns() ^ u64::from(tid) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    1 + (u64::from((mixed >> 32) as u32).wrapping_mul(period_ns) >> 32)
+/// When a timer fires first: anywhere in its period, so that threads which live for part of a period are
+/// hit in proportion to it. Its value is another one for each life of a slot and for each recording, so
+/// no clock is asked; a thread that is led would stop twice for that.
+fn phase(value: u64, period_ns: u64) -> u64 {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut mixed = value.wrapping_mul(ODD);
+    mixed = (mixed ^ mixed >> 29).wrapping_mul(ODD);
+    mixed ^= mixed >> 32;
+    1 + ((mixed & 0xFFFF_FFFF).wrapping_mul(period_ns) >> 32)
 }
 
 /// Deletes all timers.
@@ -464,12 +468,14 @@ mod tests {
     #[test]
     fn first_expiry_lies_within_a_period() {
         let periods = [1, 1000, 1_001_001, 1_000_000_000];
-        for (tid, period_ns) in (1..200).zip(periods.into_iter().cycle()) {
-            let first = phase(tid, period_ns);
+        let phase = |slot: u32, period_ns: u64| phase(timer_value(0x1234, slot, 0), period_ns);
+        for (slot, period_ns) in (1..200).zip(periods.into_iter().cycle()) {
+            let first = phase(slot, period_ns);
             assert!((1..=period_ns).contains(&first), "{first} of {period_ns}");
         }
-        // And is not always the same.
-        assert!((1..50).any(|tid| phase(tid, 1_000_000) > 500_000));
-        assert!((1..50).any(|tid| phase(tid, 1_000_000) < 500_000));
+        // Each tenth of a period has its share of a thousand threads.
+        let mut tenths = [0; 10];
+        (0..1000).for_each(|slot| tenths[(phase(slot, 1_000_000) - 1) as usize / 100_000] += 1);
+        assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
     }
 }

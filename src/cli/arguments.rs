@@ -156,8 +156,9 @@ pub struct RecordArguments {
     /// start. A thread that can have no timer, because the limit of pending signals is used up, has
     /// perf events of its own, except in a program for which auto would not take perf. auto takes
     /// perf where it is permitted and safe; for a program that is started, one that handles SIGTRAP,
-    /// or one with a known crash reporter, it takes timer. Samples of perf are weighted by each
-    /// thread's own CPU clock where time in the kernel is sampled, too.
+    /// or waits for it, or one with a known crash reporter, it takes timer. perf is refused for a
+    /// program that waits for SIGTRAP. Samples of perf are weighted by each thread's own CPU clock
+    /// where time in the kernel is sampled, too.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: EngineName,
 

@@ -11,6 +11,7 @@
 //! | the actions of one or two signals | the saved ones, bit by bit, by the cure |
 //! | CPU timers of threads | deleted by the cure, or by their own hits when nobody is left |
 //! | at the cure every thread is stopped once | detached; broken system calls issued again |
+//! | at the cure a child of `vfork` in the same memory is stopped, and its copies of our actions are replaced | detached at once |
 //!
 //! No text is poked, no breakpoint set, no instruction stepped, no descriptor opened, nothing is
 //! loaded by the target's loader and nothing in it is called but the agent. The tracer may die at
@@ -22,7 +23,8 @@
 //! [`preflight()`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
 //! traces, [`Guardian::attach`], [`Guardian::enter`] and [`Guardian::detach`] do the work in it.
 //! Inside: `attach`, `enter` and `cure` tell the stories; `threads` chooses whom to stop, `worker`
-//! uses it, `stop` holds a thread and lets it run a `chain`, `actions` puts signals back, `gadget`
+//! uses it, `stop` holds a thread and lets it run a `chain`, `beside` holds the others (also those that
+//! no stop reaches) while `actions` puts signals back, `gadget`
 //! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!

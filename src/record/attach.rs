@@ -292,8 +292,12 @@ impl<'a> Attached<'a> {
     /// them. Those that cannot be read now are found when sampling starts.
     fn want_timers(&self) {
         let tids = proc::tasks(self.pid).unwrap_or_default().into_iter();
-        for tid in tids.filter(|tid| self.waiting.iter().all(|it| it.tid != *tid)) {
-            let Ok(status) = proc::task_status(self.pid, tid) else { continue };
+        let tids = tids.filter(|tid| self.waiting.iter().all(|it| it.tid != *tid));
+        let mut threads: Vec<_> =
+            tids.filter_map(|tid| proc::task_status(self.pid, tid).ok()).collect();
+        // The first run may arm a few only, and the hits of those arm the others.
+        threads.sort_by_key(|thread| thread.state != 'R');
+        for status in threads {
             if let Some(index) = self.data().threads().claim(status.inner_pid as u32).index() {
                 self.data().want_timer(index);
             }

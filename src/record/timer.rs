@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{self, TIMER_BUSY};
+use traceprof_abi::layout::{self, ARM_MAX, Counter, TIMER_BUSY};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::{SlotState, ThreadSlot};
@@ -50,6 +50,8 @@ const COMPUTES_PERCENT: u128 = 90;
 struct Waiting {
     tid: i32,
     since: Instant,
+    /// It was there when sampling began.
+    is_first: bool,
     /// When it was last looked at, and the nanoseconds that it had run until then.
     looked: Option<(Instant, u64)>,
     signalled: Option<Instant>,
@@ -74,6 +76,7 @@ pub(super) struct Timers {
     /// Threads that have none, as they would take its signal for one that they wait for.
     left_out: Vec<signals::Waiting>,
     waiting: BTreeMap<usize, Waiting>,
+    is_first_cover: bool,
     /// Threads that can have none.
     pub(super) failures: Failures,
     entered: Instant,
@@ -96,6 +99,7 @@ impl Timers {
             signal,
             left_out,
             waiting: BTreeMap::new(),
+            is_first_cover: true,
             failures: Failures::new(pid),
             entered: Instant::now(),
             signals: 0,
@@ -128,9 +132,11 @@ impl Timers {
                 continue;
             }
             self.data.want_timer(index);
-            let since = Instant::now();
-            self.waiting.insert(index, Waiting { tid, since, looked: None, signalled: None });
+            let (since, is_first) = (Instant::now(), self.is_first_cover);
+            let waiting = Waiting { tid, since, is_first, looked: None, signalled: None };
+            self.waiting.insert(index, waiting);
         }
+        self.is_first_cover = false;
     }
 
     /// The same thread, not one that has its id after it.
@@ -176,6 +182,7 @@ impl Timers {
         let now = Instant::now();
         let slots = self.data.threads().slots;
         let (mut is_entry_due, mut looks) = (false, 0);
+        let is_entry_unfinished = self.is_entry_unfinished();
         for (index, mut waiting) in std::mem::take(&mut self.waiting) {
             let Some(slot) = slots.get(index) else { continue };
             if has_timer(slot) || self.has_failed(waiting.tid, (index, slot)) {
@@ -183,6 +190,7 @@ impl Timers {
             }
             if now.duration_since(waiting.since) >= PATIENCE && looks < LOOKS_MAX {
                 looks += 1;
+                is_entry_due |= waiting.is_first && is_entry_unfinished;
                 match self.look(&mut waiting, now) {
                     Ok(Help::None) => {}
                     Ok(Help::Signal) => self.signal(&mut waiting, now),
@@ -194,6 +202,19 @@ impl Timers {
             self.waiting.insert(index, waiting);
         }
         is_entry_due && now.duration_since(self.entered) >= ENTRY_PAUSE
+    }
+
+    /// The first entry was to arm so many of the threads that were there, whichever they are, and may have
+    /// armed a few; nothing that runs in the target has armed the others since.
+    fn is_entry_unfinished(&self) -> bool {
+        let control = self.data.control();
+        let count = |counter: Counter| {
+            // Relaxed: a count.
+            control.counters[counter as usize].load(Ordering::Relaxed)
+        };
+        let served = count(Counter::Armed) + count(Counter::TimerFailed);
+        // Relaxed: a hint; who serves it looks closely.
+        served < ARM_MAX as u64 && control.arm_wanted.load(Ordering::Relaxed) != 0
     }
 
     /// What a thread without a timer needs.
@@ -366,6 +387,30 @@ mod tests {
     }
 
     #[test]
+    fn what_the_first_entry_leaves_is_armed_by_others() {
+        let data = segment();
+        let mut timers = timers(data);
+        // Of threads that do not run, or are not there, so that nothing else asks for an entry.
+        let own = std::process::id() as i32;
+        let sleeper = proc::tasks(own).unwrap()[0];
+        timers.cover([(sleeper, 7)].into_iter());
+        timers.entered = Instant::now();
+        let before = |time: Duration| Instant::now().checked_sub(time).unwrap();
+        timers.waiting.values_mut().for_each(|it| it.since = before(PATIENCE));
+        assert!(!timers.turn(), "one after the other");
+        timers.entered = before(ENTRY_PAUSE);
+        assert!(timers.turn());
+        timers.waiting.values_mut().for_each(|it| it.is_first = false);
+        assert!(!timers.turn(), "one that came later is signalled");
+        timers.waiting.values_mut().for_each(|it| it.is_first = true);
+        data.control().counters[Counter::Armed as usize].store(ARM_MAX as u64, Ordering::Relaxed);
+        assert!(!timers.turn(), "enough");
+        data.control().counters[Counter::Armed as usize].store(1, Ordering::Relaxed);
+        data.control().arm_wanted.store(0, Ordering::Relaxed);
+        assert!(!timers.turn(), "nothing waits");
+    }
+
+    #[test]
     fn timers_of_threads_that_are_gone_are_to_be_deleted() {
         let data = segment();
         let mut timers = timers(data);
@@ -389,7 +434,7 @@ mod tests {
         let check = |is_running, ran_ms: u64, ms: u64, signalled: Option<u64>, expected| {
             let looked = Some((at(ms), ran_ms * MS));
             let signalled = signalled.map(at);
-            let waiting = Waiting { tid: 1, since: start, looked, signalled };
+            let waiting = Waiting { tid: 1, since: start, is_first: false, looked, signalled };
             let before = Some((at(10), 0));
             assert_eq!(help(&waiting, is_running, before, at(ms)), expected, "{waiting:?}");
         };
@@ -401,7 +446,7 @@ mod tests {
         check(true, 10, 20, Some(15), Help::None);
         check(true, 10, 200, Some(15), Help::Entry);
         check(false, 10, 200, Some(15), Help::None);
-        let first = Waiting { tid: 1, since: start, looked: None, signalled: None };
+        let first = Waiting { tid: 1, since: start, is_first: true, looked: None, signalled: None };
         assert_eq!(help(&first, true, None, at(20)), Help::None);
     }
 

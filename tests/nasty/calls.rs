@@ -16,20 +16,6 @@ fn outcomes(target: &Target) -> Outcomes {
         .collect()
 }
 
-/// A call that is made again and again with a limit of milliseconds sees an EINTR in one of some ten
-/// recordings. It is in the README's limits, and printed here when it is seen. Nothing else is let
-/// pass.
-fn is_known(name: &str, expected: &BTreeSet<String>, recorded: Option<&BTreeSet<String>>) -> bool {
-    let interrupted = format!("-1/{}", nix::libc::EINTR);
-    let is_it = |more: &BTreeSet<String>| more.difference(expected).eq([&interrupted]);
-    let is_known = name.ends_with("_often")
-        && recorded.is_some_and(|more| more.is_superset(expected) && is_it(more));
-    if is_known {
-        eprintln!("measured: {name} saw EINTR");
-    }
-    is_known
-}
-
 #[test]
 fn every_call_ends_as_it_would() {
     needs_recording!();
@@ -50,7 +36,6 @@ fn every_call_ends_as_it_would() {
     let differences: Vec<_> = expected
         .iter()
         .filter(|(name, outcomes)| recorded.get(*name) != Some(outcomes))
-        .filter(|(name, outcomes)| !is_known(name, outcomes, recorded.get(*name)))
         .map(|(name, outcomes)| format!("{name}: {outcomes:?} -> {:?}", recorded.get(name)))
         .collect();
     assert!(differences.is_empty(), "{differences:#?}");

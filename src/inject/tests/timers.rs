@@ -9,6 +9,7 @@ use traceprof_abi::layout::{Counter, Operation, PRIMING};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
 
+use super::super::enter::LED_ARM_MAX;
 use super::super::*;
 use super::agent::{Agent, PERIOD_NS, SIGNAL, cpu_ns, forbid_pending_signals, send, timers, until};
 use super::victim::{Look, Victim, assert_segments_gone, build};
@@ -66,9 +67,10 @@ fn signal_that_is_added_while_the_agent_runs_is_cured() {
 #[test]
 fn sleeping_threads_get_timers_and_do_not_notice() {
     let _alone = alone();
-    for (name, source, steady, code) in
+    for (name, source, is_asleep, code) in
         [("blockers", BLOCKERS, true, 0), ("threads", THREADS, false, 7)]
     {
+        let steady = is_asleep;
         let victim = Victim::start(Command::new(build(name, source, &[])));
         // While a thread is in sigwait its mask looks different: let the main thread get there.
         std::thread::sleep(Duration::from_millis(50));
@@ -82,7 +84,10 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
         until("all timers", || {
             let is_done = served() as usize >= wanted;
             if !is_done {
+                let before = served();
                 entered.push(guardian.enter(Operation::Arm).unwrap().stopped_ns);
+                let most = LED_ARM_MAX as u64;
+                assert!(!is_asleep || served() - before <= most, "{} at once", served() - before);
             }
             is_done
         });
@@ -223,6 +228,14 @@ fn recorder_that_is_silent_loses_its_timers_and_gets_them_back() {
     victim.expect(7);
 }
 
+/// An entry arms some, and the hits of those arm others.
+fn arm_all(agent: &Agent, guardian: &mut Guardian, wanted: usize) {
+    until("all timers", || {
+        guardian.enter(Operation::Arm).unwrap();
+        agent.count(Counter::Armed) + agent.count(Counter::TimerFailed) >= wanted as u64
+    });
+}
+
 #[test]
 fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     let _alone = alone();
@@ -230,10 +243,8 @@ fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     let before = Look::at(victim.pid, false);
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
-    agent.want_timers();
-    for _ in 0..3 {
-        guardian.enter(Operation::Arm).unwrap();
-    }
+    let wanted = agent.want_timers().len();
+    arm_all(&agent, &mut guardian, wanted);
     kill(Pid::from_raw(guardian.pid()), Signal::SIGKILL).unwrap();
     // Its drop would do the guardian's work.
     std::mem::forget(guardian);
@@ -256,9 +267,7 @@ fn timer_of_a_thread_that_is_gone_is_deleted() {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     let slots = agent.want_timers();
-    for _ in 0..3 {
-        guardian.enter(Operation::Arm).unwrap();
-    }
+    arm_all(&agent, &mut guardian, slots.len());
     let (all, index) = (timers(victim.pid).len(), slots[&victim.pid]);
     let slot = agent.slot(index);
     assert_ne!(slot.timer.load(Ordering::Relaxed), 0);
