@@ -14,6 +14,8 @@ use crate::common::{
 
 /// What a signal, a tick or the last period of a program may take of its samples.
 const SHARE: f64 = 0.85;
+/// CPU time of a program before it is attached to, on a machine that lets it run meanwhile.
+const UNSAMPLED_MS: u64 = 100;
 const FREQ_HZ: u64 = 997;
 const FREQ: &str = "997";
 /// How long anything may take on a busy machine.
@@ -76,6 +78,11 @@ fn printed(text: &str, key: &str) -> u64 {
 
 fn loaded(trace: &Trace) -> LoadedTrace {
     trace::load(&trace.path()).expect("a trace")
+}
+
+/// The samples that a program which uses so much CPU time has at least.
+fn least(ms: u64) -> u64 {
+    (ms.saturating_sub(UNSAMPLED_MS) as f64 * FREQ_HZ as f64 / 1000.0 * SHARE) as u64
 }
 
 /// The functions of a program are named by its own module, by no other, and under their own callers.
@@ -143,7 +150,7 @@ fn a_chain_is_one_trace(engine: &str) {
     let trace = &outcome.trace;
     for (who, _, ms) in links {
         let ms: u64 = ms.parse().unwrap();
-        check_names(trace, who, (ms as f64 * FREQ_HZ as f64 / 1000.0 * SHARE) as u64);
+        check_names(trace, who, least(ms));
     }
     check_sound(trace);
     let executed = executions(trace);
@@ -248,8 +255,8 @@ fn a_thread_that_executes_a_program_takes_the_process_with_it() {
         let outcome = record_command(&["--engine", engine], &words).expect_code(0);
         assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
         // Four threads, of which the one that executes has used all that it was to use.
-        for (who, ms) in [("one", 300.0), ("two", 200.0), ("three", 300.0)] {
-            check_names(&outcome.trace, who, (ms * FREQ_HZ as f64 / 1000.0 * SHARE) as u64);
+        for (who, ms) in [("one", 300), ("two", 200), ("three", 300)] {
+            check_names(&outcome.trace, who, least(ms));
         }
         let loaded = loaded(&outcome.trace);
         let of = |who: &str| {
@@ -269,7 +276,7 @@ fn a_shell_that_executes_a_program_is_followed() {
     let words = ["/bin/sh", "-c", &script].map(str::to_owned);
     let outcome = record_command(&[], &words).expect_code(0);
     assert!(outcome.text().contains("exited with code 17"), "{}", outcome.text());
-    check_names(&outcome.trace, "one", (500.0 * FREQ_HZ as f64 / 1000.0 * SHARE) as u64);
+    check_names(&outcome.trace, "one", least(500));
     check_sound(&outcome.trace);
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Recorder, Snapshot, Target, needs_recording, record_cpu, together, wait_until,
+    Recorder, Snapshot, Target, cpu_clock, needs_recording, record_cpu, together, wait_until,
 };
 use crate::doctor::{doctor, examined, finding};
 
@@ -15,6 +15,9 @@ const TIMER: &str = "thread CPU timer";
 
 /// What it was sent has come, and nothing else.
 fn assert_undisturbed(mut target: Target, what: &str) {
+    // It is sent one now and then.
+    let pid = target.pid();
+    assert!(wait_until(60 * SECOND, || cpu_clock(pid) > SECOND), "{what}");
     target.goes_on_and_ends_by_itself();
     assert!(target.fact("sent") > 1, "{what}");
     assert_eq!((target.fact("arrived"), target.fact("wrong")), (target.fact("sent"), 0), "{what}");
