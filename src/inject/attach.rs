@@ -56,6 +56,10 @@ fn maps_and_starts(
     let execution = Execution::of(plan.pid);
     let mappings = read_mappings(plan.pid)?;
     let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
+        // Of one that was killed meanwhile nothing can be read; soon it is seen to be gone.
+        std::thread::sleep(Duration::from_millis(20));
+        read_mappings(plan.pid)?;
+        identity::check(plan.pid, plan.start_time)?;
         return Err(InjectError::BadPlan {
             reason: "the target's code holds no system call".to_owned(),
         });

@@ -105,8 +105,14 @@ pub fn look(pid: i32) -> Result<Facts, Refusal> {
     if dead && status.threads <= 1 {
         return Err(Refusal::Exited { pid });
     }
-    if status.kernel_thread || (!status.has_memory && !dead) {
+    // Older kernels do not say it; all of them are the second one's children.
+    let is_kernels = !status.has_memory && (pid == 2 || status.parent == 2);
+    if status.kernel_thread || is_kernels {
         return Err(Refusal::KernelThread { pid });
+    }
+    if !status.has_memory && !dead {
+        // It was killed, and has not come to its end.
+        return Err(Refusal::Exited { pid });
     }
     Ok(Facts { pid, start_time, stopped: status.state == 'T', status })
 }

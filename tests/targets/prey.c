@@ -93,7 +93,10 @@ static void wait_for_signal(void) {
         count(pause());
 }
 
+static int up;
+
 static void *in_thread(void *work) {
+    __atomic_add_fetch(&up, 1, __ATOMIC_SEQ_CST);
     ((void (*)(void))work)();
     return NULL;
 }
@@ -104,6 +107,9 @@ static void start_crowd(void) {
     void (*const works[])(void) = {nap, wait_for_events, spin, wait_for_signal};
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, in_thread, (void *)works[i]);
+    /* A thread that has not run yet has all signals blocked. */
+    while (__atomic_load_n(&up, __ATOMIC_SEQ_CST) < 4)
+        usleep(1000);
     usleep(20000);
 }
 
