@@ -31,6 +31,8 @@ const XSTATE_MAX: usize = 32 * 1024;
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const SIGINFO_LEN: usize = 128;
 const PEEKED_MAX: usize = 32;
+/// After so many looks for a stop the thread's state is looked at.
+const LOOKS: u32 = 16;
 /// Full pages of pending signals that are looked at; real-time signals queue up.
 const PEEKS_MAX: u64 = 8;
 /// `si_code` of a perf event's signal.
@@ -130,9 +132,16 @@ impl Tracee {
     /// the application never gets it. So such a stop is looked at and left unwaited for; the next
     /// request lets the thread go on all the same.
     pub(super) fn wait(&self, deadline: Instant) -> io::Result<Stop> {
+        let mut looks = 0u32;
         loop {
+            looks = looks.wrapping_add(1);
             match self.look() {
                 Ok(None) if Instant::now() >= deadline => return Ok(Stop::Timeout),
+                // A leader's end is not told of before all others' of its process have been taken notice
+                // of, which this very thread may trace as well.
+                Ok(None) if looks.is_multiple_of(LOOKS) && self.is_zombie() => {
+                    return Ok(Stop::Ended(0));
+                }
                 Ok(None) => await_child(deadline),
                 Ok(Some(stop @ Stop::Signal(_))) => return Ok(stop),
                 // Whoever started it in this process waits for its end.
@@ -151,6 +160,10 @@ impl Tracee {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn is_zombie(&self) -> bool {
+        proc::task_stat(self.tid, self.tid).is_ok_and(|stat| proc::has_ended(stat.state))
     }
 
     fn is_own_child(&self) -> bool {
