@@ -91,10 +91,9 @@ impl Session<'_> {
             timers.failures.set(life, rescue);
         }
         if let Relief::Events(events) = &mut self.relief {
-            match self.attached.check_presence() {
-                Ok(()) => events.enable(),
-                Err(_) => events.close(),
-            }
+            // Asked between their opening and their start; one that was opened in another program would
+            // kill it.
+            if self.registry.is_program_gone() { events.close() } else { events.enable() }
         }
     }
 
