@@ -8,7 +8,8 @@
 //! Builds without debug assertions have none: there [`at`] is empty.
 //!
 //! # In a build that has them
-//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first;
+//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first: who it
+//! names dies, or the thread that is there stands still, for a time (`stall`) or for ever (`hang`);
 //! `TRACEPROF_FAULT_LOG=FILE` has a line for each point that is reached, and for each deed.
 
 /// Who a fault is about.
@@ -226,6 +227,8 @@ mod armed {
 
     /// Time for another process to die of a signal, or to act upon it.
     const EFFECT: Duration = Duration::from_millis(3);
+    /// How long a thread stands still that is not to hang.
+    const STALL: Duration = Duration::from_secs(5);
     /// Pids by [`Party`]. Relaxed everywhere: set before the threads start that read them.
     static PARTIES: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 
@@ -298,6 +301,8 @@ mod armed {
             "stop" => (vec![Party::Target], Signal::SIGSTOP),
             "exec" => (vec![Party::Target], Signal::SIGUSR1),
             "exit" => (vec![Party::Target], Signal::SIGUSR2),
+            "stall" => return std::thread::sleep(STALL),
+            "hang" => return std::thread::sleep(Duration::MAX),
             _ => return,
         };
         let own = std::process::id() as i32;

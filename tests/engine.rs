@@ -9,19 +9,13 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Outcome, Recorder, Snapshot, Target, Trace, alone, as_nobody, child_named, cpu_clock,
-    needs_recording, program, program_for_everyone, record_cpu, skip, together, traceprof,
+    needs_recording, program, program_for_everyone, record_cpu, skip, timers, together, traceprof,
     wait_until, without_perf,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TIMER: &str = "thread CPU timer";
 const PERF: &str = "perf task clock";
-
-/// The POSIX timers of a process, one entry each.
-fn timers(pid: i32) -> usize {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/timers")).expect("list of timers");
-    list.lines().filter(|line| line.starts_with("ID:")).count()
-}
 
 fn start(target: &Target, options: &[&str]) -> Recorder {
     let pid = target.pid().to_string();

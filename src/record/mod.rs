@@ -23,6 +23,7 @@ mod file;
 mod ground;
 mod heaviest;
 mod kernel;
+mod lease;
 mod liveness;
 mod modules;
 mod names;

@@ -12,7 +12,7 @@
 //! # Invariants
 //! - A slot is asked for at most once for each life of it and each signal, and signalled at most once.
 //! - No signal goes to a thread that did not compute since the look before.
-//! - Timers end by themselves when the lease is not renewed.
+//! - Timers end by themselves when their [`Lease`] is not renewed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,11 +24,10 @@ use traceprof_abi::thread::{SlotState, ThreadSlot};
 
 use super::clock::monotonic_now_ns;
 use super::failures::Failures;
+use super::lease::Lease;
 use super::signals;
 use crate::proc;
 
-/// How long timers go on without a sign of life from the recorder.
-const LEASE: Duration = Duration::from_millis(1500);
 /// How long a handler is waited for to arm a timer before the thread is looked at.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How long a signal's acknowledgement is waited for.
@@ -72,6 +71,7 @@ enum Help {
 pub(super) struct Timers {
     pid: i32,
     data: DataSegment,
+    lease: Lease,
     signal: i32,
     /// Threads that have none, as they would take its signal for one that they wait for.
     left_out: Vec<signals::Waiting>,
@@ -93,9 +93,10 @@ impl Timers {
         signal: i32,
         left_out: Vec<signals::Waiting>,
     ) -> Self {
-        let timers = Self {
+        Self {
             pid,
             data,
+            lease: Lease::start(data),
             signal,
             left_out,
             waiting: BTreeMap::new(),
@@ -103,16 +104,7 @@ impl Timers {
             failures: Failures::new(pid),
             entered: Instant::now(),
             signals: 0,
-        };
-        timers.renew();
-        timers
-    }
-
-    /// Puts off the end of all timers.
-    fn renew(&self) {
-        let until = monotonic_now_ns().saturating_add(LEASE.as_nanos() as u64);
-        // Relaxed: a handler that sees it late ends a timer that is armed again.
-        self.data.control().lease_until_ns.store(until, Ordering::Relaxed);
+        }
     }
 
     /// Asks for the timers of these threads (id here, id in the target) where they are missing.
@@ -178,7 +170,7 @@ impl Timers {
     /// One turn of the recorder's loop. True if the guardian should enter the target to arm what
     /// nothing else arms.
     pub(super) fn turn(&mut self) -> bool {
-        self.renew();
+        self.lease.turned();
         let now = Instant::now();
         let slots = self.data.threads().slots;
         let (mut is_entry_due, mut looks) = (false, 0);
@@ -456,7 +448,7 @@ mod tests {
         let mut timers = timers(data);
         let until = || data.control().lease_until_ns.load(Ordering::Relaxed);
         let first = until();
-        assert!(first > monotonic_now_ns() + LEASE.as_nanos() as u64 / 2);
+        assert!(first > monotonic_now_ns());
         std::thread::sleep(Duration::from_millis(2));
         assert!(!timers.turn());
         assert!(until() > first);

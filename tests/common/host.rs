@@ -95,6 +95,12 @@ fn perf_obstacle() -> Option<String> {
     None
 }
 
+/// The POSIX timers of a process, one entry each.
+pub(crate) fn timers(pid: i32) -> usize {
+    let list = fs::read_to_string(format!("/proc/{pid}/timers")).expect("list of timers");
+    list.lines().filter(|line| line.starts_with("ID:")).count()
+}
+
 /// CPU time of a whole process, its dead threads included.
 pub(crate) fn cpu_clock(pid: i32) -> Duration {
     let clock = nix::time::ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(pid));

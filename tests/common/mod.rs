@@ -15,7 +15,7 @@ mod target;
 
 pub(crate) use folded::Folded;
 pub(crate) use host::{
-    child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
+    child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle, timers,
     unprivileged_obstacle,
 };
 pub(crate) use jail::{ERRNO, KILL, without, without_perf};
