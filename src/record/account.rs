@@ -134,6 +134,7 @@ impl Reckoning<'_> {
         set("lost.log records unreadable", self.stint.storage.unreadable);
         set("lost.kernel ring full", self.stint.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
+        set("unnamed_addresses", self.totals.unnamed);
         for (key, number) in tally::numbers(self) {
             set(key, number);
         }
@@ -180,6 +181,13 @@ impl Reckoning<'_> {
             line("executed", executed);
         }
         line("lost", self.losses());
+        if self.totals.unnamed > 0 {
+            let count = self.totals.unnamed;
+            line(
+                "names",
+                format!("not found in time for {count} addresses, which were written without"),
+            );
+        }
         line("CPU time", self.cpu());
         if !self.stint.blocked.is_empty() {
             let names = self.stint.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));

@@ -66,6 +66,21 @@ impl Batch {
             || self.traces.entries().iter().any(is_new)
     }
 
+    /// Bytes of memory that it has, but for a few of words and texts.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.traces.bytes()
+            + self.samples.capacity() * size_of::<Sample>()
+            + self.threads.capacity() * size_of::<ThreadNews>()
+    }
+
+    /// Forgets what a batch before it has told of as well, and gives back the memory that is not needed.
+    pub(super) fn condense(&mut self) {
+        self.traces.keep_new();
+        self.samples.shrink_to_fit();
+        self.threads.shrink_to_fit();
+    }
+
     /// Puts the samples in order, whatever order they came in.
     pub(super) fn sort(&mut self) {
         self.traces.seal();

@@ -73,6 +73,25 @@ impl Collection {
         self.frames.len()
     }
 
+    /// Bytes of memory that it has.
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<u64>()
+            + self.entries.capacity() * size_of::<TraceEntry>()
+    }
+
+    /// Forgets traces that are not new, and gives back the memory that is not needed.
+    pub(super) fn keep_new(&mut self) {
+        self.entries.retain(|entry| !entry.preserved);
+        self.entries.shrink_to_fit();
+        let mut frames = Vec::with_capacity(self.entries.iter().map(TraceEntry::depth).sum());
+        for entry in &mut self.entries {
+            let start = frames.len() as u32;
+            frames.extend_from_slice(self.frames.get(entry.place()).unwrap_or(&[]));
+            entry.start = start;
+        }
+        self.frames = frames;
+    }
+
     /// Adds a trace. False if there is no room, which means a table that lies about its length.
     pub(super) fn push(&mut self, entry: TraceEntry, frames: impl Iterator<Item = u64>) -> bool {
         let before = self.frames.len();
@@ -219,6 +238,27 @@ mod tests {
         both.seal();
         let entry = both.get(3).unwrap();
         assert!(entry.preserved && both.frames_of(entry) == [1], "{both:?}");
+    }
+
+    #[test]
+    fn what_is_new_is_kept_with_its_frames_and_without_the_memory_of_the_rest() {
+        let mut collection = Collection::default();
+        for id in 0..1000 {
+            let entry = TraceEntry::new(id, 7, 1);
+            let entry = if id % 100 == 50 { entry } else { entry.as_preserved() };
+            assert!(collection.push(entry, [id, id + 1, id + 2].into_iter()));
+        }
+        collection.seal();
+        let whole = collection.clone();
+        collection.keep_new();
+        let ids: Vec<u64> = collection.entries().iter().map(|entry| entry.id).collect();
+        assert_eq!(ids, (0..10).map(|number| number * 100 + 50).collect::<Vec<_>>());
+        for id in ids {
+            let frames = |of: &Collection| of.frames_of(of.get(id).unwrap()).to_vec();
+            assert_eq!(frames(&collection), frames(&whole));
+        }
+        assert_eq!(collection.words(), 30);
+        assert!(collection.bytes() < whole.bytes() / 50, "{}", collection.bytes());
     }
 
     #[test]

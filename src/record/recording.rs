@@ -19,9 +19,8 @@ use super::executions::{Executions, Fate};
 use super::ground::Ground;
 use super::heaviest::Heaviest;
 use super::liveness::LastOfThreads;
-use super::names::Names;
 use super::priority::Raised;
-use super::scribe::Scribe;
+use super::scribe::{Answers, Scribe};
 use super::session::{End, Parts, Session};
 use super::stint::Stint;
 use super::stop::Stop;
@@ -195,6 +194,6 @@ fn begin_trace(
     // Reading symbols is long work, which the target's goes before. The scribe has little to do, and
     // without its turns the tables are not emptied either.
     let other = |error: std::io::Error| RecordError::Other(error.into());
-    let names = raised.as_before(Names::start).map_err(other)?;
+    let names = |answers: Answers| raised.as_before(|| answers.names());
     Scribe::start(writer, opened.pid, names).map_err(other)
 }

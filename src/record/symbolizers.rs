@@ -1,15 +1,17 @@
-//! The threads that symbolize: a batch's new addresses are split over them by module.
+//! The threads that symbolize: new addresses are split over them by module.
 //!
 //! A parser of debug information stays with the thread that made it (it cannot be handed on), so a
-//! module always goes to the same one, and what was parsed of it is used for the next batch.
+//! module always goes to the same one, and what was parsed of it is used for the next question.
 //!
 //! # Invariants
-//! - Every module asked for is answered, whatever its file holds.
+//! - Every question is answered, whatever the module's file holds.
+//! - Who asks does not wait: answers come when they are there, in any order.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::Builder;
 
 use super::modules::LoadedModule;
 use crate::symbol::{Resolved, Symbolizer};
@@ -20,6 +22,8 @@ const THREADS_MAX: usize = 4;
 /// Addresses of one module, and their names.
 #[derive(Default)]
 pub(super) struct Wanted {
+    /// The number of the question, for who asks.
+    pub(super) question: u64,
     /// The module; `None` for addresses outside of all.
     pub(super) module: Option<Arc<LoadedModule>>,
     /// SVMAs, each once.
@@ -48,78 +52,92 @@ impl Wanted {
     }
 }
 
-/// The threads. They end with the value.
+/// A question with its answer. It is a panic only by a mistake of ours: parsers' are contained.
+pub(super) type Answer = std::thread::Result<Wanted>;
+
+/// The threads. They end after the value, when each has answered what it was asked.
 pub(super) struct Symbolizers {
-    threads: Vec<Worker>,
-}
-
-struct Worker {
-    ask: Sender<Wanted>,
-    answers: Receiver<Wanted>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    fn start(number: usize) -> io::Result<Self> {
-        let (ask, asked) = channel::<Wanted>();
-        let (answer, answers) = channel();
-        let work = move || {
-            let mut symbolizer = Symbolizer::new();
-            for mut wanted in asked {
-                wanted.resolve(&mut symbolizer);
-                if answer.send(wanted).is_err() {
-                    // Nobody waits any more.
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name(format!("symbolizer {number}"));
-        Ok(Self { ask, answers, thread: Some(thread.spawn(work)?) })
-    }
-
-    fn answer(&mut self) -> Option<Wanted> {
-        self.answers.recv().ok().or_else(|| {
-            // It ends before the channel is closed only by a panic; parsers' are contained, so this
-            // one is ours.
-            let end = self.thread.take().map(JoinHandle::join);
-            if let Some(Err(panic)) = end {
-                std::panic::resume_unwind(panic);
-            }
-            None
-        })
-    }
+    threads: Vec<Sender<Wanted>>,
 }
 
 impl Symbolizers {
-    /// As many as there are cores, up to a few.
-    pub(super) fn start() -> io::Result<Self> {
+    /// As many as there are cores, up to a few. `answer` takes the answers; false if nobody waits for
+    /// them any more.
+    pub(super) fn start(
+        answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
+    ) -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::with_threads(cores.min(THREADS_MAX))
+        Self::with_threads(cores.min(THREADS_MAX), answer)
     }
 
     /// At least one.
-    fn with_threads(count: usize) -> io::Result<Self> {
-        let threads = (0..count.max(1)).map(Worker::start);
+    fn with_threads(
+        count: usize,
+        answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let resolve = || {
+            let mut symbolizer = Symbolizer::new();
+            move |wanted: &mut Wanted| wanted.resolve(&mut symbolizer)
+        };
+        let threads = (0..count.max(1)).map(|number| worker(number, resolve, answer.clone()));
         Ok(Self { threads: threads.collect::<io::Result<_>>()? })
     }
 
-    /// Resolves all addresses, those of several modules at the same time. The answers are in the
-    /// order of the modules' numbers.
-    pub(super) fn resolve(&mut self, wanted: impl IntoIterator<Item = Wanted>) -> Vec<Wanted> {
-        let mut open = vec![0; self.threads.len()];
-        for wanted in wanted {
-            let number = wanted.number().map_or(0, |number| number as usize) % open.len();
-            // A thread that is gone is found out below.
-            let _ = self.threads[number].ask.send(wanted);
-            open[number] += 1;
-        }
-        let mut done = Vec::new();
-        for (worker, open) in self.threads.iter_mut().zip(open) {
-            done.extend((0..open).filter_map(|_| worker.answer()));
-        }
-        done.sort_by_key(Wanted::number);
-        done
+    /// One thread that finds names in another way.
+    #[cfg(test)]
+    pub(super) fn with_resolver(
+        mut resolve: impl FnMut(&mut Wanted) + Send + 'static,
+        answer: impl Fn(Answer) -> bool + Send + 'static,
+    ) -> Self {
+        let resolver = move || move |wanted: &mut Wanted| resolve(wanted);
+        Self { threads: vec![worker(0, resolver, answer).unwrap()] }
     }
+
+    /// Asks for the names of a module's addresses.
+    pub(super) fn ask(&self, wanted: Wanted) {
+        let number = wanted.number().map_or(0, |number| number as usize) % self.threads.len();
+        // A thread that is gone has said why.
+        let _ = self.threads[number].send(wanted);
+    }
+}
+
+/// A thread that answers until nobody asks, or nobody listens. What it finds names with is made there.
+fn worker<R: FnMut(&mut Wanted)>(
+    number: usize,
+    resolver: impl FnOnce() -> R + Send + 'static,
+    answer: impl Fn(Answer) -> bool + Send + 'static,
+) -> io::Result<Sender<Wanted>> {
+    let (ask, asked) = channel::<Wanted>();
+    let work = move || {
+        let mut resolve = resolver();
+        for mut wanted in asked {
+            let outcome = catch_unwind(AssertUnwindSafe(|| resolve(&mut wanted)));
+            let is_over = outcome.is_err();
+            if !answer(outcome.map(|()| wanted)) || is_over {
+                return;
+            }
+        }
+    };
+    Builder::new().name(format!("symbolizer {number}")).spawn(work)?;
+    Ok(ask)
+}
+
+/// Resolves all addresses, those of several modules at the same time, and waits for it. The answers
+/// are in the order of the modules' numbers.
+pub(super) fn resolve(wanted: impl IntoIterator<Item = Wanted>) -> io::Result<Vec<Wanted>> {
+    let (answer, answers) = channel();
+    let symbolizers = Symbolizers::start(move |it| answer.send(it).is_ok())?;
+    wanted.into_iter().for_each(|wanted| symbolizers.ask(wanted));
+    Ok(in_order(symbolizers, answers))
+}
+
+fn in_order(symbolizers: Symbolizers, answers: Receiver<Answer>) -> Vec<Wanted> {
+    // The threads end, and with the last one the answers.
+    drop(symbolizers);
+    let answers = answers.into_iter().map(|it| it.unwrap_or_else(|panic| resume_unwind(panic)));
+    let mut done: Vec<Wanted> = answers.collect();
+    done.sort_by_key(Wanted::number);
+    done
 }
 
 #[cfg(test)]
@@ -147,15 +165,18 @@ mod tests {
         let base = mappings.iter().find(|it| it.path.as_os_str() == own).unwrap().start;
         let svmas: Vec<u64> = (0..50).map(|step| address - base + step * 64).collect();
         let ask = |threads: usize| {
-            let mut symbolizers = Symbolizers::with_threads(threads).unwrap();
-            let wanted = |module: &Arc<LoadedModule>| Wanted {
-                module: Some(Arc::clone(module)),
-                svmas: svmas.clone(),
-                ..Wanted::default()
-            };
+            let (answer, answers) = channel();
+            let answer = move |it| answer.send(it).is_ok();
+            let symbolizers = Symbolizers::with_threads(threads, answer).unwrap();
             // Twice: what was parsed is used again.
-            symbolizers.resolve(modules.iter().rev().map(wanted));
-            let found = symbolizers.resolve(modules.iter().rev().map(wanted));
+            for question in 0..2 {
+                for module in modules.iter().rev() {
+                    let (module, svmas) = (Some(Arc::clone(module)), svmas.clone());
+                    symbolizers.ask(Wanted { question, module, svmas, ..Wanted::default() });
+                }
+            }
+            let mut found = in_order(symbolizers, answers);
+            found.retain(|it| it.question == 1);
             let names = |wanted: &Wanted| {
                 let name = |it: &Resolved| it.function.as_ref().map(|it| it.name.clone());
                 wanted.resolved.iter().map(name).collect::<Vec<_>>()
@@ -169,5 +190,19 @@ mod tests {
         let one = ask(1);
         assert!(one[0].iter().any(Option::is_some), "{one:?}");
         assert_eq!(one, ask(3));
+    }
+
+    #[test]
+    fn a_panic_is_an_answer() {
+        let (answer, answers) = channel();
+        let answer = move |it| answer.send(it).is_ok();
+        let resolve = |wanted: &mut Wanted| assert!(wanted.question < 2, "the third");
+        let symbolizers = Symbolizers::with_resolver(resolve, answer);
+        for question in 0..4 {
+            symbolizers.ask(Wanted { question, ..Wanted::default() });
+        }
+        let answers: Vec<Answer> = answers.into_iter().collect();
+        let outcomes: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+        assert_eq!(outcomes, [true, true, false]);
     }
 }

@@ -1,7 +1,16 @@
 //! What is written, what is open until then, and who may look at it meanwhile.
 
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use traceprof_abi::storage::log::Sample as Logged;
+
 use super::*;
+use crate::record::batch::{ThreadLife, ThreadNews};
 use crate::record::collections::TraceEntry;
+use crate::record::symbolizers::{Symbolizers, Wanted};
+use crate::symbol::{Function, Resolved};
 use crate::trace::{self, WriterOptions};
 
 fn seen(slot: u32, tid: i32) -> ThreadNews {
@@ -19,7 +28,7 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
     batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
     let finished = scribe.finish();
     let totals = finished.totals().clone();
@@ -85,7 +94,7 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
     let mut checker = scribe.open_samples();
     let marked = |checker: &mut OpenSamples, collected: &Batch| {
         let mut live = PreserveSet::with_room(100);
@@ -106,28 +115,56 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     scribe.finish();
 }
 
+/// The thread's work without the thread.
+struct Bench {
+    work: Work,
+    messages: Receiver<Message>,
+    blanks: SyncSender<Arc<Batch>>,
+}
+
+impl Bench {
+    fn new(path: &Path) -> Self {
+        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+        let (queue, messages) = sync_channel(1);
+        let names = Answers(queue).names().unwrap();
+        let work = Work::new(writer, 1, names, Backlog::with_room(backlog::ROOM));
+        Self { work, messages, blanks: sync_channel(1).0 }
+    }
+
+    /// Has a batch written, when all names are there.
+    fn write(&mut self, batch: Batch) {
+        let mut message = Message::Batch(Arc::new(batch));
+        loop {
+            self.work.take(message, &Shared::default()).unwrap();
+            self.work.write_all(&self.blanks).unwrap();
+            if self.work.backlog.is_empty() {
+                break;
+            }
+            message = self.messages.recv().unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_preserved_trace_is_resolved_as_it_was_when_it_was_new() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let mut work = Work::new(writer, 1, Names::start().unwrap());
-    work.write(&batch(&[(5, 0x10, false), (6, 0x20, false)], 1)).unwrap();
-    let stack = work.stacks[&5].locations.clone();
-    assert!(stack.len() == 1 && stack != work.stacks[&6].locations);
+    let mut work = Bench::new(&path);
+    work.write(batch(&[(5, 0x10, false), (6, 0x20, false)], 1));
+    let stack = work.work.stacks[&5].locations.clone();
+    assert!(stack.len() == 1 && stack != work.work.stacks[&6].locations);
     // Were it resolved again it would have another stack, since its frames are others here.
-    work.write(&batch(&[(5, 0x20, true)], 10)).unwrap();
-    assert_eq!((&work.stacks[&5].locations, work.stacks.len()), (&stack, 1));
+    work.write(batch(&[(5, 0x20, true)], 10));
+    assert_eq!((&work.work.stacks[&5].locations, work.work.stacks.len()), (&stack, 1));
 }
 
 #[test]
 fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let mut work = Work::new(writer, 1, Names::start().unwrap());
-    let ids = |work: &Work| {
-        let mut ids: Vec<u64> = work.kept.keys().copied().collect();
+    let mut work = Bench::new(&path);
+    let ids = |work: &Bench| {
+        let mut ids: Vec<u64> = work.work.kept.keys().copied().collect();
         ids.sort_unstable();
         ids
     };
@@ -135,14 +172,14 @@ fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
         keep: Some(vec![5, 6, 99]),
         ..batch(&[(5, 0x10, false), (6, 0x20, false), (7, 0x30, false)], 1)
     };
-    work.write(&last).unwrap();
+    work.write(last);
     assert_eq!(ids(&work), [5, 6], "what is not there cannot be kept");
-    let stack = work.kept[&6].locations.clone();
+    let stack = work.work.kept[&6].locations.clone();
     // Another program, whose addresses are others.
     let next = Batch { keep: Some(vec![15, 6]), ..batch(&[(15, 0x20, false)], 10) };
-    work.write(&next).unwrap();
-    assert_eq!((ids(&work), &work.kept[&6].locations), (vec![6, 15], &stack));
-    assert!(!work.stacks.contains_key(&6));
+    work.write(next);
+    assert_eq!((ids(&work), &work.work.kept[&6].locations), (vec![6, 15], &stack));
+    assert!(!work.work.stacks.contains_key(&6));
 }
 
 #[test]
@@ -150,7 +187,7 @@ fn what_is_noted_is_in_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
     scribe.note("executed.1".to_owned(), Value::Unsigned(7));
     assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
     assert_eq!(trace::load(&path).unwrap().metadata["executed.1"], Value::Unsigned(7));
@@ -161,7 +198,7 @@ fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
     let traces: Vec<_> = (0..5000u64).map(|id| (id + 2, id * 64, false)).collect();
     let shared = Arc::new(batch(&traces, 1));
     let sum = |batch: &Batch| {
@@ -180,4 +217,126 @@ fn several_threads_process_one_collection_while_it_is_written() {
     let finished = scribe.finish();
     assert_eq!(finished.totals().samples, 5000);
     assert_eq!(sum(&shared), expected, "others have it: it is not emptied");
+}
+
+/// The same of a thread that was told of before.
+fn next_batch(traces: &[(u64, u64, bool)], time: u64) -> Arc<Batch> {
+    let mut batch = batch(traces, time);
+    batch.threads.clear();
+    Arc::new(batch)
+}
+
+/// A scribe whose symbolizer answers nothing until it is let go.
+fn with_blocked_names(path: &Path, room: usize) -> (Scribe, Sender<()>) {
+    let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+    let (go, gate) = channel::<()>();
+    let resolve = move |wanted: &mut Wanted| {
+        // Closed when it is let go.
+        let _ = gate.recv();
+        let named = |svma: &u64| Resolved {
+            function: Some(Function { name: format!("f{svma:x}"), start_svma: *svma }),
+            ..Resolved::default()
+        };
+        wanted.resolved = wanted.svmas.iter().map(named).collect();
+    };
+    let names = |answers: Answers| {
+        Ok(Names::of(Symbolizers::with_resolver(resolve, move |answer| answers.send(answer))))
+    };
+    (Scribe::with_room(room, writer, 1, names).unwrap(), go)
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_taken(scribe: &Scribe) -> bool {
+    scribe.shared.queued.load(Ordering::Acquire) == 0
+}
+
+/// The names of the innermost function of each sample of the only thread, in order of time.
+fn names(path: &Path) -> Vec<(u64, String)> {
+    let trace = trace::load(path).unwrap();
+    let mut names = Vec::new();
+    trace.threads[0].for_each_sample(&mut |sample, stack| {
+        let location = &trace.locations[stack.last().unwrap().0 as usize];
+        let method = &trace.methods[location.method.0 as usize];
+        names.push((sample.time_ns, method.name.clone()));
+    });
+    names
+}
+
+#[test]
+fn a_symbolizer_that_blocks_stops_nothing_and_costs_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let (scribe, go) = with_blocked_names(&path, backlog::ROOM);
+    let count = 20 * QUEUE as u64;
+    scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
+    for number in 0..count {
+        // A new address each time, and a trace that was there before.
+        let (new, old) = (number + 2, number.saturating_sub(1) + 2);
+        let traces = [(new, 0x1000 + new * 16, false), (old, 0x1000 + old * 16, true)];
+        let traces = if number == 0 { &traces[..1] } else { &traces };
+        scribe.send(next_batch(traces, number * 10));
+    }
+    wait_until("the queue stays full", || is_taken(&scribe) && !scribe.is_busy());
+    assert!(!scribe.is_idle(), "written without names");
+    drop(go);
+    wait_until("not written when names are there", || scribe.is_idle());
+    let finished = scribe.finish();
+    assert_eq!((finished.totals().samples, finished.totals().unnamed), (2 * count - 1, 0));
+    assert!(finished.close(Metadata::new(), &[]).error.is_none());
+    let names = names(&path);
+    assert_eq!(names.len() as u64, 2 * count - 1);
+    for (time_ns, name) in names {
+        let id = (time_ns / 10).saturating_sub(time_ns % 10) + 2;
+        assert_eq!(name, format!("f{:x}", 0x1000 + id * 16), "at {time_ns}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_is_written_without_names_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let one = |id: u64, time: u64| next_batch(&[(id, 0x1000 + id % 100 * 16, false)], time);
+    let mut first = one(2, 0);
+    Arc::make_mut(&mut first).condense();
+    let (scribe, go) = with_blocked_names(&path, 20 * first.bytes());
+    scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
+    for number in 0..50 {
+        scribe.send(one(number + 2, number));
+    }
+    wait_until("the queue stays full", || is_taken(&scribe));
+    assert!(!scribe.is_idle(), "nothing waits any more");
+    drop(go);
+    wait_until("not written when names are there", || scribe.is_idle());
+    // At the address of the first one, which has a name by now.
+    scribe.send(one(102, 50));
+    let finished = scribe.finish();
+    let unnamed = finished.totals().unnamed as usize;
+    assert!((25..=35).contains(&unnamed), "{unnamed}");
+    assert!(finished.close(Metadata::new(), &[]).error.is_none());
+    let names = names(&path);
+    assert_eq!(names.len(), 51);
+    for (number, (time_ns, name)) in names.iter().enumerate() {
+        assert_eq!(*time_ns, number as u64);
+        let id = if number == 50 { 2 } else { number + 2 };
+        let known = format!("f{:x}", 0x1000 + id * 16);
+        let expected = if number < unnamed { "[unknown]" } else { known.as_str() };
+        assert_eq!(name, expected, "{number}");
+    }
+}
+
+#[test]
+fn an_end_without_a_word_ends_the_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let (scribe, _go) = with_blocked_names(&folder.path().join("trace"), backlog::ROOM);
+    let shared = Arc::downgrade(&scribe.shared);
+    scribe.send(Arc::default());
+    drop(scribe);
+    wait_until("the thread goes on", || shared.strong_count() == 0);
 }

@@ -207,8 +207,7 @@ mod tests {
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
     use crate::record::liveness::LastOfThreads;
-    use crate::record::names::Names;
-    use crate::record::scribe::Scribe;
+    use crate::record::scribe::{Answers, Scribe};
     use crate::record::shm::own_data;
     use crate::trace::tests::heap::allocations;
     use crate::trace::{Metadata, TraceWriter, WriterOptions};
@@ -271,7 +270,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-        let scribe = Scribe::start(writer, 1, Names::start().unwrap()).unwrap();
+        let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
         let mut collector = Collector::start(data, 1);
         collector.register(Box::new(LastOfThreads::new(data)));
         collector.register(Box::new(Heaviest::new(10)));

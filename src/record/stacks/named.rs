@@ -1,13 +1,13 @@
 //! The names of the frames of stacks that were unwound outside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 
 use traceprof_abi::unwind::RETURN_ADDRESS;
 
 use super::super::modules::{AddressMap, LoadedModule};
-use super::super::names::{Place, fallback, locate};
-use super::super::symbolizers::{Symbolizers, Wanted};
+use super::super::names::{Place, by_module, fallback, locate};
+use super::super::symbolizers;
 use crate::symbol::Resolved;
 use crate::unwind::OutsideStack;
 
@@ -40,16 +40,8 @@ impl<'a> Naming<'a> {
         words: impl Iterator<Item = &'f u64>,
         addresses: &'a AddressMap,
     ) -> io::Result<Self> {
-        let mut wanted: BTreeMap<Option<u32>, Wanted> = BTreeMap::new();
-        for word in words {
-            let (module, place) = locate(addresses, *word);
-            let wanted = wanted.entry(place.0).or_default();
-            wanted.module = module.cloned();
-            wanted.svmas.push(place.1);
-        }
         let mut resolved = HashMap::new();
-        let wanted = wanted.into_values().map(Wanted::each_once);
-        for answer in Symbolizers::start()?.resolve(wanted) {
+        for answer in symbolizers::resolve(by_module(words, addresses, |_| true))? {
             let number = answer.module.as_ref().map(|module| module.index);
             let places = answer.svmas.into_iter().map(|svma| (number, svma));
             resolved.extend(places.zip(answer.resolved));

@@ -1,0 +1,70 @@
+//! Batches that wait for names.
+//!
+//! # Invariants
+//! - They come out in the order in which they went in.
+//! - They have so much memory at most: what is above it comes out, named or not.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::batch::Batch;
+
+/// Memory of the batches that wait. At the usual rate two busy cores fill it in minutes; debug
+/// information of gigabytes is read in less, unless the target leaves no time for it.
+pub(super) const ROOM: usize = 64 << 20;
+
+/// A batch that is not written yet.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) batch: Arc<Batch>,
+    /// When all questions up to this one are answered, it can be written.
+    question: u64,
+    /// Traces that are not new are not in it any more.
+    pub(super) is_condensed: bool,
+    bytes: usize,
+}
+
+/// The batches that wait, oldest first.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    room: usize,
+    held: VecDeque<Held>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Of so many bytes at most.
+    pub(super) fn with_room(room: usize) -> Self {
+        Self { room, held: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Adds a batch, of which `is_answered` says whether it must wait.
+    pub(super) fn push(
+        &mut self,
+        mut batch: Arc<Batch>,
+        question: u64,
+        is_answered: impl Fn(u64) -> bool,
+    ) {
+        let must_wait = !self.held.is_empty() || !is_answered(question);
+        let own = if must_wait { Arc::get_mut(&mut batch) } else { None };
+        // What others have too stays as it is.
+        let is_condensed = own.map(Batch::condense).is_some();
+        let bytes = batch.bytes();
+        self.bytes += bytes;
+        self.held.push_back(Held { batch, question, is_condensed, bytes });
+    }
+
+    /// The oldest batch, if it need not wait or there is no room for it.
+    pub(super) fn pop(&mut self, is_answered: impl Fn(u64) -> bool) -> Option<Held> {
+        let is_full = self.bytes > self.room;
+        self.held.front().filter(|held| is_full || is_answered(held.question))?;
+        let held = self.held.pop_front()?;
+        self.bytes -= held.bytes;
+        Some(held)
+    }
+
+    /// None waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}

@@ -1,0 +1,266 @@
+//! What the scribe does: batches in, objects and samples out.
+//!
+//! # Invariants
+//! - Batches are written in their order, and nothing here waits but for the next message.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use traceprof_abi::storage::log::Sample as Logged;
+
+use super::super::batch::{Batch, ThreadLife, ThreadNews};
+use super::super::collections::Collection;
+use super::super::modules::AddressMap;
+use super::super::names::Names;
+use super::super::threads::Key;
+use super::backlog::{Backlog, Held};
+use super::{Finished, Message, Shared, Totals};
+use crate::trace::{
+    LocationId, MappedModule, Sample, Thread, ThreadId, TraceError, TraceWriter, Value,
+};
+
+/// A trace that is resolved.
+#[derive(Debug, Clone)]
+pub(super) struct Stack {
+    /// Root first.
+    pub(super) locations: Vec<LocationId>,
+    pub(super) end_reason: u16,
+}
+
+/// What the thread has and does.
+pub(super) struct Work {
+    writer: TraceWriter,
+    pid: u32,
+    names: Names,
+    pub(super) backlog: Backlog,
+    /// No batch comes any more.
+    is_ending: bool,
+    /// Those of the last batch that came,
+    latest: Arc<AddressMap>,
+    /// and of the last one that was written.
+    addresses: Arc<AddressMap>,
+    /// The traces of the last batch that was written, and of those before it that waited.
+    pub(super) stacks: HashMap<u64, Stack>,
+    /// Those that are kept to the end.
+    pub(super) kept: HashMap<u64, Stack>,
+    /// The trace's ids, by key.
+    threads: HashMap<Key, ThreadId>,
+    /// Of them, those that have samples.
+    sampled: HashSet<ThreadId>,
+    totals: Totals,
+    /// Time of the latest sample.
+    last_ns: u64,
+}
+
+impl Work {
+    pub(super) fn new(writer: TraceWriter, pid: u32, names: Names, backlog: Backlog) -> Self {
+        Self {
+            writer,
+            pid,
+            names,
+            backlog,
+            is_ending: false,
+            latest: Arc::default(),
+            addresses: Arc::default(),
+            stacks: HashMap::new(),
+            kept: HashMap::new(),
+            threads: HashMap::new(),
+            sampled: HashSet::new(),
+            totals: Totals::default(),
+            last_ns: 0,
+        }
+    }
+
+    pub(super) fn run(
+        mut self,
+        messages: &Receiver<Message>,
+        blanks: &SyncSender<Arc<Batch>>,
+        shared: &Shared,
+    ) -> Finished {
+        let mut error = None;
+        // A batch that waits at the end waits for an answer.
+        while error.is_none()
+            && !(self.is_ending && self.backlog.is_empty())
+            && let Ok(message) = messages.recv()
+        {
+            let is_batch = matches!(message, Message::Batch(_));
+            error = self.take(message, shared).and_then(|()| self.write_all(blanks)).err();
+            let (data, index) = self.writer.bytes_written();
+            // Relaxed, both: for the eye, and ordered by the store below.
+            shared.bytes.store(data + index, Ordering::Relaxed);
+            shared.has_backlog.store(!self.backlog.is_empty(), Ordering::Relaxed);
+            if is_batch {
+                // Release: pairs with the Acquire in `Scribe::is_idle`.
+                shared.queued.fetch_sub(1, Ordering::Release);
+            }
+        }
+        self.totals.unnamed = self.names.unnamed;
+        Finished { writer: self.writer, totals: self.totals, stacks: self.kept, error }
+    }
+
+    /// Takes a message in.
+    pub(super) fn take(&mut self, message: Message, shared: &Shared) -> Result<(), TraceError> {
+        match message {
+            Message::Batch(batch) => {
+                drop(shared.open().pop_front());
+                if let Some(addresses) = &batch.addresses {
+                    self.latest = Arc::clone(addresses);
+                }
+                let question = self.names.ask(&self.latest, &batch.traces);
+                self.backlog.push(batch, question, |question| self.names.is_answered(question));
+            }
+            Message::Answer(Ok(answer)) => self.names.learn(&mut self.writer, &answer)?,
+            Message::Answer(Err(panic)) => panic::resume_unwind(panic),
+            Message::End => self.is_ending = true,
+        }
+        Ok(())
+    }
+
+    /// Writes the batches that need not wait.
+    pub(super) fn write_all(&mut self, blanks: &SyncSender<Arc<Batch>>) -> Result<(), TraceError> {
+        while let Some(held) = self.backlog.pop(|question| self.names.is_answered(question)) {
+            self.write(&held)?;
+            let mut batch = held.batch;
+            if let Some(blank) = Arc::get_mut(&mut batch) {
+                blank.clear();
+                // Enough of them wait already, or nobody wants one any more.
+                let _ = blanks.try_send(batch);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, held: &Held) -> Result<(), TraceError> {
+        let batch = &*held.batch;
+        if let Some(addresses) = &batch.addresses {
+            self.write_mappings(addresses)?;
+            self.addresses = Arc::clone(addresses);
+        }
+        if !held.is_condensed {
+            // Those that the collection has no more are not referred to any more.
+            self.stacks.retain(|id, _| batch.traces.get(*id).is_some());
+        }
+        self.resolve(&batch.traces)?;
+        let is_end = |news: &&ThreadNews| matches!(news, ThreadNews::Gone { .. });
+        for news in batch.threads.iter().filter(|news| !is_end(news)) {
+            self.write_thread(news)?;
+        }
+        for sample in &batch.samples {
+            self.write_sample(sample)?;
+        }
+        for news in batch.threads.iter().filter(is_end) {
+            self.write_thread(news)?;
+        }
+        if let Some(keep) = &batch.keep {
+            self.keep(keep);
+        }
+        for (key, value) in &batch.metadata {
+            self.writer.set_metadata(key, value.clone())?;
+        }
+        if batch.flush {
+            self.writer.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Stacks of the new traces.
+    fn resolve(&mut self, traces: &Collection) -> Result<(), TraceError> {
+        for entry in traces.entries() {
+            if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
+                let frames = traces.frames_of(entry);
+                let locations = self.names.stack(&mut self.writer, &self.addresses, frames)?;
+                place.insert(Stack { locations, end_reason: entry.flags as u16 });
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, wanted: &[u64]) {
+        let mut former = std::mem::take(&mut self.kept);
+        let mut stack = |id: &u64| {
+            let stack = former.remove(id).or_else(|| self.stacks.get(id).cloned());
+            Some((*id, stack?))
+        };
+        self.kept = wanted.iter().filter_map(&mut stack).collect();
+    }
+
+    fn write_mappings(&mut self, addresses: &AddressMap) -> Result<(), TraceError> {
+        for range in addresses.ranges.iter().filter(|range| !self.addresses.holds(range)) {
+            let module = self.names.module(&mut self.writer, range.module.as_deref())?;
+            self.writer.mapped_module(&MappedModule {
+                pid: self.pid,
+                start: range.start,
+                end: range.end,
+                file_offset: range.file_offset,
+                module,
+                first_seen_ns: addresses.seen_ns,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn write_thread(&mut self, news: &ThreadNews) -> Result<(), TraceError> {
+        match news {
+            ThreadNews::Seen { key, life } => self.write_new_thread(*key, life)?,
+            ThreadNews::Renamed { key, name } => {
+                if let Some(id) = self.threads.get(key) {
+                    self.writer.rename_thread(*id, name)?;
+                }
+            }
+            ThreadNews::Gone { key, time_ns } => {
+                if let Some(id) = self.threads.remove(key) {
+                    self.sampled.remove(&id);
+                    self.writer.thread_exit(id, *time_ns)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_new_thread(&mut self, key: Key, life: &ThreadLife) -> Result<(), TraceError> {
+        let (inner_pid, inner_tid) = life.inner;
+        let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
+        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ended_ns: None };
+        let id = self.writer.thread(&thread)?;
+        self.threads.insert(key, id);
+        if (inner_pid, inner_tid) != (pid, tid) {
+            // In a pid namespace: what the target itself calls the thread.
+            let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));
+            self.writer.set_metadata(&format!("inner_ids.{}", id.0), Value::List(ids.into()))?;
+        }
+        Ok(())
+    }
+
+    fn write_sample(&mut self, logged: &Logged) -> Result<(), TraceError> {
+        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
+            self.totals.unattributed += 1;
+            return Ok(());
+        };
+        self.last_ns = self.last_ns.max(logged.time);
+        self.totals.samples += 1;
+        self.totals.weight += u64::from(logged.weight);
+        if let Some(count) = self.totals.reasons.get_mut(usize::from(logged.reason)) {
+            *count += 1;
+        }
+        self.totals.threads += u64::from(self.sampled.insert(thread));
+        let sample = Sample {
+            time_ns: logged.time,
+            trace_id: logged.trace_id,
+            weight: logged.weight,
+            end_reason: logged.reason,
+            flags: logged.flags,
+            state: logged.state as u8,
+            syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
+            span: logged.span,
+            root_span: logged.root_span,
+            tags: [0; 10],
+        };
+        let stack = self.stacks.get(&logged.trace_id);
+        let stack = stack.map_or(&[][..], |stack| &stack.locations);
+        self.writer.sample(thread, &sample, stack)
+    }
+}
