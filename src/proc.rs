@@ -31,8 +31,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use procfs::ProcError;
-use procfs::process::Process;
+use procfs::process::{Process, Stat};
+use procfs::{FromRead, ProcError};
 use serde::{Deserialize, Serialize};
 
 pub use auxiliary::{drawn_bytes, signal_frame_len};
@@ -203,12 +203,12 @@ pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
 
 /// The status of a process (of its leader).
 pub fn status(pid: i32) -> io::Result<Status> {
-    parse_status(&read_file(&open(pid)?, "status")?)
+    parse_status(&read_file(format!("/proc/{pid}/status"))?)
 }
 
 /// The status of a thread.
 pub fn task_status(pid: i32, tid: i32) -> io::Result<Status> {
-    parse_status(&read_file(&open(pid)?, format!("task/{tid}/status"))?)
+    parse_status(&read_file(format!("/proc/{pid}/task/{tid}/status"))?)
 }
 
 /// When a process started, in clock ticks since boot: with the pid it names a process for good.
@@ -218,8 +218,9 @@ pub fn start_time(pid: i32) -> io::Result<u64> {
 
 /// Name, state and times of a thread.
 pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
-    let task = open(pid)?.task_from_tid(tid).map_err(to_io)?;
-    let stat = task.stat().map_err(to_io)?;
+    // Not through the crate's thread, which opens two folders first: it is asked of thousands.
+    let bytes = read_file(format!("/proc/{pid}/task/{tid}/stat"))?;
+    let stat = Stat::from_read(&bytes[..]).map_err(to_io)?;
     Ok(TaskStat {
         name: stat.comm,
         state: stat.state,
@@ -261,10 +262,9 @@ fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn read_file(process: &Process, name: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+fn read_file(path: String) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16 * 1024);
-    let mut file = process.open_relative(name.as_ref()).map_err(to_io)?;
-    file.read_to_end(&mut bytes).map_err(gone)?;
+    File::open(path).map_err(gone)?.read_to_end(&mut bytes).map_err(gone)?;
     Ok(bytes)
 }
 

@@ -34,7 +34,7 @@ pub fn executable(pid: i32) -> io::Result<PathBuf> {
 
 /// Command line of a process, its arguments as they were given.
 pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
-    let bytes = read_file(&open(pid)?, "cmdline")?;
+    let bytes = read_file(format!("/proc/{pid}/cmdline"))?;
     let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     if trimmed.is_empty() {
         return Ok(Vec::new());

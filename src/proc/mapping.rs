@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
-use super::{malformed, open, read_file, tasks};
+use super::{malformed, read_file, tasks};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +36,12 @@ pub struct Mapping {
 /// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
 /// live thread.
 pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
-    let process = open(pid)?;
-    let whole = read_file(&process, "maps")?;
+    let whole = read_file(format!("/proc/{pid}/maps"))?;
     if !whole.is_empty() {
         return parse_maps(&whole);
     }
     for tid in tasks(pid)?.into_iter().filter(|&tid| tid != pid) {
-        match read_file(&process, format!("task/{tid}/maps")) {
+        match read_file(format!("/proc/{pid}/task/{tid}/maps")) {
             Ok(bytes) if !bytes.is_empty() => return parse_maps(&bytes),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -36,8 +36,10 @@ const ACKNOWLEDGE: Duration = Duration::from_millis(100);
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
 /// Between two stops by the guardian.
 const ENTRY_PAUSE: Duration = Duration::from_millis(50);
-/// Threads that are looked at in one turn.
+/// Threads that are looked at in one turn,
 const LOOKS_MAX: usize = 64;
+/// and how long, so that ten thousand that sleep do not take the loop's time.
+const LOOKS_TIME: Duration = Duration::from_micros(500);
 /// Part of the time between two looks that a thread must have run, in hundredths: what is missing is
 /// the distance of the two readings. To have waited for a processor is not enough: it may wait there
 /// for the end of a call whose time is over, which a signal would still turn into EINTR (measured, on
@@ -76,6 +78,8 @@ pub(super) struct Timers {
     /// Threads that have none, as they would take its signal for one that they wait for.
     left_out: Vec<signals::Waiting>,
     waiting: BTreeMap<usize, Waiting>,
+    /// The slot at which the next look begins: all have their turn.
+    next_look: usize,
     is_first_cover: bool,
     /// Threads that can have none.
     pub(super) failures: Failures,
@@ -100,6 +104,7 @@ impl Timers {
             signal,
             left_out,
             waiting: BTreeMap::new(),
+            next_look: 0,
             is_first_cover: true,
             failures: Failures::new(pid),
             entered: Instant::now(),
@@ -171,29 +176,40 @@ impl Timers {
     /// nothing else arms.
     pub(super) fn turn(&mut self) -> bool {
         self.lease.turned();
-        let now = Instant::now();
         let slots = self.data.threads().slots;
-        let (mut is_entry_due, mut looks) = (false, 0);
-        let is_entry_unfinished = self.is_entry_unfinished();
-        for (index, mut waiting) in std::mem::take(&mut self.waiting) {
-            let Some(slot) = slots.get(index) else { continue };
-            if has_timer(slot) || self.has_failed(waiting.tid, (index, slot)) {
-                continue;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|index, it| {
+            let slot = slots.get(*index);
+            slot.is_some_and(|slot| !has_timer(slot) && !self.has_failed(it.tid, (*index, slot)))
+        });
+        let is_entry_due = self.look_at(&mut waiting);
+        self.waiting = waiting;
+        is_entry_due && self.entered.elapsed() >= ENTRY_PAUSE
+    }
+
+    /// Looks at some of the threads that wait, and helps them. True if an entry would.
+    fn look_at(&mut self, all: &mut BTreeMap<usize, Waiting>) -> bool {
+        let (now, is_entry_unfinished) = (Instant::now(), self.is_entry_unfinished());
+        let round = all.range(self.next_look..).chain(all.range(..self.next_look));
+        let due = round.filter(|(_, it)| now.duration_since(it.since) >= PATIENCE);
+        let due: Vec<usize> = due.map(|(index, _)| *index).take(LOOKS_MAX).collect();
+        let mut is_entry_due = false;
+        for index in due {
+            let Some(waiting) = all.get_mut(&index) else { continue };
+            self.next_look = index + 1;
+            is_entry_due |= waiting.is_first && is_entry_unfinished;
+            match self.look(waiting, now) {
+                Ok(Help::None) => {}
+                Ok(Help::Signal) => self.signal(waiting, now),
+                Ok(Help::Entry) => is_entry_due = true,
+                // Gone.
+                Err(_) => drop(all.remove(&index)),
             }
-            if now.duration_since(waiting.since) >= PATIENCE && looks < LOOKS_MAX {
-                looks += 1;
-                is_entry_due |= waiting.is_first && is_entry_unfinished;
-                match self.look(&mut waiting, now) {
-                    Ok(Help::None) => {}
-                    Ok(Help::Signal) => self.signal(&mut waiting, now),
-                    Ok(Help::Entry) => is_entry_due = true,
-                    // Gone.
-                    Err(_) => continue,
-                }
+            if now.elapsed() >= LOOKS_TIME {
+                break;
             }
-            self.waiting.insert(index, waiting);
         }
-        is_entry_due && now.duration_since(self.entered) >= ENTRY_PAUSE
+        is_entry_due
     }
 
     /// The first entry was to arm so many of the threads that were there, whichever they are, and may have
@@ -400,6 +416,26 @@ mod tests {
         data.control().counters[Counter::Armed as usize].store(1, Ordering::Relaxed);
         data.control().arm_wanted.store(0, Ordering::Relaxed);
         assert!(!timers.turn(), "nothing waits");
+    }
+
+    #[test]
+    fn all_threads_without_a_timer_are_looked_at_in_turn() {
+        const COUNT: u32 = 3 * LOOKS_MAX as u32;
+        let data = segment();
+        data.control().slots_limit.store(COUNT, Ordering::Relaxed);
+        let mut timers = timers(data);
+        let sleeper = proc::tasks(std::process::id() as i32).unwrap()[0];
+        timers.cover((1..=COUNT).map(|inner| (sleeper, inner)));
+        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        timers.waiting.values_mut().for_each(|it| it.since = long_ago);
+        let looked =
+            |timers: &Timers| timers.waiting.values().filter(|it| it.looked.is_some()).count();
+        for turn in 1..=COUNT as usize {
+            timers.turn();
+            let looked = looked(&timers);
+            assert!((turn..=turn * LOOKS_MAX).contains(&looked) || looked == COUNT as usize);
+        }
+        assert_eq!((looked(&timers), timers.waiting.len()), (COUNT as usize, COUNT as usize));
     }
 
     #[test]
