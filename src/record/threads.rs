@@ -130,6 +130,8 @@ pub(super) struct Registry {
     going: Vec<u32>,
     leaving: Vec<Holding>,
     renamed: Vec<u32>,
+    /// The life at which the next look at names begins.
+    next_name: u32,
     new: Vec<i32>,
     /// Ends that were told before the starts they belong to, which another core tells.
     early_ends: HashMap<i32, (u64, Option<u64>)>,
@@ -159,6 +161,7 @@ impl Registry {
             going: Vec::new(),
             leaving: Vec::new(),
             renamed: Vec::new(),
+            next_name: 0,
             new: Vec::new(),
             early_ends: HashMap::new(),
             ids_reused: 0,

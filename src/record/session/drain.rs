@@ -1,7 +1,7 @@
 //! One turn of the storage: rotate, put times and threads right, hand over to the writer.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
@@ -17,12 +17,16 @@ use super::{Event, Session};
 use crate::fault::{self, Point};
 use crate::proc;
 
+/// How long names are read before the trace is flushed: a twentieth of the time between two flushes.
+const NAMES_TIME: Duration = Duration::from_millis(40);
+
 impl Session<'_> {
     pub(super) fn rotate(&mut self) {
         let flush = self.flush.is_due();
         let before = self.registry.count_ever();
         if flush {
-            self.registry.scan(true);
+            self.registry.scan(false);
+            self.registry.look_at_names(NAMES_TIME);
         } else {
             self.registry.turn(Instant::now());
         }
@@ -194,8 +198,6 @@ fn put_times(clock: &Clock, batch: &mut Batch) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use traceprof_abi::layout::TRACE_TABLES;
     use traceprof_abi::segment::DataSegment;
     use traceprof_abi::storage::log::Sample;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::lives::Life;
 use super::{Registry, TaskChange, TaskEvent, Turn, UNKNOWN_NS};
@@ -165,6 +165,25 @@ impl Registry {
         }
         let changes = missed.len() + self.lives.count_ever() - known;
         self.watch.looked(before, listed.len(), changes);
+    }
+
+    /// Looks at threads for a time, unless names are told: at one at least, and at all of them in turn.
+    pub(in crate::record) fn look_at_names(&mut self, time: Duration) {
+        if self.watch.is_told() {
+            return;
+        }
+        let start = Instant::now();
+        let alive = self.lives.alive().map(|(number, life)| (number, life.tid));
+        let mut round: Vec<(u32, i32)> = alive.collect();
+        let first = round.partition_point(|(number, _)| *number < self.next_name);
+        round.rotate_left(first);
+        for (number, tid) in round {
+            self.look(tid);
+            self.next_name = number + 1;
+            if start.elapsed() >= time {
+                break;
+            }
+        }
     }
 
     /// Reads one thread's name and start; begins a life if it is not the thread that is known.

@@ -365,6 +365,29 @@ fn new_threads_and_names_are_noticed() {
     }
 }
 
+#[test]
+fn of_all_threads_in_turn_the_names_are_looked_at() {
+    let guests: Vec<Guest> = (0..20).map(|_| Guest::start("before")).collect();
+    let mut registry = registry();
+    registry.watch.deafen();
+    let name = |guest: &Guest| format!("/proc/self/task/{}/comm", guest.tid);
+    guests.iter().for_each(|guest| std::fs::write(name(guest), "after").unwrap());
+    let renamed = |registry: &Registry| {
+        let is_renamed = |guest: &&Guest| {
+            let life = registry.lives.last(guest.tid).and_then(|it| registry.lives.get(it));
+            life.is_some_and(|life| life.name == "after")
+        };
+        guests.iter().filter(is_renamed).count()
+    };
+    // Other tests' threads have their turns as well.
+    for look in 1..=registry.count() {
+        registry.look_at_names(std::time::Duration::ZERO);
+        assert!(renamed(&registry) <= look, "more than one at a time");
+    }
+    assert_eq!(renamed(&registry), guests.len());
+    guests.into_iter().for_each(Guest::end);
+}
+
 /// A process that executes another program when it gets a line, as its registry sees it.
 fn shell(first: u32) -> (std::process::Child, Registry) {
     let mut shell = std::process::Command::new("sh");
