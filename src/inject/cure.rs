@@ -30,7 +30,7 @@ use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
 use super::ptrace::Tracee;
 use super::segment::Attached;
-use super::stop::{NotStopped, Stopped};
+use super::stop::{self, NotStopped, Stopped};
 use super::worker::{Used, read_mappings};
 use super::{identity, threads};
 use crate::fault::{self, Point};
@@ -111,6 +111,7 @@ pub(super) fn cure(
         let inside = Inside { plan, data, through_ours: false };
         let cure = Cure { plan, data, inside, sleeper, until: since + patience };
         let outcome = identity::disposable(move || cure.attempt());
+        stop::count_withheld(data);
         let mut rest = attempted.elapsed();
         let (failure, patience) = match outcome {
             Ok(Attempt::Done(report)) => return Ok(longest.and(report)),

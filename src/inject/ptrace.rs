@@ -77,14 +77,20 @@ pub(super) struct Pending {
     /// Its number.
     pub(super) number: i32,
     code: i32,
+    overruns: u32,
     mark: u16,
 }
 
 impl Pending {
     fn read(record: &[u32; SIGINFO_LEN / 4]) -> Pending {
         // At byte 24 follows an event's `sig_data`, and a timer's or a queued signal's value; the
-        // mark is its uppermost quarter.
-        Pending { number: record[0] as i32, code: record[2] as i32, mark: (record[7] >> 16) as u16 }
+        // mark is its uppermost quarter. A timer's has its overruns at byte 20.
+        Pending {
+            number: record[0] as i32,
+            code: record[2] as i32,
+            overruns: record[5],
+            mark: (record[7] >> 16) as u16,
+        }
     }
 
     /// Its bit in a set; bit 0 is signal 1.
@@ -95,6 +101,11 @@ impl Pending {
     /// An event or a timer of ours raised it, or the recorder sent it.
     pub(super) fn is_hit(self) -> bool {
         [TRAP_PERF, SI_TIMER, SI_QUEUE].contains(&self.code) && self.mark == SIG_DATA_MARK
+    }
+
+    /// Periods of a timer that are folded into its hit.
+    pub(super) fn overruns(self) -> u32 {
+        if self.code == SI_TIMER { self.overruns } else { 0 }
     }
 }
 
@@ -431,4 +442,27 @@ pub(super) fn await_child(deadline: Instant) {
     set.add(Signal::SIGCHLD);
     // SAFETY: reads the set and the timeout, writes nothing.
     unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_told_from_other_signals_and_only_those_of_timers_have_overruns() {
+        let mut record = [0; SIGINFO_LEN / 4];
+        (record[0], record[5], record[7]) =
+            (libc::SIGTRAP as u32, 7, u32::from(SIG_DATA_MARK) << 16);
+        let check = |code: i32, mark: u32, expected| {
+            let mut record = record;
+            (record[2], record[7]) = (code as u32, mark);
+            let read = Pending::read(&record);
+            assert_eq!((read.is_hit(), read.overruns()), expected, "{code}");
+        };
+        check(SI_TIMER, record[7], (true, 7));
+        check(TRAP_PERF, record[7], (true, 0));
+        check(SI_QUEUE, record[7], (true, 0));
+        check(SI_QUEUE, 0, (false, 0));
+        check(0, record[7], (false, 0));
+    }
 }
