@@ -105,7 +105,7 @@ impl Pending {
 
     /// Periods of a timer that are folded into its hit.
     pub(super) fn overruns(self) -> u32 {
-        if self.code == SI_TIMER { self.overruns } else { 0 }
+        if self.code == SI_TIMER { (self.overruns as i32).max(0) as u32 } else { 0 }
     }
 }
 
