@@ -121,6 +121,14 @@ impl Status {
     pub fn catches(&self, signal: i32) -> bool {
         holds(self.caught, signal)
     }
+
+    /// Signals that the process never sees, whoever sends them: it ignores them, or has no handler and
+    /// they are ignored by default. Bit 0 is signal 1.
+    pub fn unseen(&self) -> u64 {
+        const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let by_default = BY_DEFAULT.iter().fold(0, |set, signal| set | 1u64 << (signal - 1));
+        self.ignored | (by_default & !self.caught)
+    }
 }
 
 fn holds(set: u64, signal: i32) -> bool {
@@ -214,6 +222,13 @@ pub fn task_status(pid: i32, tid: i32) -> io::Result<Status> {
 /// When a process started, in clock ticks since boot: with the pid it names a process for good.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     Ok(open(pid)?.stat().map_err(to_io)?.starttime)
+}
+
+/// The thread has children of its own, rather than another thread of its process. `false` where the
+/// kernel does not tell.
+pub fn has_children(pid: i32, tid: i32) -> bool {
+    let children = open(pid).and_then(|it| read_file(&it, format!("task/{tid}/children")));
+    children.is_ok_and(|list| !list.is_empty())
 }
 
 /// Name, state and times of a thread.

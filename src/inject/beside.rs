@@ -13,16 +13,25 @@
 //! is, and its actions are put back, too. Where it is not found, or does not stop, nothing is taken back
 //! now, and all is tried again: it will execute.
 //!
+//! A signal that the process ignores is dropped as it is sent, unless who is asked about it is traced:
+//! the leader for one that is sent to the process, and the thread that has the child for SIGCHLD. It then
+//! wakes any thread of the process, and ends a call with EINTR that nothing should end. We put that right
+//! in threads that we trace, and in no others. So these few are stopped when all others are, and are the
+//! first to be let go.
+//!
 //! # Safety
 //! One system call, which takes numbers.
 #![allow(unsafe_code, reason = "kcmp")]
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::arch::Interrupted;
 use super::error::InjectError;
 use super::ptrace::{self, Tracee};
 use super::stop::{self, NotStopped, Stopped};
-use crate::proc::{self, Activity};
+use super::threads;
+use crate::proc::{self, Activity, Mapping};
 
 /// Longest wait for a child of `vfork` to stop, while all others are held.
 const GUEST_MAX: Duration = Duration::from_millis(50);
@@ -40,6 +49,8 @@ pub(super) struct Beside {
     asleep: Vec<Tracee>,
     /// Stopped processes that use the same memory.
     pub(super) guests: Vec<Stopped>,
+    /// Threads, and whether their being traced has the kernel send what is ignored.
+    asked_for_others: HashMap<i32, bool>,
 }
 
 /// Where a thread sleeps.
@@ -103,6 +114,36 @@ impl Beside {
         true
     }
 
+    /// Puts threads that are to be stopped into the order for it. Takes some microseconds for each that
+    /// it sees for the first time.
+    pub(super) fn order(&mut self, pid: i32, tids: &mut [i32]) {
+        tids.sort_by_cached_key(|&tid| {
+            let ask = || tid == pid || threads::has_ignored_children(pid, tid);
+            *self.asked_for_others.entry(tid).or_insert_with(ask)
+        });
+    }
+
+    /// It is to be let go before the others.
+    pub(super) fn goes_first(&self, tid: i32) -> bool {
+        self.asked_for_others.get(&tid).is_some_and(|&is_asked| is_asked)
+    }
+
+    /// A thread whose stack takes the frames, so that no bare call is needed; of these one that runs,
+    /// rather than one in a call: a signal that comes while it is led has its handler run before the
+    /// call is issued again, which a program with a `pause` outside of the mask does not expect. And
+    /// rather one that is not to be let go first: it is held the longest.
+    pub(super) fn choose(&self, mappings: &[Mapping]) -> Option<usize> {
+        let is_good = |thread: &Stopped| threads::stack_top(thread, mappings).is_some();
+        let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
+        let stays = |thread: &Stopped| !self.goes_first(thread.tid());
+        let first = |wanted: &dyn Fn(&Stopped) -> bool| self.stopped.iter().position(wanted);
+        // A look at the stack costs a system call, and most threads are asleep.
+        first(&|it| is_running(it) && stays(it) && is_good(it))
+            .or_else(|| first(&|it| is_running(it) && is_good(it)))
+            .or_else(|| first(&is_good))
+            .or_else(|| (!self.stopped.is_empty()).then_some(0))
+    }
+
     /// One of them has a hit that waits for it, or may have.
     pub(super) fn owes_hit(&self, pid: i32, signal: i32) -> bool {
         let waits = |tracee: &Tracee| {
@@ -113,9 +154,16 @@ impl Beside {
     }
 
     /// Lets all of them go.
-    pub(super) fn release(self) -> Result<(), InjectError> {
+    pub(super) fn release(mut self) -> Result<(), InjectError> {
         let mut first = Ok(());
-        for thread in self.stopped.into_iter().chain(self.guests) {
+        // Last those whose calls would be ended: one that got its child only now is not among them.
+        let mut turns: [Vec<Stopped>; 3] = Default::default();
+        for thread in std::mem::take(&mut self.stopped) {
+            let is_early = self.goes_first(thread.tid());
+            let turn = if is_early { 0 } else { 1 + usize::from(thread.is_in_broken_call()) };
+            turns[turn].push(thread);
+        }
+        for thread in turns.into_iter().flatten().chain(self.guests) {
             match thread.release() {
                 Ok(_) => {}
                 Err(error) if error.is_gone() => {}

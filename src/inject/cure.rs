@@ -18,7 +18,6 @@ use traceprof_abi::layout::{AgentState, Operation};
 use traceprof_abi::sync::Ordering;
 
 use super::actions::Actions;
-use super::arch::Interrupted;
 use super::beside::{self, Beside};
 use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
@@ -168,6 +167,8 @@ impl Cure<'_> {
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
         let gadgets = gadgets.ok_or(InjectError::Executed)?;
         self.inside.through_ours = gadgets.restorer.is_none();
+        // Before anybody is held.
+        beside.order(self.plan.pid, &mut proc::tasks(self.plan.pid).unwrap_or_default());
         let since = Instant::now();
         let stuck = self.stop_all(&mut beside)?;
         let threads = beside.tids().count();
@@ -175,7 +176,7 @@ impl Cure<'_> {
             beside.release()?;
             return Ok(Attempt::Stuck { tid, held: since.elapsed() });
         }
-        let Some(chosen) = choose(&beside.stopped, &mappings) else {
+        let Some(chosen) = beside.choose(&mappings) else {
             // All of them sleep: nobody can do the work.
             return match beside.tids().next() {
                 Some(tid) => Ok(Attempt::Stuck { tid, held: since.elapsed() }),
@@ -255,7 +256,8 @@ impl Cure<'_> {
             let tids = proc::tasks(self.plan.pid).map_err(|_| InjectError::Gone)?;
             let known: HashSet<i32> = beside.tids().collect();
             let is_new = |tid: &i32| !known.contains(tid) && !passed_over.contains(tid);
-            let new: Vec<i32> = tids.into_iter().filter(is_new).collect();
+            let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
+            beside.order(self.plan.pid, &mut new);
             let inside = beside.stopped.iter().position(|thread| self.inside.is(thread));
             if new.is_empty() && inside.is_none() {
                 // A child of `vfork` is in the handler for a moment, if ever.
@@ -290,20 +292,16 @@ impl Cure<'_> {
         beside: &mut Beside,
         passed_over: &mut HashSet<i32>,
     ) -> Result<Option<i32>, InjectError> {
-        let mut asked = Vec::with_capacity(tids.len());
+        // Traced first and stopped then: a call that ends meanwhile is put right in a traced thread.
+        let mut seized = Vec::with_capacity(tids.len());
         for &tid in tids {
-            let since = Instant::now();
-            let seized = Tracee::seize(tid).and_then(|t| t.interrupt().map(|()| t));
-            match seized {
-                Ok(tracee) => asked.push((tracee, since)),
-                Err(error) => {
-                    let error = InjectError::system("PTRACE_SEIZE", &error);
-                    match identity::explain(self.plan.pid, tid, error) {
-                        InjectError::Gone => drop(passed_over.insert(tid)),
-                        other => return Err(other),
-                    }
-                }
-            }
+            self.unless_gone(tid, Tracee::seize(tid), &mut seized, passed_over)?;
+        }
+        let mut asked = Vec::with_capacity(seized.len());
+        for tracee in seized {
+            let (tid, since) = (tracee.tid(), Instant::now());
+            let outcome = tracee.interrupt().map(|()| (tracee, since));
+            self.unless_gone(tid, outcome, &mut asked, passed_over)?;
         }
         let mut deadline = Instant::now() + COLLECT_MAX;
         let mut refused = None;
@@ -331,6 +329,27 @@ impl Cure<'_> {
             }
         }
         Ok(refused)
+    }
+
+    /// Takes what a request for a thread gave, or passes over a thread that is gone.
+    fn unless_gone<T>(
+        &self,
+        tid: i32,
+        outcome: std::io::Result<T>,
+        into: &mut Vec<T>,
+        passed_over: &mut HashSet<i32>,
+    ) -> Result<(), InjectError> {
+        match outcome {
+            Ok(value) => into.push(value),
+            Err(error) => {
+                let error = InjectError::system("PTRACE_SEIZE", &error);
+                match identity::explain(self.plan.pid, tid, error) {
+                    InjectError::Gone => drop(passed_over.insert(tid)),
+                    other => return Err(other),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Puts the action back, lets the others go, and unmaps.
@@ -442,16 +461,4 @@ impl Cure<'_> {
         }
         Ok(())
     }
-}
-
-/// A thread whose stack takes the frames, so that no bare call is needed; of these one that runs,
-/// rather than one in a call: a signal that comes while it is led has its handler run before the
-/// call is issued again, which a program with a `pause` outside of the mask does not expect.
-fn choose(stopped: &[Stopped], mappings: &[Mapping]) -> Option<usize> {
-    let is_good = |thread: &Stopped| threads::stack_top(thread, mappings).is_some();
-    let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
-    // A look at the stack costs a system call, and most threads are asleep.
-    let best = stopped.iter().position(|thread| is_running(thread) && is_good(thread));
-    let good = || stopped.iter().position(is_good);
-    best.or_else(good).or_else(|| (!stopped.is_empty()).then_some(0))
 }

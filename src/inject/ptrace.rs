@@ -12,6 +12,7 @@
 //! - decide what a thread runs; know of chains or agents.
 #![allow(unsafe_code, reason = "ptrace has no safe interface for register sets and rseq")]
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
@@ -113,6 +114,8 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Tracee {
     tid: i32,
+    /// A stop that was seen and is still to be waited for.
+    seen: Cell<Option<Stop>>,
 }
 
 impl Tracee {
@@ -120,7 +123,7 @@ impl Tracee {
     pub(super) fn seize(tid: i32) -> io::Result<Tracee> {
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
         change(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
-        Ok(Tracee { tid })
+        Ok(Tracee { tid, seen: Cell::new(None) })
     }
 
     pub(super) fn tid(&self) -> i32 {
@@ -134,7 +137,8 @@ impl Tracee {
 
     /// It has stopped, or ended, and nobody has waited for that.
     pub(super) fn has_stopped(&self) -> bool {
-        self.look().is_ok_and(|stop| stop.is_some())
+        self.seen.set(self.look().ok().flatten());
+        self.seen.get().is_some()
     }
 
     /// Waits for the next stop.
@@ -147,7 +151,7 @@ impl Tracee {
         let mut looks = 0u32;
         loop {
             looks = looks.wrapping_add(1);
-            match self.look() {
+            match self.seen.take().map_or_else(|| self.look(), |stop| Ok(Some(stop))) {
                 Ok(None) if Instant::now() >= deadline => return Ok(Stop::Timeout),
                 // A leader's end is not told of before all others' of its process have been taken notice
                 // of, which this very thread may trace as well.
@@ -293,23 +297,27 @@ impl Tracee {
 
     /// Signals pending for the thread or its process.
     pub(super) fn pending(&self) -> io::Result<Vec<Pending>> {
+        let mut pending = self.own_pending()?;
+        pending.extend(self.queue(libc::PTRACE_PEEKSIGINFO_SHARED)?);
+        Ok(pending)
+    }
+
+    /// Signals pending for the thread alone, as those of its timers and events are.
+    pub(super) fn own_pending(&self) -> io::Result<Vec<Pending>> {
+        self.queue(0)
+    }
+
+    fn queue(&self, flags: u32) -> io::Result<Vec<Pending>> {
         let mut pending = Vec::new();
-        for shared in [0u32, libc::PTRACE_PEEKSIGINFO_SHARED] {
-            for page in 0..PEEKS_MAX {
-                let mut records = [[0u32; SIGINFO_LEN / 4]; PEEKED_MAX];
-                let off = page * PEEKED_MAX as u64;
-                let args =
-                    libc::ptrace_peeksiginfo_args { off, flags: shared, nr: PEEKED_MAX as i32 };
-                let got = request(
-                    libc::PTRACE_PEEKSIGINFO,
-                    self.tid,
-                    &raw const args as usize,
-                    records.as_mut_ptr() as usize,
-                )?;
-                pending.extend(records.iter().take(got as usize).map(Pending::read));
-                if got < PEEKED_MAX as i64 {
-                    break;
-                }
+        for page in 0..PEEKS_MAX {
+            let mut records = [[0u32; SIGINFO_LEN / 4]; PEEKED_MAX];
+            let off = page * PEEKED_MAX as u64;
+            let args = libc::ptrace_peeksiginfo_args { off, flags, nr: PEEKED_MAX as i32 };
+            let (args, place) = (&raw const args as usize, records.as_mut_ptr() as usize);
+            let got = request(libc::PTRACE_PEEKSIGINFO, self.tid, args, place)?;
+            pending.extend(records.iter().take(got as usize).map(Pending::read));
+            if got < PEEKED_MAX as i64 {
+                break;
             }
         }
         Ok(pending)

@@ -21,6 +21,7 @@ struct Rank {
     is_stuck: bool,
     has_restart_block: bool,
     is_narrow: bool,
+    has_children: bool,
     sleep: u8,
 }
 
@@ -36,11 +37,23 @@ impl Rank {
                 "its stack may not be written, as that of no other: one call is made with nothing \
                  behind it"
             }
+            Rank { has_children: true, .. } => "it has children, as all others have",
             Rank { sleep: 0, .. } => "it sleeps in a call that the kernel restarts unseen",
             Rank { sleep: RANK_RUNNING, .. } => "it runs, and none sleeps in a better call",
             Rank { .. } => "it sleeps in a call that is issued again",
         }
     }
+}
+
+/// The thread has children whose ends the process does not want to hear of. While it is traced it does:
+/// that wakes other threads, and ends their calls.
+pub(super) fn has_ignored_children(pid: i32, tid: i32) -> bool {
+    proc::has_children(pid, tid) && ignores_children(pid, tid)
+}
+
+fn ignores_children(pid: i32, tid: i32) -> bool {
+    const CHILD: u64 = 1 << (libc::SIGCHLD - 1);
+    proc::task_status(pid, tid).is_ok_and(|status| status.unseen() & CHILD != 0)
 }
 
 /// The thread that an attach would stop first, if it were now, and why this one.
@@ -54,7 +67,8 @@ pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
 }
 
 /// A thread asleep in a restartable call is inside no restartable sequence, and nobody waits for it.
-/// One with a restart block comes last, as it must be walked. Those that will not stop are left out
+/// One with a restart block comes last, as it must be walked; one with children is
+/// best left alone. Those that will not stop are left out
 /// unless there are no others.
 fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
     let mut ranked = Vec::new();
@@ -63,20 +77,26 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
         if proc::has_ended(stat.state) {
             continue;
         }
-        let (sleep, is_roomy) = match proc::task_activity(pid, tid) {
+        let activity = proc::task_activity(pid, tid);
+        let (sleep, is_roomy) = match activity {
             Ok(Activity::Syscall { number, args, sp, .. }) => {
                 (arch::sleep_rank(number, &args), may_be_roomy(mappings, sp))
             }
             _ => (RANK_RUNNING, true),
         };
+        // Whoever waits for a child has one, though that may have ended since.
+        let waits_for_child = matches!(activity, Ok(Activity::Syscall { number, .. })
+            if [libc::SYS_wait4, libc::SYS_waitid].contains(&(number as i64)));
         let rank = Rank {
             is_stuck: stat.state == 'D',
             has_restart_block: sleep == arch::RANK_RESTART_BLOCK,
             is_narrow: !is_roomy,
+            has_children: (waits_for_child || proc::has_children(pid, tid))
+                && ignores_children(pid, tid),
             sleep,
         };
         ranked.push((rank, tid));
-        if sleep == 0 && is_roomy && !rank.is_stuck {
+        if sleep == 0 && is_roomy && !rank.is_stuck && !rank.has_children {
             break;
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Proof;
-use crate::common::{Recorder, Target, needs_recording, together};
+use crate::common::{Recorder, Target, is_long_run, needs_recording, together};
 
 #[test]
 fn children_run_unharmed() {
@@ -40,4 +40,24 @@ fn children_leave_nothing_in_the_trace() {
         assert_eq!(seen, threads.len() as u64, "{engine}: {}", outcome.text());
         target.goes_on_and_ends_by_itself();
     }
+}
+
+/// The kernel does not drop a signal that is ignored while its receiver is traced.
+#[test]
+fn a_child_that_ends_during_a_stop_ends_no_call() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("reaper", &[]);
+    let pid = target.pid().to_string();
+    let rounds = if is_long_run() { 100 } else { 10 };
+    for engine in (0..rounds).flat_map(|_| super::BOTH) {
+        let args = ["--pid", &pid, "--duration", "0.05", "--engine", engine];
+        let outcome = Recorder::start(&args).finish();
+        let text = outcome.text();
+        assert!(matches!(outcome.code(), Some(0 | 4)), "{:?} {text}", outcome.code());
+        assert!(!text.contains("left behind"), "{text}");
+    }
+    target.goes_on_and_ends_by_itself();
+    assert!(target.fact("children") > 100, "{:?}", target.facts());
+    assert_eq!((target.fact("eintr"), target.fact("wrong")), (0, 0));
 }

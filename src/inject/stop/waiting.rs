@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::super::arch::{self, Interrupted};
 use super::super::error::InjectError;
-use super::super::ptrace::{Resume, Stop};
+use super::super::ptrace::{Pending, Resume, Stop};
 use super::{NotStopped, SETTLED_MAX, Stopped, failed, system, wait_interrupt};
 use crate::fault::{self, Point};
+use crate::proc;
 
 /// Attempts to stop a thread with no signal pending.
 const QUIET_TRIES: usize = 16;
@@ -94,10 +95,22 @@ impl Stopped {
         wait_interrupt(&self.tracee, deadline)
     }
 
-    /// No signal is about to be delivered.
+    /// No signal is about to be delivered that the program would see.
     pub(super) fn is_quiet(&self) -> bool {
-        let pending = self.tracee.pending().unwrap_or_default();
-        pending.iter().all(|signal| signal.bit() & !self.saved.mask == 0)
+        self.due().is_empty()
+    }
+
+    /// The signals that are about to be delivered. The kernel drops one that is ignored as it is sent,
+    /// but not while its receiver is traced: it then waits here, has ended the call of a thread that it
+    /// woke, and is dropped in the end all the same.
+    fn due(&self) -> Vec<Pending> {
+        let mut due = self.tracee.pending().unwrap_or_default();
+        due.retain(|signal| signal.bit() & !self.saved.mask != 0);
+        if !due.is_empty() {
+            let unseen = proc::status(self.tracee.tid()).map_or(0, |status| status.unseen());
+            due.retain(|signal| signal.bit() & !unseen != 0);
+        }
+        due
     }
 
     /// It may be set going on a chain and let go. Not from within a call: the chain's last frame can
@@ -108,6 +121,11 @@ impl Stopped {
         !self.group && self.interrupted == Interrupted::User && self.is_quiet()
     }
 
+    /// The stop has ended its call, which is issued again.
+    pub(in super::super) fn is_in_broken_call(&self) -> bool {
+        self.interrupted == Interrupted::Broken
+    }
+
     /// It was stopped in a call that a signal which waits would end.
     pub(super) fn ignores_a_signal(&self) -> bool {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
@@ -115,9 +133,8 @@ impl Stopped {
 
     /// Hits of ours wait that it does not block, and nothing else does.
     fn owes_only_hits(&self) -> bool {
-        let pending = self.tracee.pending().unwrap_or_default();
-        let mut due = pending.iter().filter(|one| one.bit() & !self.saved.mask != 0).peekable();
-        due.peek().is_some() && due.all(|one| one.is_hit())
+        let due = self.due();
+        !due.is_empty() && due.iter().all(|one| one.is_hit())
     }
 
     /// A call that a pending signal should end is not ours to issue again. Where one signal follows
@@ -131,7 +148,7 @@ impl Stopped {
 
     /// A hit of a sampling event waits for the thread to unblock the signal.
     pub(in super::super) fn owes_hit(&self, signal: i32) -> bool {
-        match self.tracee.pending() {
+        match self.tracee.own_pending() {
             Ok(pending) => pending.iter().any(|one| one.number == signal && one.is_hit()),
             // Unknown: the cure then takes the way that is safe for the target.
             Err(_) => true,
