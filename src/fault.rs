@@ -2,15 +2,18 @@
 //!
 //! A recorder and its guardian may be killed at any instruction. Between two steps it makes no
 //! difference at which, so a point stands between any two that change something, and a test kills at
-//! each of them, and at each of them the target. The list below is all there are: one that is nowhere
-//! reached is a compiler's warning, and one that no scenario reaches fails the test.
+//! each of them, and at each of them the target. [`Point::ThreadTouched`] is one that is passed after
+//! every system call that does something to a thread; there the guardian dies at each passing. The list
+//! below is all there are: one that is nowhere reached is a compiler's warning, and one that no scenario
+//! reaches fails the test.
 //!
 //! Builds without debug assertions have none: there [`at`] is empty.
 //!
 //! # In a build that has them
-//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first: who it
-//! names dies, or the thread that is there stands still, for a time (`stall`) or for ever (`hang`);
-//! `TRACEPROF_FAULT_LOG=FILE` has a line for each point that is reached, and for each deed.
+//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first, and
+//! `POINT.N=DEED` when a process reaches it for the Nth time: who it names dies, or the thread that is
+//! there stands still, for a time (`stall`) or for ever (`hang`). `TRACEPROF_FAULT_LOG=FILE` has a line
+//! for each point that is reached, and for each deed.
 
 /// Who a fault is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +93,8 @@ points! {
     MapLaunched,
     /// All segments are seen in the target.
     MapSeen,
+    /// Something of a traced thread was changed by one system call, or its stop was waited for.
+    ThreadTouched,
     /// A thread is seized.
     ThreadSeized,
     /// It was asked to stop.
@@ -217,7 +222,7 @@ pub fn is(party: Party, pid: i32) {
 mod armed {
     use std::io::Write;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+    use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use nix::sys::signal::{Signal, kill};
@@ -234,8 +239,23 @@ mod armed {
 
     struct Fault {
         point: String,
+        /// Which time the point is reached.
+        turn: usize,
         deed: String,
-        is_done: AtomicBool,
+        reached: AtomicUsize,
+    }
+
+    impl Fault {
+        fn parse(text: &str) -> Option<Fault> {
+            let (when, deed) = text.split_once('=')?;
+            let (point, turn) = when.split_once('.').unwrap_or((when, "1"));
+            Some(Fault {
+                point: point.to_owned(),
+                turn: turn.parse().ok()?,
+                deed: deed.to_owned(),
+                reached: AtomicUsize::new(0),
+            })
+        }
     }
 
     struct Faults {
@@ -247,13 +267,8 @@ mod armed {
         static FAULTS: OnceLock<Faults> = OnceLock::new();
         FAULTS.get_or_init(|| {
             let text = std::env::var("TRACEPROF_FAULT").unwrap_or_default();
-            let fault = |(point, deed): (&str, &str)| Fault {
-                point: point.to_owned(),
-                deed: deed.to_owned(),
-                is_done: AtomicBool::new(false),
-            };
             Faults {
-                faults: text.split(',').filter_map(|it| it.split_once('=')).map(fault).collect(),
+                faults: text.split(',').filter_map(Fault::parse).collect(),
                 log: std::env::var_os("TRACEPROF_FAULT_LOG").map(Into::into),
             }
         })
@@ -271,8 +286,8 @@ mod armed {
         let all = faults();
         log(all, &format!("{} {}\n", point.name(), own_name()));
         for fault in all.faults.iter().filter(|fault| fault.point == point.name()) {
-            // Relaxed: whoever swaps first does it.
-            if !fault.is_done.swap(true, Ordering::Relaxed) {
+            // Relaxed: each turn is one's who passes.
+            if fault.reached.fetch_add(1, Ordering::Relaxed) + 1 == fault.turn {
                 log(all, &format!("{}={}\n", fault.point, fault.deed));
                 act(&fault.deed);
             }

@@ -69,7 +69,7 @@ type Passed = BTreeMap<&'static str, [BTreeSet<Point>; 2]>;
 fn passed() -> Passed {
     let passed = Mutex::new(BTreeMap::new());
     in_parallel(&SCENARIOS, |scenario| {
-        let (first, second) = (strike::dry_run(scenario), strike::dry_run(scenario));
+        let (first, second) = (strike::dry_run(scenario).0, strike::dry_run(scenario).0);
         let both = [&first & &second, &first | &second];
         passed.lock().unwrap().insert(scenario.name, both);
     });
@@ -154,6 +154,48 @@ fn somebody_dies_at_every_fault_point() {
     assert_eq!(struck.len(), Point::ALL.len());
     // Otherwise they died too early or too late.
     assert!(with_rest > 20, "{with_rest}");
+}
+
+/// Every system call that changes something of a thread, from its seizure to its release, in each way in
+/// which a thread is used: the states between them are all there are.
+#[test]
+fn guardian_dies_after_every_touch_of_a_thread() {
+    const NAMES: [&str; 7] = ["nap", "spin", "epoll", "bare", "fiber", "crowd", "poor"];
+    needs_recording!();
+    if !IS_ARMED {
+        skip!("fault points: this build has none, as it has no debug assertions");
+    }
+    let _machine = together();
+    let how_many = if is_long_run() { NAMES.len() } else { 1 };
+    let of_name = |name: &&str| SCENARIOS.iter().find(|it| it.name == *name).unwrap();
+    let mut jobs = Vec::new();
+    for scenario in NAMES[..how_many].iter().map(of_name) {
+        let (_, touches) = strike::dry_run(scenario);
+        assert!(touches > 30, "{}: {touches} touches", scenario.name);
+        jobs.extend((1..=touches).map(|turn| (scenario, turn)));
+    }
+    let tally = Mutex::new(Tally::default());
+    let reached = AtomicUsize::new(0);
+    let jobs: &'static [(&Scenario, usize)] = jobs.leak();
+    in_parallel(jobs, |(scenario, turn)| {
+        let deed = Deed::Guardian;
+        let result = strike::strike(scenario, &Fault::AtTouch(*turn, deed)).transpose();
+        // One run needs more of them than the other.
+        let Some(result) = result else { return };
+        // Relaxed: read after the threads have ended.
+        reached.fetch_add(1, Ordering::Relaxed);
+        let job = Job { scenario, point: Point::ThreadTouched, deed };
+        tally.lock().unwrap().note(&job, result.map_err(|error| format!("{turn}: {error}")));
+    });
+    let Tally { naked, naked_deaths, eintr, wrong, .. } = tally.into_inner().unwrap();
+    let reached = reached.into_inner();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{reached} touches of a thread, {eintr} targets saw an EINTR; of {naked} naked ones \
+         {naked_deaths} killed the target"
+    );
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(reached > jobs.len() * 9 / 10, "{reached} of {}", jobs.len());
 }
 
 /// How many strikes at random; as many hundreds in a long run.

@@ -1,6 +1,7 @@
 //! `record --follow-exec`: one recording over all programs that a process executes.
 
-use std::path::PathBuf;
+mod refused;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use nix::sys::signal::Signal;
 use traceprof::trace::{self, LoadedTrace, LocationId};
 
 use crate::common::{
-    Outcome, Recorder, Target, Trace, as_nobody, cpu_clock, needs_recording, program_for_everyone,
-    scratch_dir, skip, together, traceprof, unprivileged_obstacle, variant, wait_until,
+    Outcome, Recorder, Target, Trace, cpu_clock, needs_recording, together, traceprof, variant,
+    wait_until,
 };
 
 /// What a signal, a tick or the last period of a program may take of its samples.
@@ -323,60 +324,6 @@ fn programs_that_execute_others_at_once_are_counted_and_unharmed() {
         check_names(&outcome.trace, "one", 400 * FREQ_HZ / 1000 * 8 / 10);
         check_sound(&outcome.trace);
     }
-}
-
-#[test]
-fn a_program_that_cannot_be_attached_to_ends_the_recording_with_what_it_has() {
-    needs_recording!();
-    let _machine = together();
-    let flags = ["-m32", "-nostdlib", "-static", "-fno-pie", "-no-pie"];
-    let narrow = variant("narrow", "narrow.c", "cc", &flags);
-    if Command::new(&narrow).arg("once").status().is_err() {
-        skip!("this kernel runs no 32-bit programs");
-    }
-    let mut words = chain(&[("one", "main", "wait")]);
-    words.push(narrow.display().to_string());
-    let (mut target, mut recorder) = start(&words, &["--follow-exec"]);
-    wait_until_in(&mut recorder, &target, "one");
-    recorder.wait_for_cpu(target.pid(), Duration::from_millis(500));
-    target.send(Signal::SIGTERM);
-    let outcome = recorder.finish().expect_code(0);
-    let text = outcome.text();
-    let ended = text.lines().find(|line| line.starts_with("ended ")).expect("a reason");
-    assert!(ended.contains("narrow, which is not sampled: ") && ended.contains("32-bit"), "{text}");
-    check_names(&outcome.trace, "one", 200);
-    target.goes_on_and_ends_by_itself();
-    assert!(outcome.trace.view(&["verify"]).contains("clean"));
-    let header = outcome.trace.view(&["print"]);
-    assert!(header.contains("narrow after ") && header.contains("(not sampled: "), "{header}");
-}
-
-#[test]
-fn a_program_of_another_user_ends_the_recording_with_what_it_has() {
-    needs_recording!();
-    let _machine = together();
-    if let Some(obstacle) = unprivileged_obstacle() {
-        skip!("{obstacle}");
-    }
-    let dir = scratch_dir();
-    let copy = |who: &str| program_for_everyone(&PathBuf::from(relay(who)), dir.path());
-    let (first, second) = (copy("one"), copy("two"));
-    let chmod = Command::new("chmod").arg("4755").arg(&second).status().expect("chmod");
-    assert!(chmod.success());
-    let traceprof = PathBuf::from(env!("CARGO_BIN_EXE_traceprof"));
-    let Some(mut command) = as_nobody(&program_for_everyone(&traceprof, dir.path())) else {
-        skip!("needs root to become another user");
-    };
-    let trace = Trace::new();
-    command.args(["record", "--follow-exec", "--freq", FREQ, "--output"]).arg(trace.path());
-    command.arg("--").arg(first).args(["main", "400"]).arg(&second).args(["main", "300"]);
-    let outcome = Outcome { output: command.output().expect("traceprof"), trace };
-    let outcome = outcome.expect_code(0);
-    let text = outcome.text();
-    assert!(text.contains("which is not sampled: "), "{text}");
-    assert!(text.contains("exited with code 17"), "{text}");
-    check_names(&outcome.trace, "one", 300);
-    assert_eq!(outcome.trace.folded().count_of("burn_two"), 0);
 }
 
 #[test]

@@ -184,6 +184,7 @@ fn nothing_else_is_lost(trace: &Numbers) {
         "no hazard slot",
         "overtaken by rotations",
         "control block unusable",
+        "withheld from calls",
         "log records unreadable",
         "thread unknown",
     ];

@@ -269,6 +269,8 @@ pub enum Counter {
     ReleaseFailed = 28,
     /// Signals whose sender the kernel had no memory to note: maybe hits.
     Nameless = 29,
+    /// Hits that a thread did not get, as it was held in a call that they would have ended.
+    Withheld = 30,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;

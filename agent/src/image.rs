@@ -50,11 +50,12 @@ pub extern "C" fn traceprof_entry(op: u64) -> i64 {
     unsafe { entry::run(op, data(base()), own) }
 }
 
-/// Returns from a signal handler.
+/// Returns from a signal handler. A tracer that has another call made in place of this one, to keep
+/// what this one drops, may die before it has put the thread back: then it is made after all.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn traceprof_restorer() {
-    naked_asm!("mov eax, 15", "syscall", "ud2")
+    naked_asm!("2:", "mov eax, 15", "syscall", "jmp 2b")
 }
 
 /// The signal handler: saves its three arguments, asks what to do, and either returns or jumps to
@@ -171,7 +172,7 @@ unsafe extern "C" fn memcmp(_a: *const u8, _b: *const u8, _count: usize) -> i32 
         "inc rdi",
         "inc rsi",
         "dec rdx",
-        "jmp 2b",
+        "ud2",
         "3:",
         "ret",
     )

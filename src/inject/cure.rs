@@ -14,21 +14,22 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use traceprof_abi::layout::{AgentState, Operation, SignalAction};
+use traceprof_abi::layout::{AgentState, Operation};
 use traceprof_abi::sync::Ordering;
 
 use super::actions::Actions;
-use super::beside::{self, Beside, Sleep};
-use super::chain::{Call, Chain, Landing, Saved, Step};
+use super::beside::{self, Beside};
+use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
 use super::gadget::Gadgets;
 use super::identity::Execution;
+use super::inside::Inside;
 use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
-use super::ptrace::{self, Tracee};
+use super::ptrace::Tracee;
 use super::segment::Attached;
-use super::stop::{NotStopped, Stopped};
+use super::stop::{self, NotStopped, Stopped};
 use super::worker::{Used, read_mappings};
 use super::{identity, threads};
 use crate::fault::{self, Point};
@@ -53,12 +54,6 @@ const UNMAPPED_MAX: Duration = Duration::from_secs(1);
 const NUDGE: Duration = Duration::from_micros(200);
 /// Attempts to see all threads outside of the agent's code within one stop.
 const NUDGES_MAX: usize = 200;
-/// Bytes of stack that are searched for our return address under a handler that we called.
-const STACK_SEARCHED: usize = 16 << 10;
-/// SIG_DFL and SIG_IGN are no functions.
-const FIRST_HANDLER: u64 = 2;
-/// All signals but SIGKILL and SIGSTOP, which cannot be blocked.
-const HANDLER_MASK: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 /// What an attempt came to.
 enum Attempt {
@@ -112,8 +107,10 @@ pub(super) fn cure(
         }
         let attempted = Instant::now();
         let is_late = |patience| since.elapsed() >= patience;
-        let cure = Cure { plan, data, sleeper, until: since + patience };
-        let outcome = identity::disposable(|| cure.attempt());
+        let inside = Inside { plan, data, through_ours: false };
+        let cure = Cure { plan, data, inside, sleeper, until: since + patience };
+        let outcome = identity::disposable(move || cure.attempt());
+        stop::count_withheld(data);
         let mut rest = attempted.elapsed();
         let (failure, patience) = match outcome {
             Ok(Attempt::Done(report)) => return Ok(longest.and(report)),
@@ -146,6 +143,7 @@ pub(super) fn cure(
 struct Cure<'a> {
     plan: &'a AttachPlan,
     data: &'a Attached,
+    inside: Inside<'a>,
     /// A thread that slept where no stop reaches it: it is caught first, while all others run.
     sleeper: Option<i32>,
     /// So long it is waited for.
@@ -153,7 +151,7 @@ struct Cure<'a> {
 }
 
 impl Cure<'_> {
-    fn attempt(&self) -> Result<Attempt, InjectError> {
+    fn attempt(mut self) -> Result<Attempt, InjectError> {
         let mut beside = Beside::default();
         if let Some(tid) = self.sleeper
             && !self.catch_sleeper(tid, &mut beside)?
@@ -168,6 +166,7 @@ impl Cure<'_> {
         }
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
         let gadgets = gadgets.ok_or(InjectError::Executed)?;
+        self.inside.through_ours = gadgets.restorer.is_none();
         // Before anybody is held.
         beside.order(self.plan.pid, &mut proc::tasks(self.plan.pid).unwrap_or_default());
         let since = Instant::now();
@@ -259,10 +258,10 @@ impl Cure<'_> {
             let is_new = |tid: &i32| !known.contains(tid) && !passed_over.contains(tid);
             let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
             beside.order(self.plan.pid, &mut new);
-            let inside = beside.stopped.iter().position(|thread| self.is_inside(thread));
+            let inside = beside.stopped.iter().position(|thread| self.inside.is(thread));
             if new.is_empty() && inside.is_none() {
                 // A child of `vfork` is in the handler for a moment, if ever.
-                let guest = beside.guests.iter().find(|guest| self.is_inside(guest));
+                let guest = beside.guests.iter().find(|guest| self.inside.is(guest));
                 return Ok(guest.map(Stopped::tid));
             }
             if let Some(tid) = self.stop_these(&new, last, beside, &mut passed_over)? {
@@ -282,7 +281,7 @@ impl Cure<'_> {
             }
         }
         let mut held = beside.stopped.iter().chain(&beside.guests);
-        Ok(held.find(|thread| self.is_inside(thread)).map(Stopped::tid))
+        Ok(held.find(|thread| self.inside.is(thread)).map(Stopped::tid))
     }
 
     /// All are asked before the first is waited for: they stop side by side.
@@ -309,7 +308,7 @@ impl Cure<'_> {
         for (tracee, since) in asked {
             let tid = tracee.tid();
             let sleep = beside::sleep_of(self.plan.pid, &tracee);
-            if let Some(sleep) = sleep.filter(|it| self.is_asleep_outside(tid, it)) {
+            if let Some(sleep) = sleep.filter(|it| !self.inside.may_be_asleep(tid, it)) {
                 // It sleeps on; the others must not be held for that.
                 let is_held = beside.hold_asleep(self.plan.pid, tracee, sleep);
                 refused = refused.or((!is_held).then_some(tid));
@@ -351,39 +350,6 @@ impl Cure<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The thread runs the agent, or something that the agent called.
-    fn is_inside(&self, thread: &Stopped) -> bool {
-        let Saved { registers, mask, .. } = &thread.saved;
-        self.may_be_inside(thread.tid(), (registers.rip, registers.rsp), *mask)
-    }
-
-    /// The same of a thread that does not stop, of which it is not known where it is not.
-    fn is_asleep_outside(&self, tid: i32, sleep: &Sleep) -> bool {
-        let status = proc::task_status(self.plan.pid, tid);
-        status.is_ok_and(|it| !self.may_be_inside(tid, (sleep.pc, sleep.sp), it.blocked))
-    }
-
-    fn may_be_inside(&self, tid: i32, (pc, sp): (u64, u64), mask: u64) -> bool {
-        if self.plan.code.contains(pc) || self.plan.data.contains(sp) {
-            return true;
-        }
-        // Relaxed: written once, before the handler was installed.
-        let is_chaining =
-            |action: &SignalAction| action.old_action[0].load(Ordering::Relaxed) >= FIRST_HANDLER;
-        let chains = self.data.control().signals.iter().any(is_chaining);
-        if !chains || mask & HANDLER_MASK != HANDLER_MASK {
-            return false;
-        }
-        // Our handler calls the application's with all signals blocked: our address is then on
-        // the stack. A stale one costs a retry.
-        let mut stack = vec![0; STACK_SEARCHED];
-        let room = ptrace::read_part(tid, sp, &mut stack);
-        stack[..room].chunks_exact(8).any(|word| {
-            let value = word.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
-            self.plan.code.contains(value)
-        })
     }
 
     /// Puts the action back, lets the others go, and unmaps.

@@ -14,7 +14,7 @@ use super::chain::{Chain, Landing, Step};
 use super::error::InjectError;
 use super::plan::AttachPlan;
 use super::segment::Attached;
-use super::stop::Stopped;
+use super::stop::{self, Stopped};
 use super::worker::{Used, read_mappings, with_a_thread};
 use super::{identity, threads};
 use crate::fault::{self, Point};
@@ -51,7 +51,9 @@ pub(super) fn enter(
     // Relaxed: no thread runs the entry now.
     control.error.store(0, Ordering::Relaxed);
     let start = |stopped: Stopped| start_with(stopped, plan, (operation, room), &mappings);
-    let used = with_a_thread(plan, &mappings, &start)?;
+    let used = with_a_thread(plan, &mappings, &start);
+    stop::count_withheld(data);
+    let used = used?;
     fault::at(Point::EntryAwaited);
     await_entered(plan, data, before, &used)?;
     Ok(used.stopped)

@@ -24,8 +24,8 @@
 //! traces, [`Guardian::attach`], [`Guardian::enter`] and [`Guardian::detach`] do the work in it.
 //! Inside: `attach`, `enter` and `cure` tell the stories; `threads` chooses whom to stop, `worker`
 //! uses it, `stop` holds a thread and lets it run a `chain`, `beside` holds the others (also those that
-//! no stop reaches) while `actions` puts signals back, `gadget`
-//! finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
+//! no stop reaches) while `actions` puts signals back, `inside` tells where nothing may be unmapped,
+//! `gadget` finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!
 //! [`capture()`] is another story, without an agent: every thread is stopped for a moment, and its
@@ -52,6 +52,7 @@ mod held;
 mod hole;
 mod identity;
 pub mod image;
+mod inside;
 mod jail;
 mod message;
 mod place;

@@ -22,6 +22,7 @@ use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
 use super::filter::{Instruction, LEN_MAX};
+use crate::fault::{self, Point};
 use crate::proc;
 
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
@@ -77,14 +78,20 @@ pub(super) struct Pending {
     /// Its number.
     pub(super) number: i32,
     code: i32,
+    overruns: u32,
     mark: u16,
 }
 
 impl Pending {
     fn read(record: &[u32; SIGINFO_LEN / 4]) -> Pending {
         // At byte 24 follows an event's `sig_data`, and a timer's or a queued signal's value; the
-        // mark is its uppermost quarter.
-        Pending { number: record[0] as i32, code: record[2] as i32, mark: (record[7] >> 16) as u16 }
+        // mark is its uppermost quarter. A timer's has its overruns at byte 20.
+        Pending {
+            number: record[0] as i32,
+            code: record[2] as i32,
+            overruns: record[5],
+            mark: (record[7] >> 16) as u16,
+        }
     }
 
     /// Its bit in a set; bit 0 is signal 1.
@@ -95,6 +102,11 @@ impl Pending {
     /// An event or a timer of ours raised it, or the recorder sent it.
     pub(super) fn is_hit(self) -> bool {
         [TRAP_PERF, SI_TIMER, SI_QUEUE].contains(&self.code) && self.mark == SIG_DATA_MARK
+    }
+
+    /// Periods of a timer that are folded into its hit.
+    pub(super) fn overruns(self) -> u32 {
+        if self.code == SI_TIMER { (self.overruns as i32).max(0) as u32 } else { 0 }
     }
 }
 
@@ -110,7 +122,7 @@ impl Tracee {
     /// Seizes a thread; it goes on running.
     pub(super) fn seize(tid: i32) -> io::Result<Tracee> {
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-        request(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
+        change(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
         Ok(Tracee { tid, seen: Cell::new(None) })
     }
 
@@ -120,7 +132,7 @@ impl Tracee {
 
     /// Asks for a stop.
     pub(super) fn interrupt(&self) -> io::Result<()> {
-        request(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
+        change(libc::PTRACE_INTERRUPT, self.tid, 0, 0)
     }
 
     /// It has stopped, or ended, and nobody has waited for that.
@@ -154,6 +166,7 @@ impl Tracee {
                     let mut status = 0;
                     // SAFETY: `status` is this call's own.
                     unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+                    fault::at(Point::ThreadTouched);
                     return Ok(stop);
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -201,13 +214,13 @@ impl Tracee {
             Resume::Run => libc::PTRACE_CONT,
             Resume::ToSyscall => libc::PTRACE_SYSCALL,
         };
-        request(code, self.tid, 0, signal as usize).map(drop)
+        change(code, self.tid, 0, signal as usize)
     }
 
     /// Ends the tracing of a stopped thread; it goes on, with a signal to deliver if it stopped for
     /// one.
     pub(super) fn detach(&self, signal: i32) -> io::Result<()> {
-        request(libc::PTRACE_DETACH, self.tid, 0, signal as usize).map(drop)
+        change(libc::PTRACE_DETACH, self.tid, 0, signal as usize)
     }
 
     /// Sends the thread a signal.
@@ -233,21 +246,21 @@ impl Tracee {
     pub(super) fn registers(&self) -> io::Result<Option<Registers>> {
         let mut registers = zeroed();
         let part = (&raw mut registers).cast::<c_void>();
-        let got = self.regset(libc::PTRACE_GETREGSET, NT_PRSTATUS, part, REGISTERS_LEN)?;
+        let got = self.regset(NT_PRSTATUS, part, REGISTERS_LEN)?;
         Ok((got == REGISTERS_LEN).then_some(registers))
     }
 
     pub(super) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         let mut copy = *registers;
         let part = (&raw mut copy).cast::<c_void>();
-        self.regset(libc::PTRACE_SETREGSET, NT_PRSTATUS, part, REGISTERS_LEN).map(drop)
+        self.set_regset(NT_PRSTATUS, part, REGISTERS_LEN)
     }
 
     /// The vector state as `NT_X86_XSTATE` gives it.
     pub(super) fn xstate(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; XSTATE_MAX];
         let part = bytes.as_mut_ptr().cast::<c_void>();
-        let got = self.regset(libc::PTRACE_GETREGSET, NT_X86_XSTATE, part, XSTATE_MAX)?;
+        let got = self.regset(NT_X86_XSTATE, part, XSTATE_MAX)?;
         bytes.truncate(got);
         Ok(bytes)
     }
@@ -256,13 +269,18 @@ impl Tracee {
     pub(super) fn set_xstate(&self, bytes: &[u8]) -> io::Result<()> {
         let mut copy = bytes.to_vec();
         let part = copy.as_mut_ptr().cast::<c_void>();
-        self.regset(libc::PTRACE_SETREGSET, NT_X86_XSTATE, part, copy.len()).map(drop)
+        self.set_regset(NT_X86_XSTATE, part, copy.len())
     }
 
-    fn regset(&self, code: u32, set: usize, base: *mut c_void, len: usize) -> io::Result<usize> {
+    fn regset(&self, set: usize, base: *mut c_void, len: usize) -> io::Result<usize> {
         let mut part = libc::iovec { iov_base: base, iov_len: len };
-        request(code, self.tid, set, &raw mut part as usize)?;
+        request(libc::PTRACE_GETREGSET, self.tid, set, &raw mut part as usize)?;
         Ok(part.iov_len)
+    }
+
+    fn set_regset(&self, set: usize, base: *mut c_void, len: usize) -> io::Result<()> {
+        let mut part = libc::iovec { iov_base: base, iov_len: len };
+        change(libc::PTRACE_SETREGSET, self.tid, set, &raw mut part as usize)
     }
 
     /// The signal mask that holds outside a call that replaces it for its time.
@@ -274,7 +292,7 @@ impl Tracee {
 
     pub(super) fn set_mask(&self, mask: u64) -> io::Result<()> {
         let mut copy = mask;
-        request(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw mut copy as usize).map(drop)
+        change(libc::PTRACE_SETSIGMASK, self.tid, 8, &raw mut copy as usize)
     }
 
     /// Signals pending for the thread or its process.
@@ -349,7 +367,9 @@ impl Tracee {
         let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
         // SAFETY: reads `bytes`; the kernel checks the address in the other process.
         let got = unsafe { libc::process_vm_writev(self.tid, &local, 1, &remote, 1, 0) };
-        whole(got, bytes.len())
+        let written = whole(got, bytes.len());
+        fault::at(Point::ThreadTouched);
+        written
     }
 }
 
@@ -372,6 +392,13 @@ fn whole(got: isize, wanted: usize) -> io::Result<()> {
         Ok(got) if got < wanted => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         Ok(_) => Ok(()),
     }
+}
+
+/// A request that makes a difference to the thread.
+fn change(code: u32, tid: i32, address: usize, data: usize) -> io::Result<()> {
+    request(code, tid, address, data)?;
+    fault::at(Point::ThreadTouched);
+    Ok(())
 }
 
 fn request(code: u32, tid: i32, address: usize, data: usize) -> io::Result<i64> {
@@ -423,4 +450,27 @@ pub(super) fn await_child(deadline: Instant) {
     set.add(Signal::SIGCHLD);
     // SAFETY: reads the set and the timeout, writes nothing.
     unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_told_from_other_signals_and_only_those_of_timers_have_overruns() {
+        let mut record = [0; SIGINFO_LEN / 4];
+        (record[0], record[5], record[7]) =
+            (libc::SIGTRAP as u32, 7, u32::from(SIG_DATA_MARK) << 16);
+        let check = |code: i32, mark: u32, expected| {
+            let mut record = record;
+            (record[2], record[7]) = (code as u32, mark);
+            let read = Pending::read(&record);
+            assert_eq!((read.is_hit(), read.overruns()), expected, "{code}");
+        };
+        check(SI_TIMER, record[7], (true, 7));
+        check(TRAP_PERF, record[7], (true, 0));
+        check(SI_QUEUE, record[7], (true, 0));
+        check(SI_QUEUE, 0, (false, 0));
+        check(0, record[7], (false, 0));
+    }
 }

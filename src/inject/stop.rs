@@ -27,9 +27,13 @@ mod asked;
 mod launched;
 mod lead;
 mod waiting;
+mod withheld;
 
 pub(super) use self::asked::{Asked, Look};
 pub(super) use self::launched::Launched;
+pub(super) use self::withheld::count_withheld;
+#[cfg(test)]
+pub(super) use self::withheld::take_withheld;
 
 /// Longest time that a thread takes to settle after it had to wait for its stop.
 const SETTLED_MAX: Duration = Duration::from_secs(1);

@@ -23,6 +23,8 @@ struct Rank {
     is_narrow: bool,
     has_children: bool,
     sleep: u8,
+    /// It goes before better ones for being under no seccomp filter.
+    is_free: bool,
 }
 
 impl Rank {
@@ -30,6 +32,7 @@ impl Rank {
     fn why(self) -> &'static str {
         match self {
             Rank { is_stuck: true, .. } => "it waits inside the kernel, as all others do",
+            Rank { is_free: true, .. } => "it is under no seccomp filter, as better ones are",
             Rank { has_restart_block: true, .. } => {
                 "it sleeps with a time limit, which is kept; no other sleeps without"
             }
@@ -67,9 +70,9 @@ pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
 }
 
 /// A thread asleep in a restartable call is inside no restartable sequence, and nobody waits for it.
-/// One with a restart block comes last, as it must be walked; one with children is
-/// best left alone. Those that will not stop are left out
-/// unless there are no others.
+/// One with a restart block comes last, as it must be walked; one with children is best left alone. Those
+/// that will not stop are left out unless there are no others. Before all of them comes one that is under
+/// no seccomp filter: of a filter it is known what it does to the calls that were judged, or not even that.
 fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
     let mut ranked = Vec::new();
     for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(LOOKED_AT_MAX) {
@@ -94,14 +97,26 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
             has_children: (waits_for_child || proc::has_children(pid, tid))
                 && ignores_children(pid, tid),
             sleep,
+            is_free: false,
         };
         ranked.push((rank, tid));
-        if sleep == 0 && is_roomy && !rank.is_stuck && !rank.has_children {
+        let is_best = sleep == 0 && is_roomy && !rank.is_stuck && !rank.has_children;
+        if is_best && !is_filtered(pid, tid) {
             break;
         }
     }
     ranked.sort_unstable();
+    // One look, where there are no filters.
+    let free = ranked.iter().position(|(rank, tid)| !rank.is_stuck && !is_filtered(pid, *tid));
+    if let Some(at @ 1..) = free {
+        ranked[at].0.is_free = true;
+        ranked[..=at].rotate_right(1);
+    }
     ranked
+}
+
+fn is_filtered(pid: i32, tid: i32) -> bool {
+    proc::task_status(pid, tid).is_ok_and(|status| status.seccomp != 0)
 }
 
 /// The top of the free part of a thread's stack, if it may be written there.

@@ -16,7 +16,8 @@ pub fn signal_frame_len() -> Option<u64> {
 }
 
 /// The bytes that the kernel drew for the program that a process executed last, and where they are:
-/// they tell one execution from the next. `None` of a 32-bit program, or if they cannot be read.
+/// they tell one execution from the next. `None` of a 32-bit program, or if they cannot be read: whoever
+/// must know when a program is gone that may execute another user's asks its [`super::Memory`].
 pub fn drawn_bytes(pid: i32) -> Option<(u64, [u8; DRAWN])> {
     let address = entry(&pid.to_string(), RANDOM)?;
     let bytes = super::read_memory(pid, address, DRAWN).ok()?;

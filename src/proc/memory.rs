@@ -9,6 +9,10 @@ use std::os::unix::fs::FileExt;
 
 /// The memory that a process has at one time. Holding it keeps nothing of it alive but its number in
 /// the kernel.
+///
+/// It may be asked whatever the process executes, or becomes: what was opened stays open. Memory that
+/// another process uses as well, as a child of `vfork` does, is not gone when one of them leaves it:
+/// whoever must know of a stopped thread compares what [`super::drawn_bytes`] gives.
 #[derive(Debug)]
 pub struct Memory(File);
 

@@ -5,13 +5,14 @@ use traceprof_abi::layout::{COUNTERS, ControlBlock, Counter};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Samples that were not stored, by reason, in the words of the trailer.
-pub(super) const LOSSES: [(Counter, &str); 7] = [
+pub(super) const LOSSES: [(Counter, &str); 8] = [
     (Counter::LostThreadSlot, "no thread slot"),
     (Counter::LostHazard, "no hazard slot"),
     (Counter::LostRotation, "overtaken by rotations"),
     (Counter::LostLog, "log full"),
     (Counter::Broken, "control block unusable"),
     (Counter::Nested, "inside the handler"),
+    (Counter::Withheld, "withheld from calls"),
     (Counter::Off, "sampling off"),
 ];
 

@@ -89,6 +89,11 @@ impl Scenario {
         }
     }
 
+    /// A thread of it makes a call with nothing behind it.
+    pub(super) fn may_be_naked(&self) -> bool {
+        !self.naked.is_empty()
+    }
+
     /// A guardian that dies here takes the target with it.
     pub(super) fn is_naked(&self, point: Point) -> bool {
         self.naked.contains(&point)

@@ -60,14 +60,26 @@ impl Deed {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fault {
     At(Point, Deed),
+    /// At this passing of [`Point::ThreadTouched`], counted from 1.
+    AtTouch(usize, Deed),
     After(Duration, Deed),
 }
 
 impl Fault {
     fn deed(self) -> Deed {
         match self {
-            Fault::At(_, deed) | Fault::After(_, deed) => deed,
+            Fault::At(_, deed) | Fault::AtTouch(_, deed) | Fault::After(_, deed) => deed,
         }
+    }
+
+    /// The point, and how the command under test is told.
+    fn point(self) -> Option<(Point, String)> {
+        let (point, turn) = match self {
+            Fault::At(point, _) => (point, 1),
+            Fault::AtTouch(turn, _) => (Point::ThreadTouched, turn),
+            Fault::After(..) => return None,
+        };
+        Some((point, format!("{}.{turn}={}", point.name(), self.deed().name())))
     }
 }
 
@@ -137,6 +149,28 @@ impl Run {
         self.text("log").lines().any(|it| it == line)
     }
 
+    /// When the guardian died, its thread was about to make a call with nothing behind it, or had
+    /// made it and was not back. Tells so from the points that were passed before, of which the first
+    /// touch after one may lead into the call.
+    fn died_naked(&self) -> bool {
+        let log = self.text("log");
+        let end = format!("{}=", Point::ThreadTouched.name());
+        let before = log.lines().take_while(|line| !line.starts_with(&end));
+        let names = before.filter_map(|line| line.split(' ').next());
+        let mut is_naked = false;
+        for name in names.filter(|name| *name != Point::ThreadTouched.name()) {
+            is_naked = match Point::ALL.iter().find(|point| point.name() == name) {
+                Some(Point::MapStopped | Point::CureUnmapped | Point::CureOthersGone) => true,
+                Some(Point::BareSet) => true,
+                Some(Point::LeadWritten | Point::LaunchWritten | Point::BackMasked)
+                | Some(Point::BareEntry | Point::BareExit)
+                | Some(Point::MapNaked | Point::CureUnmappedBare) => is_naked,
+                _ => false,
+            };
+        }
+        is_naked
+    }
+
     fn end(&mut self) -> Result<ExitStatus, String> {
         let ended = wait_until(PATIENCE, || self.child.try_wait().unwrap().is_some());
         if !ended {
@@ -167,8 +201,9 @@ impl Run {
     }
 }
 
-/// The points that a scenario passes with nobody dying beyond what it begins with.
-pub(super) fn dry_run(scenario: &Scenario) -> BTreeSet<Point> {
+/// The points that a scenario passes with nobody dying beyond what it begins with, and how often its
+/// guardian touches a thread.
+pub(super) fn dry_run(scenario: &Scenario) -> (BTreeSet<Point>, usize) {
     let mut target = (scenario.work != Work::Command).then(|| start(scenario).0);
     let mut run = Run::of(scenario, target.as_ref().map(Target::pid), "");
     run.end().expect(scenario.name);
@@ -179,7 +214,10 @@ pub(super) fn dry_run(scenario: &Scenario) -> BTreeSet<Point> {
     }
     let log = run.text("log");
     let names: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next()).collect();
-    Point::ALL.iter().copied().filter(|point| names.contains(&point.name())).collect()
+    let touch = format!("{} guardian", Point::ThreadTouched.name());
+    let touches = log.lines().filter(|line| *line == touch).count();
+    let passed = Point::ALL.iter().copied().filter(|point| names.contains(&point.name()));
+    (passed.collect(), touches)
 }
 
 /// The target, and how it looked before anything was done to it.
@@ -206,7 +244,15 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
             check_end(&mut target, &run, status, deed)?;
             Outcome::default()
         }
-        _ => check_harmless(scenario, &mut target, &before, fault)?,
+        deed => {
+            let is_naked = deed != Deed::Recorder
+                && match fault {
+                    Fault::At(point, _) => scenario.is_naked(*point),
+                    Fault::AtTouch(..) => scenario.may_be_naked() && run.died_naked(),
+                    Fault::After(..) => false,
+                };
+            check_harmless(scenario, &mut target, &before, (fault, is_naked))?
+        }
     };
     let gone = wait_until(PATIENCE, || run.segments() == 0);
     check(gone, || format!("{} segments are left", run.segments()))?;
@@ -219,10 +265,7 @@ fn run(
     target: Option<&Target>,
     fault: &Fault,
 ) -> Result<Option<(Run, ExitStatus)>, String> {
-    let faults = match fault {
-        Fault::At(point, deed) => format!("{}={}", point.name(), deed.name()),
-        Fault::After(..) => String::new(),
-    };
+    let faults = fault.point().map_or(String::new(), |(_, faults)| faults);
     let mut run = Run::of(scenario, target.map(Target::pid), &faults);
     if let Fault::After(delay, deed) = fault {
         std::thread::sleep(*delay);
@@ -240,10 +283,10 @@ fn run(
         }
     }
     let status = run.end()?;
-    let Fault::At(point, deed) = *fault else { return Ok(Some((run, status))) };
+    let Some((point, _)) = fault.point() else { return Ok(Some((run, status))) };
     // A guardian goes on without its recorder.
     let patience = if scenario.first.is_empty() { 0 } else { 5000 };
-    let done = wait_until(Duration::from_millis(patience), || run.did(point, deed));
+    let done = wait_until(Duration::from_millis(patience), || run.did(point, fault.deed()));
     Ok(done.then_some((run, status)))
 }
 
@@ -272,13 +315,9 @@ fn check_harmless(
     scenario: &Scenario,
     target: &mut Target,
     before: &Snapshot,
-    fault: &Fault,
+    (fault, is_naked): (&Fault, bool),
 ) -> Result<Outcome, String> {
     let deed = fault.deed();
-    let is_naked = match fault {
-        Fault::At(point, _) => scenario.is_naked(*point) && deed != Deed::Recorder,
-        Fault::After(..) => false,
-    };
     let mut outcome = Outcome { is_naked, ..Outcome::default() };
     if is_naked {
         // What it would die of, it dies of at once.
@@ -312,8 +351,8 @@ fn check_harmless(
         check(last.0 == Some(0), || format!("detach: {last:?}"))?;
     }
     let code = end(target)?.code();
-    // At any moment: also between a stop that ends a call with EINTR and the repair of that.
-    let may_see_eintr = scenario.sees_restart() || matches!(fault, Fault::After(..));
+    // Also between a stop that ends a call with EINTR and the repair of that.
+    let may_see_eintr = scenario.sees_restart() || !matches!(fault, Fault::At(..));
     outcome.saw_eintr = code == Some(EINTR_SEEN) && may_see_eintr && !guardian_lives;
     check(code == Some(scenario.code) || outcome.saw_eintr, || {
         format!("the target ended with {code:?}")

@@ -5,9 +5,12 @@
  *
  * MS milliseconds of CPU time, or until SIGTERM with "wait". HOW says by which thread the next program
  * is executed: "main", or "thread" for the last of three that work beside the first. With "fork" a
- * child is left behind, which works until its parent ends.
+ * child is left behind, which works until its parent ends. With "strict" it may then make no system call
+ * but a few, and works until SIGTERM.
  */
 #include "target.h"
+#include <linux/seccomp.h>
+#include <sys/syscall.h>
 
 #define GLUE2(a, b) a##b
 #define GLUE(a, b) GLUE2(a, b)
@@ -60,6 +63,13 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             sinks[0] = LEAD(sinks[0]);
+    }
+    if (!strcmp(argv[1], "strict")) {
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+            return 1;
+        while (!stop)
+            sinks[0] = LEAD(sinks[0]);
+        syscall(SYS_exit, OWN_EXIT_CODE);
     }
     if (strcmp(argv[1], "thread")) {
         work(0);

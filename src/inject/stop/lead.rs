@@ -163,7 +163,9 @@ impl Stopped {
 
     /// Leads a thread that is at the entry of a system call past it, without its being made: another
     /// is made that does nothing, as no signal has number 0. To have none made at all would show a
-    /// seccomp filter a number that it forbids; this one the agent's entry has made before.
+    /// seccomp filter a number that it forbids; this one the agent's entry has made before. Should we die
+    /// before the thread has its registers back, it goes on behind the call: on a chain to the next
+    /// frame, in our restorer to the call that was left out.
     pub(super) fn pass_entry(&mut self) -> Result<(), InjectError> {
         if !self.tracee.is_at_entry() {
             return Ok(());

@@ -83,7 +83,7 @@ impl Stopped {
         self.tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
         let in_call = self.interrupted != Interrupted::User;
         match stop {
-            Stop::Signal(_) if in_call && self.takes_hit() => resume(0)?,
+            Stop::Signal(_) if in_call && self.forgoes_hit() => resume(0)?,
             Stop::Signal(signal) => {
                 fault::at(Point::ThreadTakesSignal);
                 resume(signal)?;
@@ -131,11 +131,6 @@ impl Stopped {
         !self.group && self.interrupted != Interrupted::User && !self.is_quiet()
     }
 
-    /// The signal that it has stopped to take is a hit of ours.
-    fn takes_hit(&self) -> bool {
-        self.tracee.taken().is_ok_and(|taken| taken.is_hit())
-    }
-
     /// Hits of ours wait that it does not block, and nothing else does.
     fn owes_only_hits(&self) -> bool {
         let due = self.due();
@@ -179,7 +174,7 @@ impl Stopped {
             // Asked before it goes on, so that it stops again without having run.
             self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
             match stop {
-                Stop::Signal(_) if self.takes_hit() => resume(0)?,
+                Stop::Signal(_) if self.forgoes_hit() => resume(0)?,
                 Stop::Signal(signal) => resume(signal)?,
                 _ => {}
             }

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use traceprof_abi::layout::Operation;
 
+use super::super::ptrace::{Stop, Tracee};
 use super::super::*;
 use super::agent::{Agent, SIGNAL, timers, until};
 use super::stand_in::StandIn;
@@ -125,6 +126,33 @@ fn target_survives_the_death_of_the_guardian() {
             victim.expect(7);
         }
     }
+}
+
+/// The kernel tells of a leader's end only when all other threads of its process have been waited for:
+/// those that the same tracer holds it tells of first, and nobody asks.
+#[test]
+fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
+    let took = identity::disposable(|| {
+        let until = Instant::now() + PATIENCE;
+        let mut tids = proc::tasks(victim.pid).unwrap();
+        tids.sort_by_key(|&tid| tid != victim.pid);
+        let seize = |tid: i32| Tracee::seize(tid).unwrap();
+        let held: Vec<Tracee> = tids.into_iter().map(seize).collect();
+        assert!(held.len() > 1);
+        for tracee in &held {
+            tracee.interrupt().unwrap();
+            assert_eq!(tracee.wait(until).unwrap(), Stop::Interrupt);
+        }
+        victim.signal(Signal::SIGKILL);
+        let since = Instant::now();
+        let stop = held[0].wait(since + PATIENCE).unwrap();
+        assert!(matches!(stop, Stop::Ended(_)), "{stop:?}");
+        since.elapsed()
+    });
+    assert!(took < PATIENCE / 2, "{took:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod agent;
 mod captured;
 mod death;
+mod filtered;
 mod held;
 mod owed;
 mod recall;
@@ -454,27 +455,6 @@ fn target_that_ends_meanwhile_ends_as_it_would() {
         let mut victim = victim;
         victim.expect_end(7);
     }
-}
-
-#[test]
-fn seccomp_is_refused_unless_it_is_known_to_permit() {
-    let _alone = alone();
-    let program = build("jailed", JAILED, &[]);
-    let mut command = Command::new(&program);
-    command.arg("strict");
-    let strict = Victim::start(command);
-    assert_eq!(preflight(strict.pid), Err(Refusal::SeccompStrict));
-    let victim = Victim::start(Command::new(&program));
-    let facts = preflight(victim.pid).unwrap();
-    let judged = Guardian::start().unwrap().judge(&facts, Permits::default());
-    if nix::unistd::geteuid().is_root() {
-        let judged = judged.unwrap();
-        assert!(judged.seen.contains("1 thread") && judged.no_timers.is_none(), "{judged:?}");
-    } else {
-        assert!(matches!(judged, Err(InjectError::Refused(Refusal::SeccompUnknown { .. }))));
-    }
-    attach_and_detach(victim.pid);
-    victim.expect(7);
 }
 
 #[test]

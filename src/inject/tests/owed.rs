@@ -8,12 +8,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use traceprof_abi::layout::SIG_DATA_MARK;
+use traceprof_abi::layout::{AgentState, Counter, SIG_DATA_MARK};
+use traceprof_abi::sync::Ordering;
 
 use super::super::chain::{Call, Chain, Landing, Step};
 use super::super::gadget::Gadgets;
 use super::super::identity::Execution;
 use super::super::ptrace::{Resume, Stop, Tracee};
+use super::super::segment::Attached;
 use super::super::stop::Stopped;
 use super::super::{identity, stop, threads};
 use super::alone;
@@ -50,6 +52,10 @@ fn hit(pid: i32) {
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, pid, libc::SIGTRAP, about.as_ptr())
     };
     assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn count(data: &Attached, counter: Counter) -> u64 {
+    data.control().counters[counter as usize].load(Ordering::Relaxed)
 }
 
 /// The end of a thread that traces is the death of a tracer.
@@ -116,6 +122,7 @@ fn hit_that_a_led_thread_owes_ends_no_call() {
     let _alone = alone();
     for arguments in [&[][..], &["pause"]] {
         let victim = sleeper(arguments);
+        stop::take_withheld();
         for _ in 0..10 {
             lead(victim.pid, |stopped| {
                 hit(victim.pid);
@@ -123,6 +130,7 @@ fn hit_that_a_led_thread_owes_ends_no_call() {
             });
         }
         victim.expect(0);
+        assert_eq!(stop::take_withheld(), (10, 0));
     }
 }
 
@@ -161,10 +169,14 @@ fn hit_that_comes_with_a_stop_ends_no_call() {
     let _alone = alone();
     for arguments in [&[][..], &["pause"]] {
         let victim = sleeper(arguments);
+        stop::take_withheld();
         for _ in 0..10 {
             catch(victim.pid, || hit(victim.pid));
         }
         victim.expect(0);
+        let data = Attached::blank().unwrap();
+        stop::count_withheld(&data);
+        assert_eq!((count(&data, Counter::Withheld), count(&data, Counter::Off)), (10, 0));
         let victim = sleeper(arguments);
         for _ in 0..10 {
             catch(victim.pid, || {
@@ -174,6 +186,19 @@ fn hit_that_comes_with_a_stop_ends_no_call() {
         }
         victim.expect(10);
     }
+}
+
+#[test]
+fn hit_that_comes_after_the_sampling_is_no_loss() {
+    let _alone = alone();
+    let victim = sleeper(&[]);
+    stop::take_withheld();
+    catch(victim.pid, || hit(victim.pid));
+    let data = Attached::blank().unwrap();
+    data.control().state.store(AgentState::Stopped as u32, Ordering::Relaxed);
+    stop::count_withheld(&data);
+    assert_eq!((count(&data, Counter::Withheld), count(&data, Counter::Off)), (0, 1));
+    victim.expect(0);
 }
 
 /// The tracer dies while a thread is on a chain: what it slept in goes on.
