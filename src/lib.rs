@@ -27,8 +27,9 @@
 //! 2. The handler unwinds with tables that [`unwind`] compiled from the modules' call frame
 //!    information before, and puts the stack into the active call-trace table
 //!    ([`traceprof_abi::storage`]).
-//! 3. The recorder rotates the tables, drains the one that went out of use, and names each new
-//!    address once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files).
+//! 3. The recorder rotates the tables, drains the one that went out of use, and has each new address
+//!    named once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files); samples
+//!    wait for that, the recorder does not.
 //! 4. [`trace`] infers calls from consecutive samples of a thread and writes them: frames of blocks,
 //!    each readable without those before it, and an index that can always be made anew.
 //! 5. [`view`] prints, lists or converts what a trace holds.
