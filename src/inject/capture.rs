@@ -204,8 +204,8 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
     }
 
     fn portray(&mut self, stopped: Stopped) -> Result<Portrait, Missed> {
-        let registers = arch::general(stopped.found());
-        let call = arch::interrupted_call(stopped.found());
+        let registers = arch::general(&stopped.saved.registers);
+        let call = arch::interrupted_call(&stopped.saved.registers);
         let (stack_avma, stack) = self.copy(&stopped, registers.sp);
         self.copied += stack.len() as u64;
         let tid = stopped.tid();

@@ -52,8 +52,6 @@ pub(super) struct Stopped {
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     group: bool,
     since: Instant,
-    /// Its registers as the stop found them, where its call is issued again already.
-    broken: Option<Registers>,
     /// The thread has not run on its own since its state was saved.
     is_current: bool,
     masked: bool,
@@ -149,7 +147,6 @@ impl Stopped {
             interrupted: Interrupted::User,
             group,
             since,
-            broken: None,
             is_current: false,
             masked: false,
             touched: false,
@@ -165,13 +162,19 @@ impl Stopped {
         Ok(stopped)
     }
 
+    /// Has the kernel decide anew about a call that the stop has broken at once, not when the thread is let
+    /// go: should we die before that, it sees no EINTR. And a signal that comes later still ends the call.
     fn save(&mut self) -> io::Result<()> {
-        let Some(registers) = self.tracee.registers()? else {
+        let Some(mut registers) = self.tracee.registers()? else {
             self.saved.registers = arch::zeroed();
             return Ok(());
         };
         self.saved.mask = self.tracee.mask()?;
         self.interrupted = arch::interrupted(&registers);
+        if self.interrupted == Interrupted::Broken {
+            registers = arch::mended(&registers);
+            self.tracee.set_registers(&registers)?;
+        }
         self.saved.registers = registers;
         self.is_current = true;
         Ok(())
@@ -217,11 +220,6 @@ impl Stopped {
 
     pub(super) fn tid(&self) -> i32 {
         self.tracee.tid()
-    }
-
-    /// Its registers as the stop found them; those that it goes on with may issue its call again.
-    pub(super) fn found(&self) -> &Registers {
-        self.broken.as_ref().unwrap_or(&self.saved.registers)
     }
 
     /// These bytes are at this address.
@@ -287,19 +285,12 @@ impl Stopped {
             self.masked = false;
             fault::at(Point::BackMasked);
         }
-        let broken = self.broken.take();
         if self.touched {
-            self.put(&arch::untouched(&self.saved.registers))?;
-        } else if let Some(broken) = broken.filter(|_| !self.is_quiet()) {
-            // A signal came that ends the call by itself.
-            self.put(&broken)?;
-        }
-        if self.touched {
+            self.put(&self.saved.registers.clone())?;
             fault::at(Point::BackSet);
         }
-        let may_end =
-            matches!(self.interrupted, Interrupted::Restartable | Interrupted::RestartBlock);
-        if was_masked && may_end { self.drop_hits() } else { Ok(()) }
+        let is_in_call = self.interrupted != Interrupted::User;
+        if was_masked && is_in_call { self.drop_hits() } else { Ok(()) }
     }
 
     /// What it goes on with is this.

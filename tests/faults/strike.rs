@@ -156,7 +156,7 @@ impl Run {
         let log = self.text("log");
         let end = format!("{}=", Point::ThreadTouched.name());
         let before = log.lines().take_while(|line| !line.starts_with(&end));
-        let names = before.filter_map(|line| line.split(' ').next());
+        let names = before.filter_map(|line| line.strip_suffix(" guardian"));
         let mut is_naked = false;
         for name in names.filter(|name| *name != Point::ThreadTouched.name()) {
             is_naked = match Point::ALL.iter().find(|point| point.name() == name) {

@@ -51,7 +51,7 @@ pub(in super::super) enum Interrupted {
     Restartable,
     /// A system call whose rest lies in the kernel's restart block, which any `rt_sigreturn` drops.
     RestartBlock,
-    /// A system call that the kernel ends with EINTR although no signal asks for it.
+    /// A system call that the kernel ends with EINTR although no signal asks for it; also when mended.
     Broken,
 }
 
@@ -66,10 +66,11 @@ pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
         return Interrupted::User;
     }
     match -(registers.rax as i64) {
+        // EINTR, ERESTARTNOHAND.
+        4 | 514 if is_broken_by_stop(registers.orig_rax) => Interrupted::Broken,
         // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND.
         512..=514 => Interrupted::Restartable,
         516 => Interrupted::RestartBlock,
-        4 if is_broken_by_stop(registers.orig_rax) => Interrupted::Broken,
         _ => Interrupted::User,
     }
 }
@@ -123,12 +124,13 @@ pub(in super::super) fn issued_anew(registers: &Registers) -> Registers {
     again
 }
 
-/// The registers to put back without running anything: as they were, but for a broken call.
-pub(in super::super) fn untouched(registers: &Registers) -> Registers {
-    match interrupted(registers) {
-        Interrupted::Broken => resumed(registers),
-        _ => *registers,
-    }
+/// The registers that leave it to the kernel what becomes of a broken call: ended with EINTR if a handler
+/// runs when the thread goes on, and else issued again.
+pub(in super::super) fn mended(registers: &Registers) -> Registers {
+    const ERESTARTNOHAND: u64 = 514;
+    let mut mended = *registers;
+    mended.rax = ERESTARTNOHAND.wrapping_neg();
+    mended
 }
 
 /// Calls that end with EINTR after a mere stop, where issuing them again is right: they had
@@ -384,6 +386,8 @@ mod tests {
         check(libc::SYS_read, -512, Interrupted::Restartable);
         check(libc::SYS_nanosleep, -516, Interrupted::RestartBlock);
         check(libc::SYS_epoll_wait, -4, Interrupted::Broken);
+        check(libc::SYS_epoll_wait, -514, Interrupted::Broken);
+        check(libc::SYS_pause, -514, Interrupted::Restartable);
         check(libc::SYS_connect, -4, Interrupted::User);
         check(libc::SYS_read, 5, Interrupted::User);
         check(-1, -512, Interrupted::User);
@@ -393,6 +397,10 @@ mod tests {
     fn resumed_registers_issue_the_call_again() {
         let again = resumed(&stopped_in(libc::SYS_read, -512));
         assert_eq!((again.rax as i64, again.rip, again.orig_rax), (0, 0x1000, u64::MAX));
+        let waiting = mended(&stopped_in(libc::SYS_epoll_wait, -4));
+        assert_eq!((waiting.rax as i64, waiting.rip), (-514, 0x1002));
+        let waiting = resumed(&waiting);
+        assert_eq!((waiting.rax as i64, waiting.rip), (libc::SYS_epoll_wait, 0x1000));
         let sleeping = resumed(&stopped_in(libc::SYS_nanosleep, -516));
         assert_eq!((sleeping.rax as i64, sleeping.rip), (libc::SYS_nanosleep, 0x1000));
         let done = resumed(&stopped_in(libc::SYS_read, 7));

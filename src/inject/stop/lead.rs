@@ -213,8 +213,7 @@ impl Stopped {
                 Stop::Syscall | Stop::Timeout => return Err(InjectError::EntrySilent),
                 Stop::Group | Stop::Interrupt => {}
                 Stop::Signal(signal) => {
-                    let own = self.broken.take().unwrap_or(self.saved.registers);
-                    self.put(&own)?;
+                    self.put(&self.saved.registers.clone())?;
                     self.redeliver(signal, Instant::now() + STEP_MAX)?;
                     return Ok(false);
                 }

@@ -20,10 +20,6 @@ impl Stopped {
     /// on a chain its handler might jump away and the chain would never run; and to issue an
     /// interrupted system call again as if there were no signal would lose the signal's effect.
     pub(super) fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
-        if let Some(broken) = self.broken.take() {
-            let found = self.tracee.set_registers(&broken);
-            found.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
-        }
         for _ in 0..QUIET_TRIES {
             self.save().map_err(|error| failed("reading registers", &error))?;
             if !arch::is_native(&self.saved.registers) {
@@ -31,29 +27,13 @@ impl Stopped {
                 self.is_current = false;
                 return Err(NotStopped::Foreign);
             }
-            if self.is_quiet() {
-                return self.issue_again();
-            }
-            if self.group {
+            if self.is_quiet() || self.group {
                 return Ok(());
             }
             self.group = self.deliver(deadline)?;
         }
         // It gets no processor to take the signal, or one comes after the other. It has run since.
         self.save().map_err(|error| failed("reading registers", &error))
-    }
-
-    /// Has a call that the stop has broken issued again at once, not when the thread is let go: should
-    /// we die before that, it sees no EINTR.
-    fn issue_again(&mut self) -> Result<(), NotStopped> {
-        if self.interrupted == Interrupted::Broken {
-            let broken = self.saved.registers;
-            self.saved.registers = arch::untouched(&broken);
-            let set = self.tracee.set_registers(&self.saved.registers);
-            set.map_err(|error| failed("PTRACE_SETREGSET", &error))?;
-            self.broken = Some(broken);
-        }
-        Ok(())
     }
 
     /// Lets a pending signal be delivered, and stops the thread anew before its handler's first

@@ -201,6 +201,25 @@ fn hit_that_comes_after_the_sampling_is_no_loss() {
     victim.expect(0);
 }
 
+/// It has not yet gone back into its call then.
+#[test]
+fn signal_that_comes_with_the_release_ends_the_call() {
+    let _alone = alone();
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
+        let victim = sleeper(arguments);
+        for _ in 0..50 {
+            identity::disposable(|| {
+                let stopped = stop::stop(victim.pid, WAIT, WAIT).unwrap();
+                stopped.release().unwrap();
+                victim.signal(Signal::SIGUSR1);
+            });
+            std::thread::sleep(Duration::from_millis(2));
+            await_sleep(victim.pid);
+        }
+        victim.expect(50);
+    }
+}
+
 /// The tracer dies while a thread is on a chain: what it slept in goes on.
 #[test]
 fn thread_that_is_left_on_a_chain_sleeps_on() {
