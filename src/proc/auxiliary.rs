@@ -51,7 +51,13 @@ mod tests {
         let own = drawn_bytes(std::process::id() as i32).unwrap();
         assert_eq!(drawn_bytes(std::process::id() as i32), Some(own));
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let theirs = drawn_bytes(other.id() as i32).unwrap();
+        // Who starts a program goes on before the kernel has written its vector.
+        let theirs = loop {
+            match drawn_bytes(other.id() as i32) {
+                Some(bytes) => break bytes,
+                None => assert!(other.try_wait().unwrap().is_none(), "it has ended"),
+            }
+        };
         assert_ne!(theirs.1, own.1);
         other.kill().unwrap();
         other.wait().unwrap();
