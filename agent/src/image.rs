@@ -172,7 +172,7 @@ unsafe extern "C" fn memcmp(_a: *const u8, _b: *const u8, _count: usize) -> i32 
         "inc rdi",
         "inc rsi",
         "dec rdx",
-        "ud2",
+        "jmp 2b",
         "3:",
         "ret",
     )
