@@ -1,4 +1,12 @@
-//! The built agent image, read with an ELF reader: what it must not contain.
+//! The built agent image, read with an ELF reader: what it must not contain. And the few functions in it
+//! that the compiler may call, called.
+//!
+//! # Safety
+//! The image is laid out in memory of its own, and its functions are called as C's of the same name, with
+//! slices of this process.
+#![allow(unsafe_code, reason = "calls machine code out of an image")]
+
+use std::ffi::c_int;
 
 use object::Endianness;
 use object::elf::{self, FileHeader64};
@@ -92,5 +100,73 @@ fn it_fits_its_segment_and_lays_out_anywhere() {
         for address in [entries.entry, entries.handler, entries.restorer] {
             assert!((base..base + code.len() as u64).contains(&address));
         }
+    }
+}
+
+/// Where a function of the image is when the image is laid out in memory of this process.
+fn function(name: &str) -> usize {
+    let len = traceprof_abi::layout::CODE_LEN as usize;
+    let (writable, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, which stays to the end.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), len, writable, flags, -1, 0) };
+    assert_ne!(place, libc::MAP_FAILED);
+    // SAFETY: all of what was mapped; nobody else knows of it.
+    let code = unsafe { std::slice::from_raw_parts_mut(place.cast::<u8>(), len) };
+    let base = place as usize;
+    image::lay_out(code, base as u64).unwrap();
+    // SAFETY: the same memory, which is not written any more.
+    let outcome = unsafe { libc::mprotect(place, len, libc::PROT_READ | libc::PROT_EXEC) };
+    assert_eq!(outcome, 0);
+    let sections = header().sections(LITTLE, image::bytes()).unwrap();
+    let symbols = sections.symbols(LITTLE, image::bytes(), elf::SHT_DYNSYM).unwrap();
+    let is_it = |symbol: &&elf::Sym64<Endianness>| {
+        symbol.name(LITTLE, symbols.strings()).is_ok_and(|it| it == name.as_bytes())
+    };
+    base + symbols.iter().find(is_it).expect("a function of the image").st_value(LITTLE) as usize
+}
+
+#[test]
+fn what_the_compiler_may_call_does_what_c_does() {
+    type Compare = unsafe extern "C" fn(*const u8, *const u8, usize) -> c_int;
+    type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
+    type Set = unsafe extern "C" fn(*mut u8, c_int, usize) -> *mut u8;
+    // SAFETY: the function of that name, with C's arguments.
+    let compare = unsafe { std::mem::transmute::<usize, Compare>(function("memcmp")) };
+    // SAFETY: as above.
+    let copy = |name| unsafe { std::mem::transmute::<usize, Copy>(function(name)) };
+    let copies = ["memcpy", "memmove"].map(copy);
+    // SAFETY: as above.
+    let set = unsafe { std::mem::transmute::<usize, Set>(function("memset")) };
+    let bytes: Vec<u8> = (0..300u32).map(|it| (it * 7) as u8).collect();
+    for len in [0, 1, 7, 8, 64, 255] {
+        let mut other = vec![0; 300];
+        for copy in copies {
+            other.fill(0);
+            // SAFETY: both have 300 bytes.
+            unsafe { copy(other.as_mut_ptr(), bytes.as_ptr(), len) };
+            assert!(other[..len] == bytes[..len] && other[len..].iter().all(|it| *it == 0));
+        }
+        for at in 0..len {
+            let mut changed = bytes.clone();
+            changed[at] = changed[at].wrapping_add(1);
+            // SAFETY: as above.
+            let order = unsafe { compare(bytes.as_ptr(), changed.as_ptr(), len) };
+            assert_eq!(order.signum(), bytes[..len].cmp(&changed[..len]) as c_int, "{at} of {len}");
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { compare(bytes.as_ptr(), bytes.clone().as_ptr(), len) }, 0);
+        for (from, to) in [(0, 9), (9, 0)] {
+            let (mut moved, mut expected) = (bytes.clone(), bytes.clone());
+            expected.copy_within(from..from + len, to);
+            let start = moved.as_mut_ptr();
+            let (target, source) = (start.wrapping_add(to), start.wrapping_add(from));
+            // SAFETY: both ranges lie in the vector.
+            unsafe { copies[1](target, source, len) };
+            assert_eq!(moved, expected);
+        }
+        // SAFETY: 300 bytes are there.
+        unsafe { set(other.as_mut_ptr(), 0x1a5, len) };
+        assert!(other[..len].iter().all(|it| *it == 0xa5));
     }
 }
