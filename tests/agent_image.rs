@@ -144,7 +144,8 @@ fn what_the_compiler_may_call_does_what_c_does() {
         for copy in copies {
             other.fill(0);
             // SAFETY: both have 300 bytes.
-            unsafe { copy(other.as_mut_ptr(), bytes.as_ptr(), len) };
+            let end = unsafe { copy(other.as_mut_ptr(), bytes.as_ptr(), len) };
+            assert_eq!(end, other.as_mut_ptr());
             assert!(other[..len] == bytes[..len] && other[len..].iter().all(|it| *it == 0));
         }
         for at in 0..len {
@@ -154,8 +155,10 @@ fn what_the_compiler_may_call_does_what_c_does() {
             let order = unsafe { compare(bytes.as_ptr(), changed.as_ptr(), len) };
             assert_eq!(order.signum(), bytes[..len].cmp(&changed[..len]) as c_int, "{at} of {len}");
         }
+        let mut longer = bytes.clone();
+        longer[len] = longer[len].wrapping_add(1);
         // SAFETY: as above.
-        assert_eq!(unsafe { compare(bytes.as_ptr(), bytes.clone().as_ptr(), len) }, 0);
+        assert_eq!(unsafe { compare(bytes.as_ptr(), longer.as_ptr(), len) }, 0);
         for (from, to) in [(0, 9), (9, 0)] {
             let (mut moved, mut expected) = (bytes.clone(), bytes.clone());
             expected.copy_within(from..from + len, to);
@@ -165,8 +168,10 @@ fn what_the_compiler_may_call_does_what_c_does() {
             unsafe { copies[1](target, source, len) };
             assert_eq!(moved, expected);
         }
+        other.fill(0);
         // SAFETY: 300 bytes are there.
         unsafe { set(other.as_mut_ptr(), 0x1a5, len) };
         assert!(other[..len].iter().all(|it| *it == 0xa5));
+        assert!(other[len..].iter().all(|it| *it == 0));
     }
 }

@@ -51,12 +51,12 @@ pub(super) fn enter(
     // Relaxed: no thread runs the entry now.
     control.error.store(0, Ordering::Relaxed);
     let start = |stopped: Stopped| start_with(stopped, plan, (operation, room), &mappings);
-    let used = with_a_thread(plan, &mappings, &start);
+    let entered = with_a_thread(plan, &mappings, &start).and_then(|used| {
+        fault::at(Point::EntryAwaited);
+        await_entered(plan, data, before, &used).map(|()| used.stopped)
+    });
     stop::count_withheld(data);
-    let used = used?;
-    fault::at(Point::EntryAwaited);
-    await_entered(plan, data, before, &used)?;
-    Ok(used.stopped)
+    entered
 }
 
 fn start_with(

@@ -6,6 +6,8 @@ use crate::proc::{self, Activity, Mapping};
 
 /// Threads looked at before the best of them is taken.
 const LOOKED_AT_MAX: usize = 256;
+/// Threads under filters that are looked at before all are taken for such.
+const FILTERED_MAX: usize = 32;
 /// Threads tried before the attach is given up.
 const TRIED_MAX: usize = 8;
 /// Bytes that a chain and the signal frames under it may need on the main thread's stack.
@@ -75,6 +77,7 @@ pub(super) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
 /// no seccomp filter: of a filter it is known what it does to the calls that were judged, or not even that.
 fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
     let mut ranked = Vec::new();
+    let mut best = 0;
     for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(LOOKED_AT_MAX) {
         let Ok(stat) = proc::task_stat(pid, tid) else { continue };
         if proc::has_ended(stat.state) {
@@ -100,14 +103,19 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
             is_free: false,
         };
         ranked.push((rank, tid));
-        let is_best = sleep == 0 && is_roomy && !rank.is_stuck && !rank.has_children;
-        if is_best && !is_filtered(pid, tid) {
-            break;
+        if sleep == 0 && is_roomy && !rank.is_stuck && !rank.has_children {
+            best += 1;
+            if best == FILTERED_MAX || is_free(pid, tid) {
+                break;
+            }
         }
     }
     ranked.sort_unstable();
-    // One look, where there are no filters.
-    let free = ranked.iter().position(|(rank, tid)| !rank.is_stuck && !is_filtered(pid, *tid));
+    // One look, where there are no filters. None of those that are worse than any filter.
+    let is_better = |(rank, tid): &(Rank, i32)| {
+        !rank.is_stuck && !rank.is_narrow && !rank.has_children && is_free(pid, *tid)
+    };
+    let free = ranked.iter().take(FILTERED_MAX).position(is_better);
     if let Some(at @ 1..) = free {
         ranked[at].0.is_free = true;
         ranked[..=at].rotate_right(1);
@@ -115,8 +123,9 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
     ranked
 }
 
-fn is_filtered(pid: i32, tid: i32) -> bool {
-    proc::task_status(pid, tid).is_ok_and(|status| status.seccomp != 0)
+/// The thread is under no filter.
+fn is_free(pid: i32, tid: i32) -> bool {
+    proc::task_status(pid, tid).is_ok_and(|status| status.seccomp == 0)
 }
 
 /// The top of the free part of a thread's stack, if it may be written there.

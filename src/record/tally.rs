@@ -95,6 +95,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
         (Counter::Late, "late"),
         (Counter::Nested, "inside our handler"),
         (Counter::Off, "while sampling was off"),
+        (Counter::Withheld, "withheld from calls"),
     ];
     let others = others.map(|(counter, what)| format!("{} {what}", of(counter)));
     lines.push(("signals", others.join(", ")));
