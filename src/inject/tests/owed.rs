@@ -120,7 +120,7 @@ fn lead(pid: i32, then: impl FnOnce(Stopped) + Send) {
 #[test]
 fn hit_that_a_led_thread_owes_ends_no_call() {
     let _alone = alone();
-    for arguments in [&[][..], &["pause"]] {
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
         stop::take_withheld();
         for _ in 0..10 {
@@ -137,7 +137,7 @@ fn hit_that_a_led_thread_owes_ends_no_call() {
 #[test]
 fn signal_of_the_application_that_a_led_thread_owes_is_taken() {
     let _alone = alone();
-    for arguments in [&[][..], &["pause"]] {
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
         for _ in 0..10 {
             lead(victim.pid, |stopped| {
@@ -167,7 +167,7 @@ fn catch(pid: i32, then: impl FnOnce() + Send) {
 #[test]
 fn hit_that_comes_with_a_stop_ends_no_call() {
     let _alone = alone();
-    for arguments in [&[][..], &["pause"]] {
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
         stop::take_withheld();
         for _ in 0..10 {
@@ -224,7 +224,7 @@ fn signal_that_comes_with_the_release_ends_the_call() {
 #[test]
 fn thread_that_is_left_on_a_chain_sleeps_on() {
     let _alone = alone();
-    for arguments in [&[][..], &["pause"]] {
+    for arguments in [&[][..], &["pause"], &["epoll"]] {
         let victim = sleeper(arguments);
         for _ in 0..10 {
             // Not put back.
