@@ -106,6 +106,16 @@ fn tsc_is_trusted() -> bool {
     fs::read_to_string(SOURCE).is_ok_and(|source| source.trim() == "tsc")
 }
 
+/// Waits until something is so, a minute at most; `what` it would mean that it never is.
+#[cfg(test)]
+pub(super) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

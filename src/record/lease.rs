@@ -116,23 +116,14 @@ fn nanoseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
+    use crate::record::clock::wait_until;
     use crate::record::shm::own_data;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn until(data: DataSegment) -> u64 {
         data.control().lease_until_ns.load(Ordering::Relaxed)
-    }
-
-    fn wait_until(what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !condition() {
-            assert!(Instant::now() < deadline, "{what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// Terms of a recording whose loop turned so long before `now_ns`.

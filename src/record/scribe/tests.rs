@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
 use traceprof_abi::storage::log::Sample as Logged;
 
 use super::*;
 use crate::record::batch::{ThreadLife, ThreadNews};
+use crate::record::clock::wait_until;
 use crate::record::collections::TraceEntry;
 use crate::record::symbolizers::{Symbolizers, Wanted};
 use crate::symbol::{Function, Resolved};
@@ -243,14 +243,6 @@ fn with_blocked_names(path: &Path, room: usize) -> (Scribe, Sender<()>) {
         Ok(Names::of(Symbolizers::with_resolver(resolve, move |answer| answers.send(answer))))
     };
     (Scribe::with_room(room, writer, 1, names).unwrap(), go)
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn is_taken(scribe: &Scribe) -> bool {
