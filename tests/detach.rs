@@ -3,11 +3,9 @@
 use std::process::Output;
 use std::time::Duration;
 
-use traceprof::fault::IS_ARMED;
-
 use crate::common::{
-    Recorder, Snapshot, Target, as_nobody, needs_recording, program, program_for_everyone,
-    scratch_dir, skip, together, traceprof, wait_until,
+    Recorder, Snapshot, Target, as_nobody, needs_fault_points, needs_recording, program,
+    program_for_everyone, scratch_dir, together, traceprof, wait_until,
 };
 
 fn detach(pid: i32) -> Output {
@@ -42,9 +40,7 @@ fn a_process_without_a_rest_is_left_alone() {
 #[test]
 fn a_rest_is_removed_and_told_of() {
     needs_recording!();
-    if !IS_ARMED {
-        skip!("fault points: this build has none, as it has no debug assertions");
-    }
+    needs_fault_points!();
     let _machine = together();
     let mut target = Target::start("prey", &["crowd"]);
     let before = Snapshot::take(target.pid());
@@ -64,9 +60,7 @@ fn a_rest_is_removed_and_told_of() {
 #[test]
 fn the_user_of_the_target_may_remove_a_rest() {
     needs_recording!();
-    if !IS_ARMED {
-        skip!("fault points: this build has none, as it has no debug assertions");
-    }
+    needs_fault_points!();
     let dir = scratch_dir();
     let copy = program_for_everyone(&program("prey"), dir.path());
     let own = program_for_everyone(env!("CARGO_BIN_EXE_traceprof").as_ref(), dir.path());

@@ -13,9 +13,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use traceprof::fault::{IS_ARMED, Point};
+use traceprof::fault::Point;
 
-use crate::common::{is_long_run, needs_recording, skip, together};
+use crate::common::{is_long_run, needs_fault_points, needs_recording, together};
 use prey::{SCENARIOS, Scenario};
 use strike::{Deed, Fault, Outcome};
 
@@ -126,9 +126,7 @@ fn try_job(job: &Job) -> Result<Outcome, String> {
 #[test]
 fn somebody_dies_at_every_fault_point() {
     needs_recording!();
-    if !IS_ARMED {
-        skip!("fault points: this build has none, as it has no debug assertions");
-    }
+    needs_fault_points!();
     let _machine = together();
     let passed = passed();
     let nowhere: Vec<&Point> = Point::ALL
@@ -162,9 +160,7 @@ fn somebody_dies_at_every_fault_point() {
 fn guardian_dies_after_every_touch_of_a_thread() {
     const NAMES: [&str; 7] = ["nap", "bare", "spin", "epoll", "fiber", "crowd", "poor"];
     needs_recording!();
-    if !IS_ARMED {
-        skip!("fault points: this build has none, as it has no debug assertions");
-    }
+    needs_fault_points!();
     let _machine = together();
     let how_many = if is_long_run() { NAMES.len() } else { 2 };
     let of_name = |name: &&str| SCENARIOS.iter().find(|it| it.name == *name).unwrap();

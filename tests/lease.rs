@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use traceprof::fault::IS_ARMED;
 
 use crate::common::{
-    Recorder, Target, Trace, needs_recording, skip, timers, together, traceprof, wait_until,
+    Recorder, Target, Trace, needs_fault_points, needs_recording, timers, together, traceprof,
+    wait_until,
 };
 
 /// A recording on timers whose loop stands still, and has begun to; how many timers there are.
@@ -32,9 +32,7 @@ fn still(target: &Target, deed: &str) -> (Recorder, usize) {
 #[test]
 fn timers_go_on_while_the_recorder_is_late_by_seconds() {
     needs_recording!();
-    if !IS_ARMED {
-        skip!("a build with fault points");
-    }
+    needs_fault_points!();
     let _machine = together();
     let mut target = Target::start("threads", &[]);
     let (mut recorder, count) = still(&target, "stall");
@@ -55,9 +53,7 @@ fn timers_go_on_while_the_recorder_is_late_by_seconds() {
 #[test]
 fn timers_end_when_the_recorder_hangs() {
     needs_recording!();
-    if !IS_ARMED {
-        skip!("a build with fault points");
-    }
+    needs_fault_points!();
     let _machine = together();
     let mut target = Target::start("threads", &[]);
     let (recorder, _) = still(&target, "hang");

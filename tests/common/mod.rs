@@ -57,6 +57,18 @@ macro_rules! needs_recording {
 }
 pub(crate) use needs_recording;
 
+/// Skips the calling test where nobody can be had to die at a point of the story.
+macro_rules! needs_fault_points {
+    () => {
+        if !traceprof::fault::IS_ARMED {
+            $crate::common::skip!(
+                "fault points: this build has none, as it has no debug assertions"
+            );
+        }
+    };
+}
+pub(crate) use needs_fault_points;
+
 pub(crate) fn announce_skip(reason: &str) {
     // Written past the harness, which hides what a passing test prints.
     let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
