@@ -31,6 +31,9 @@ _traceprof() {
             traceprof,export)
                 cmd="traceprof__subcmd__export"
                 ;;
+            traceprof,info)
+                cmd="traceprof__subcmd__info"
+                ;;
             traceprof,print)
                 cmd="traceprof__subcmd__print"
                 ;;
@@ -56,7 +59,7 @@ _traceprof() {
 
     case "${cmd}" in
         traceprof)
-            opts="-h -V --help --version record detach doctor stacks print dump export verify recover reindex completions"
+            opts="-h -V --help --version record detach doctor stacks info print dump export verify recover reindex completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,6 +186,20 @@ _traceprof() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        traceprof__subcmd__info)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         traceprof__subcmd__print)
             opts="-v -o -h --verbose --timeline --follow --thread --from --to --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -226,7 +243,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --follow-exec --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
+            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --follow-exec --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --debuginfod --jvm-names --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -30,6 +30,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Rec
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say of each module of a trace where its names came from, and how to get more'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
@@ -54,6 +55,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter is not known to permit what is done'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l debuginfod -d 'Ask the servers of DEBUGINFOD_URLS for debug information that is not installed'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l jvm-names -d 'Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -d 'Keep all samples in memory and write them at the end, each thread\'s in one piece'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
@@ -69,6 +72,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verb
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r

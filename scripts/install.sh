@@ -15,9 +15,16 @@ install_missing() {
     fi
 }
 
-install_missing_libc_headers() {
-    if [[ ! -e /usr/include/stdio.h ]]; then
-        install_packages libc6-dev
+# install_missing_files FILE:PACKAGE...
+install_missing_files() {
+    local pair packages=()
+    for pair in "$@"; do
+        if [[ ! -e "${pair%%:*}" ]]; then
+            packages+=("${pair#*:}")
+        fi
+    done
+    if ((${#packages[@]})); then
+        install_packages "${packages[@]}"
     fi
 }
 

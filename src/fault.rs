@@ -13,7 +13,8 @@
 //! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first, and
 //! `POINT.N=DEED` when a process reaches it for the Nth time: who it names dies, or the thread that is
 //! there stands still, for a time (`stall`) or for ever (`hang`). `TRACEPROF_FAULT_LOG=FILE` has a line
-//! for each point that is reached, and for each deed.
+//! for each point that is reached, for each deed, and before [`Point::ThreadTouched`] one with `call` and
+//! the name of the system call.
 
 /// Who a fault is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +212,15 @@ pub fn at(point: Point) {
     }
 }
 
+/// A thread was touched by this system call: [`Point::ThreadTouched`], and its name for the log.
+#[inline]
+pub fn touched(call: &'static str) {
+    if IS_ARMED {
+        armed::call(call);
+        armed::at(Point::ThreadTouched);
+    }
+}
+
 /// Tells who is who, for deeds.
 #[inline]
 pub fn is(party: Party, pid: i32) {
@@ -292,6 +302,10 @@ mod armed {
                 act(&fault.deed);
             }
         }
+    }
+
+    pub(super) fn call(name: &str) {
+        log(faults(), &format!("call {name}\n"));
     }
 
     fn own_name() -> &'static str {

@@ -18,9 +18,11 @@ mod folder;
 mod image;
 mod limits;
 mod machine;
+mod mapped;
 mod mapping;
 mod memory;
 mod namespace;
+mod root;
 mod sleep;
 mod timers;
 mod times;
@@ -28,7 +30,7 @@ mod times;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use procfs::process::{Process, Stat};
@@ -43,9 +45,11 @@ pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
 pub use limits::{Limits, is_dumpable, limits};
 pub use machine::{has_processor_flag, sysctl};
+pub use mapped::map_file;
 pub use mapping::{Mapping, mappings};
 pub use memory::Memory;
 pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
+pub use root::{Root, descriptor_path, open_regular};
 pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
@@ -176,23 +180,22 @@ pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
 }
 
 /// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the
-/// target's root with device and inode compared.
+/// target's root with device and inode compared. Another file that has come to the same place since is
+/// not taken for it.
 pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
     if mapping.inode == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a mapping of a file"));
     }
     let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    if let Ok(file) = open_regular(Path::new(&direct)) {
+    if let Ok(file) = open_regular(Path::new(&direct))
+        && mapping.is_of(&file)
+    {
         return Ok(file.into());
     }
     let mut path = PathBuf::from(format!("/proc/{pid}/root")).into_os_string();
     path.push(&mapping.path);
     let file = open_regular(Path::new(&path))?;
-    let found = file.metadata()?;
-    let device = (libc::major(found.dev()), libc::minor(found.dev()));
-    // Btrfs and overlayfs show another anonymous device (major 0) to stat than to maps.
-    let same_device = device == mapping.device || (device.0 == 0 && mapping.device.0 == 0);
-    if found.ino() != mapping.inode || !same_device {
+    if !mapping.has_inode_of(&file) {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
             format!("{} was replaced since it was mapped", mapping.path.display()),
@@ -266,15 +269,6 @@ pub fn frozen(pid: i32) -> bool {
 
 fn open(pid: i32) -> io::Result<Process> {
     Process::new(pid).map_err(to_io)
-}
-
-fn open_regular(path: &Path) -> io::Result<File> {
-    // Non-blocking: the name may by now belong to a FIFO, and opening one must not hang.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "not a regular file"));
-    }
-    Ok(file)
 }
 
 fn read_file(path: String) -> io::Result<Vec<u8>> {

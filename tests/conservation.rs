@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::common::{
     Outcome, Recorder, Target, alone, cpu_clock, is_long_run, is_root, needs_recording, periods_of,
-    skip, wait_until,
+    record_team, skip, wait_until,
 };
 
 /// How long a target may take on a busy machine.
@@ -26,22 +26,8 @@ fn record_busy(
     options: &[&str],
 ) -> (Target, Outcome) {
     let (count, ms) = (threads.to_string(), each.as_millis().to_string());
-    let mut target = Target::start(program, &[&count, &ms]);
-    let pid = target.pid().to_string();
-    let args = ["--pid", &pid, "--duration", "3600", "--freq", "999"];
-    let mut recorder = Recorder::start(&[&args[..], options].concat());
-    recorder.wait_until_attached(target.pid());
-    // The mapping that shows the attach comes before the first sample.
-    std::thread::sleep(Duration::from_millis(500));
-    target.send(Signal::SIGUSR1);
-    let whole = each * threads as u32;
-    let used = wait_until(PATIENCE, || cpu_clock(target.pid()) > whole);
-    assert!(used && !recorder.has_ended(), "{:?} of {whole:?}", cpu_clock(target.pid()));
-    std::thread::sleep(Duration::from_millis(300));
-    recorder.send(Signal::SIGINT);
-    let outcome = recorder.finish().expect_code(0);
-    target.goes_on_and_ends_by_itself();
-    (target, outcome)
+    let options = [&["--freq", "999"], options].concat();
+    record_team(program, &[&count, &ms], each * threads as u32, &options)
 }
 
 /// Records them, and has each thread's samples stand for its CPU time to so many percent.

@@ -51,6 +51,20 @@ fn every_long_option_is_in_its_page_and_the_reverse() {
 }
 
 #[test]
+fn what_was_never_tried_is_named() {
+    let names =
+        ["yama", "SELinux", "AppArmor", "shadow stacks", "AMX", "kernels but", "32-bit hardware"];
+    for action in ["record", "detach"] {
+        let page = page(&format!("traceprof-{action}"));
+        let (_, section) = page.split_once(".SH \"NOT TRIED\"").unwrap();
+        let section = section.split(".SH ").next().unwrap().replace("\\-", "-");
+        for name in names {
+            assert!(section.contains(name), "{action} lacks {name}: {section}");
+        }
+    }
+}
+
+#[test]
 fn every_page_tells_the_exit_codes() {
     for (name, _) in long_options() {
         let page = page(&name).replace("\\-", "-");

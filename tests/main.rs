@@ -27,15 +27,20 @@ mod nasty; // every kind of target
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised
+mod ratios; // programs that know where their time is
+mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
+mod runtimes; // Go, Node, Java and others
 mod snapshot; // whole outputs, kept beside the tests
 mod soak; // storms of everything, for a long time
 mod stacks; // of all threads at once, against what the target and gdb know
 mod stop; // signals, exits, second thoughts
 mod storage; // threads that stop or die inside our handler
+mod symbols; // where names come from
 mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts
+mod unique; // every function has one caller
 mod views; // the views as whole texts, from profiles made by hand
 mod waiters; // programs that wait for signals

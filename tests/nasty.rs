@@ -94,6 +94,9 @@ impl<'a> Proof<'a> {
         let outcome = self.record(engine);
         let text = outcome.text();
         assert!(!text.contains("left behind"), "{engine}: {text}");
+        // The command looks itself, and finds what is found from here.
+        assert!(text.lines().any(|line| line.starts_with("verified")), "{engine}: {text}");
+        assert_eq!(outcome.trace.number("left_in_target"), 0, "{engine}: {text}");
         let after = Snapshot::take(pid);
         let left =
             if self.changes { before.marks_left(&after) } else { before.differences(&after) };
@@ -108,7 +111,8 @@ impl<'a> Proof<'a> {
     fn record(&self, engine: &str) -> Outcome {
         let pid = self.target.pid();
         let mut command = (self.command)();
-        command.args(["record", "--freq", HZ, "--engine", engine, "--pid", &pid.to_string()]);
+        command.args(["record", "--verify-detach", "--freq", HZ, "--engine", engine]);
+        command.args(["--pid", &pid.to_string()]);
         command.args(&self.options);
         let mut recorder = Recorder::spawn(command, Trace::new());
         recorder.wait_until_attached(pid);

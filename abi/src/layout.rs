@@ -271,6 +271,8 @@ pub enum Counter {
     Nameless = 29,
     /// Hits that a thread did not get, as it was held in a call that they would have ended.
     Withheld = 30,
+    /// Samples whose stack did not end at a root, and that found no room for a slice of it.
+    SliceLost = 31,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;

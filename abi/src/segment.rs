@@ -9,6 +9,7 @@
 use crate::layout::{self, ControlBlock};
 use crate::storage::hazard::HazardSlots;
 use crate::storage::log::SampleRecord;
+use crate::storage::slice::{self, SliceRecord, Slices, SlicesHeader};
 use crate::storage::table::{self, TraceTable};
 use crate::sync::{AtomicU64, Ordering};
 use crate::thread::Threads;
@@ -129,5 +130,20 @@ impl DataSegment {
         let log =
             unsafe { self.slice::<SampleRecord>(start + table::LOG_OFFSET, table::LOG_RECORDS) };
         Some(TraceTable { header, slots, arena, log })
+    }
+
+    /// The slices of a trace table.
+    pub fn slices<'a>(self, index: usize) -> Option<Slices<'a>> {
+        if index >= layout::TRACE_TABLES {
+            return None;
+        }
+        let start = layout::TRACE_TABLES_OFFSET + index as u64 * layout::TRACE_TABLE_STRIDE;
+        let start = start + table::SLICES_OFFSET;
+        // SAFETY: as in `table`.
+        let header = unsafe { &self.slice::<SlicesHeader>(start, 1)[0] };
+        // SAFETY: as in `table`.
+        let records =
+            unsafe { self.slice::<SliceRecord>(start + table::SLICES_HEADER, slice::SLICES) };
+        Some(Slices { header, records })
     }
 }

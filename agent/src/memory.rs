@@ -3,8 +3,13 @@
 //! # Safety
 //! A load happens only inside pages that a probe found readable while the thread was stopped in
 //! its handler. Pages of the thread's own stack between its stack pointer and its root stay mapped
-//! while it runs on them; what another thread may unmap meanwhile can only be reached by an
-//! unwinding that went wrong, and is bounded to the mapping that holds the stack pointer.
+//! while it runs on them. What another thread may unmap between the probe and the load can only be
+//! reached by an unwinding that went wrong, which reads single words, within the mapping that holds
+//! the stack pointer; and by reading the operand of a call in code that is being unloaded. Many words
+//! are read of the first thread's stack, which is a mapping of its own for as long as the process
+//! lives, and else of pages alone that the unwinding has read before and that are found readable once
+//! more ([`StackMemory::known`]): the kernel joins mappings, so what lies further up need not be stack,
+//! and a smaller stack may lie where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -64,6 +69,32 @@ impl<'a> StackMemory<'a> {
         slot.window_lo.store(self.window.0, Ordering::Relaxed);
         slot.window_hi.store(self.window.1, Ordering::Relaxed);
         slot.window_epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// The part of the stack at `sp` that is known to be one, of `most` bytes at most: from the red zone
+    /// to the end of the pages that the unwinding was on, in this sample or an earlier one of the epoch,
+    /// as far as they can be read now. Where it was on none, the page of `sp`. All of the first thread's
+    /// stack is known.
+    pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
+        if let Some(end) = self.snapshot.stack_end(sp) {
+            self.rebound(sp);
+            return (self.lo.wrapping_add(7) & !7, end);
+        }
+        // At a page's first byte the stack may be empty, and the page another's.
+        let is_inside = self.window.0 < sp && sp < self.window.1;
+        if !is_inside && (sp & (PAGE - 1) == 0 || !self.rebound(sp)) {
+            return (sp, sp);
+        }
+        self.bound(sp);
+        let start = self.lo.max(self.window.0).wrapping_add(7) & !7;
+        let walked = self.hi.min(self.window.1).min(start.saturating_add(most));
+        // What was found of an earlier sample may be gone.
+        (self.window, self.spot) = ((0, 0), u64::MAX);
+        let mut page = start & !(PAGE - 1);
+        while page < walked && self.verify(page) {
+            page = page.saturating_add(PAGE);
+        }
+        (start, walked.min(page))
     }
 
     fn bound(&mut self, sp: u64) {
@@ -134,5 +165,104 @@ impl Memory for StackMemory<'_> {
         let place = avma as *const u64;
         // SAFETY: these eight bytes were just found readable; the value may be anything.
         Some(unsafe { place.read_unaligned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use traceprof_abi::unwind::Tables;
+
+    use super::*;
+    use crate::sample::tests::{Aligned, NO_MODULES, segment};
+
+    #[repr(align(4096))]
+    struct Stack([u64; 512 * 4]);
+
+    const MOST: u64 = 16 << 10;
+
+    /// All four pages can be read; which of them are the thread's the unwinding alone knows.
+    #[test]
+    fn no_more_is_known_to_be_stack_than_the_page_of_sp_and_those_that_were_walked() {
+        static TABLES: Aligned = Aligned(NO_MODULES);
+        let stack = Box::new(Stack([7; 512 * 4]));
+        let base = stack.0.as_ptr() as u64;
+        let data = segment();
+        let slot = &data.threads().slots[0];
+        let failed = AtomicU64::new(0);
+        // SAFETY: aligned, as long as said, never written.
+        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let snapshot = tables.snapshot().unwrap();
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let sp = base + PAGE + 0x108;
+        let mut memory = at(sp);
+        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 2 * PAGE));
+        assert_eq!(
+            memory.known(base + PAGE + 8, MOST),
+            (base + PAGE, base + 2 * PAGE),
+            "no page below"
+        );
+        assert_eq!(memory.known(base + PAGE + 11, MOST).0, base + PAGE, "whole words");
+        assert_eq!(memory.load(base + 2 * PAGE), Some(7));
+        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 3 * PAGE));
+        memory.keep(slot, 1);
+        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE, "of an earlier sample");
+        assert_eq!(
+            StackMemory::new(&snapshot, slot, 2, sp, &failed).known(sp, MOST).1,
+            base + 2 * PAGE
+        );
+        let top = base + 3 * PAGE;
+        assert_eq!(
+            at(top).known(top, MOST),
+            (top, top),
+            "the end of the stack, for all that is known"
+        );
+        // Another stack was walked last.
+        assert_eq!(memory.known(top + 8, MOST), (top, top + PAGE));
+        // The same as the first thread's.
+        let mut words = NO_MODULES;
+        // One writable range, the first, which is the stack.
+        (words[8], words[10]) = (1 << 32, 1 << 32);
+        (words[11], words[12]) = (base, base + 4 * PAGE);
+        let segment = Aligned(words);
+        // SAFETY: aligned, as long as said, lives longer.
+        let tables = unsafe { Tables::new(segment.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let snapshot = tables.snapshot().unwrap();
+        let mut memory = StackMemory::new(&snapshot, slot, 2, sp, &failed);
+        assert_eq!(memory.known(sp, MOST), (sp - RED_ZONE, base + 4 * PAGE));
+        assert_eq!(memory.load(base + 4 * PAGE - 8), Some(7));
+        let nowhere = 0x18;
+        assert_eq!(at(nowhere).known(nowhere, MOST), (nowhere, nowhere));
+        assert_eq!(failed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_an_earlier_sample_found_is_asked_again() {
+        const MPROTECT: u64 = 10;
+        static TABLES: Aligned = Aligned(NO_MODULES);
+        let stack = Box::new(Stack([7; 512 * 4]));
+        let base = stack.0.as_ptr() as u64;
+        let data = segment();
+        let slot = &data.threads().slots[1];
+        let failed = AtomicU64::new(0);
+        // SAFETY: aligned, as long as said, never written.
+        let tables = unsafe { Tables::new(TABLES.0.as_ptr().cast(), size_of::<Aligned>()) };
+        let snapshot = tables.snapshot().unwrap();
+        let at = |sp: u64| StackMemory::new(&snapshot, slot, 1, sp, &failed);
+        let sp = base + 0x108;
+        let mut memory = at(sp);
+        assert!((0..3).all(|page| memory.load(sp + page * PAGE).is_some()));
+        memory.keep(slot, 1);
+        assert_eq!(at(sp).known(sp, MOST).1, base + 3 * PAGE);
+        assert_eq!(at(sp).known(sp, PAGE).1, sp - RED_ZONE + PAGE);
+        let protect = |rights| {
+            // SAFETY: pages of a box that nothing reads or writes meanwhile.
+            unsafe { sys::syscall4(MPROTECT, [base + PAGE, PAGE, rights, 0]) }
+        };
+        assert_eq!(protect(0), 0);
+        let known = at(sp).known(sp, MOST);
+        assert_eq!(protect(3), 0);
+        assert_eq!((known.1, failed.load(Ordering::Relaxed)), (base + PAGE, 1));
     }
 }

@@ -10,10 +10,11 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
 use traceprof_abi::storage::log::{Sample, flags};
+use traceprof_abi::storage::slice::{self, Slice, Slices};
 use traceprof_abi::storage::table::{Put, TraceTable};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
-use traceprof_abi::unwind::{self, Snapshot, Tables};
+use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables};
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
@@ -117,7 +118,8 @@ fn take_once(
         }
         (Some(table), Some(snapshot)) => {
             let sample = describe(data, thread, frame, origin);
-            store(data, thread, (&table, &snapshot), frame, sample);
+            let slices = data.slices(hazard.table());
+            store(data, thread, (&table, slices, &snapshot), frame, sample);
         }
         _ => control.count(Counter::Broken),
     }
@@ -202,7 +204,7 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
 fn store(
     data: DataSegment,
     thread: &Thread<'_>,
-    (table, snapshot): (&TraceTable<'_>, &Snapshot<'_>),
+    (table, slices, snapshot): (&TraceTable<'_>, Option<Slices<'_>>, &Snapshot<'_>),
     frame: &Frame<'_>,
     sample: Sample,
 ) {
@@ -220,10 +222,24 @@ fn store(
     let depth = unwound.depth.min(DEPTH_MAX);
     let stack = frames.get(..depth).unwrap_or(&[]);
     let end = unwound.end;
-    let (put, collided) = table.put_probed(stack, end as u32, sample.weight);
+    let flags = unwind::trace_flags(end, snapshot.epoch());
+    let (put, collided) = table.put_probed(stack, flags, sample.weight);
     count_put(control, put, collided);
-    let stored = table.append(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    let place = table.append_at(&Sample { trace_id: put.id(), reason: end as u16, ..sample });
+    let stored = place.is_some();
     account(control, thread.slot, stored, sample.weight);
+    if let Some(place) = place
+        && !matches!(end, EndReason::Root | EndReason::Depth)
+    {
+        // Relaxed: published with the ACTIVE word, which the hazard acquired.
+        let instance = table.header.instance.load(Ordering::Relaxed) as u32;
+        let kept = slices.is_some_and(|slices| {
+            keep_slice(slices, (instance, place), snapshot.generation(), &registers, &mut memory)
+        });
+        if !kept {
+            control.count(Counter::SliceLost);
+        }
+    }
     if stored {
         // Relaxed: a note of this thread's, which says what an idle thread did last. An id of a trace
         // that found no room is of no effect there.
@@ -236,6 +252,24 @@ fn store(
         // Relaxed: a hint that the recorder polls.
         control.rotate_wanted.store(1, Ordering::Relaxed);
     }
+}
+
+/// Stack that a slice has room for.
+const SLICE_BYTES: u64 = slice::WORDS as u64 * 8;
+
+/// Keeps the registers and the top of the stack of a sample that did not reach its root.
+#[cold]
+fn keep_slice(
+    slices: Slices<'_>,
+    (instance, sample): (u32, usize),
+    generation: u64,
+    registers: &Registers,
+    memory: &mut StackMemory<'_>,
+) -> bool {
+    let (start, end) = memory.known(registers.sp, SLICE_BYTES);
+    let Registers { pc, gpr, .. } = *registers;
+    let slice = Slice { sample, generation, pc, registers: gpr, start, count: 0 };
+    slices.put(instance, &slice, |avma| if avma < end { memory.load(avma) } else { None })
 }
 
 fn count_put(control: &ControlBlock, put: Put, collided: bool) {
@@ -328,7 +362,7 @@ pub(crate) mod tests {
 
     /// The head of a tables segment with a snapshot that knows no module: stacks end at the first
     /// frame.
-    const NO_MODULES: [u64; 16] = {
+    pub(crate) const NO_MODULES: [u64; 16] = {
         let mut words = [0; 16];
         words[0] = tables::MAGIC;
         words[1] = traceprof_abi::ABI_VERSION as u64;
@@ -339,7 +373,7 @@ pub(crate) mod tests {
     };
 
     #[repr(align(16))]
-    struct Aligned([u64; 16]);
+    pub(crate) struct Aligned(pub(crate) [u64; 16]);
 
     #[test]
     fn a_sample_has_its_weight_and_is_its_threads_last() {

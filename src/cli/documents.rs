@@ -11,6 +11,7 @@ use clap_mangen::Man;
 use super::arguments::{CompletionsArguments, ManArguments, definition};
 use super::examples::EXAMPLES;
 use super::exit::{ExitCode, Failure};
+use super::limits::{LIMITS, Limit, UNTRIED};
 use super::output::Destination;
 
 /// A generated file.
@@ -99,6 +100,8 @@ fn page(command: &Command, name: &str, examples: &[&str], all: &[&str]) -> io::R
         man.render_subcommands_section(&mut page)?;
     }
     write_examples(&mut page, examples)?;
+    write_limits(&mut page, "LIMITS", &LIMITS, examples)?;
+    write_limits(&mut page, "NOT TRIED", &UNTRIED, examples)?;
     write_exit_status(&mut page)?;
     write_see_also(&mut page, name, all)?;
     Ok(Document { path: format!("man/{name}.1"), bytes: without_repeats(page) })
@@ -126,6 +129,24 @@ fn write_examples(page: &mut Vec<u8>, actions: &[&str]) -> io::Result<()> {
     for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
         let (purpose, line) = (roff(example.purpose), roff(example.line));
         writeln!(page, ".PP\n{purpose}:\n.PP\n.RS 4\n.nf\n{line}\n.fi\n.RE")?;
+    }
+    Ok(())
+}
+
+/// Those of a page of one action; the page of all has none.
+fn write_limits(
+    page: &mut Vec<u8>,
+    title: &str,
+    all: &[Limit],
+    actions: &[&str],
+) -> io::Result<()> {
+    let &[action] = actions else { return Ok(()) };
+    let mut limits = all.iter().filter(|limit| limit.actions.contains(&action)).peekable();
+    if limits.peek().is_some() {
+        writeln!(page, ".SH \"{title}\"")?;
+    }
+    for limit in limits {
+        writeln!(page, ".TP\n.B {}\n{}", roff(limit.subject), roff(limit.text))?;
     }
     Ok(())
 }

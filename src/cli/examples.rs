@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 24] = [
+pub(super) const EXAMPLES: [Example; 25] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -46,6 +46,7 @@ pub(super) const EXAMPLES: [Example; 24] = [
         "The same with file and line, and where in the kernel it sleeps",
         "traceprof stacks --verbose --kernel --pid 4711",
     ),
+    example("info", "Why are there no names?", "traceprof info out.trace"),
     example("print", "Print the call trees", "traceprof print out.trace"),
     example("print", "The same with file and line", "traceprof print --verbose out.trace"),
     example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),

@@ -12,6 +12,8 @@ pub mod examples;
 pub mod exit;
 mod export;
 mod follow;
+mod limits;
+mod modules;
 mod output;
 mod print;
 mod progress;
@@ -64,6 +66,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
+        Action::Info(arguments) => modules::run(&arguments),
         Action::Verify(arguments) => return verify::run(&arguments),
         Action::Recover(arguments) => return recover::run(&arguments),
         Action::Reindex(arguments) => reindex::run(&arguments),

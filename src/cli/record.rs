@@ -69,6 +69,8 @@ fn options(arguments: RecordArguments) -> Options {
         allow_seccomp: arguments.allow_seccomp,
         follow_exec: arguments.follow_exec,
         kernel: !arguments.no_kernel,
+        jvm_names: arguments.jvm_names,
+        debuginfod: arguments.debuginfod,
         preserve: arguments.preserve.map_or(0, usize::from),
         verify_detach: arguments.verify_detach,
         stats: arguments.stats,

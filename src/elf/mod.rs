@@ -10,17 +10,25 @@
 //! # Does not
 //! - read files, resolve names, or relocate.
 
+mod pclntab;
+mod relocation;
 mod segment;
 
 use std::fmt;
+use std::ops::Range;
 
 use object::LittleEndian;
 use object::elf::{
     self, ET_DYN, FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader64, SHF_COMPRESSED,
-    SHT_NOBITS,
+    SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
 };
-use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable};
+use object::read::elf::{
+    FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym,
+};
 
+#[cfg(any(test, fuzzing))]
+pub use pclntab::pclntab as probe_pclntab;
+pub use pclntab::{GoFunction, GoPlace, Pclntab, PclntabPlace, Values};
 pub use segment::Load;
 
 /// Why bytes are not a usable ELF file.
@@ -77,7 +85,20 @@ pub struct Elf<'a> {
     loads: Vec<Load>,
 }
 
+/// A build id, or a part of one, as tools and file names have it.
+pub fn build_id_text(build_id: &[u8]) -> String {
+    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes begin as an ELF file does.
+pub fn is_elf(bytes: &[u8]) -> bool {
+    bytes.starts_with(&elf::ELFMAG)
+}
+
 const LE: LittleEndian = LittleEndian;
+/// Owner and type of the note that Go's linker writes.
+const ELF_NOTE_GO: &[u8] = b"Go";
+const NT_GO_BUILD_ID: u32 = 4;
 
 impl<'a> Elf<'a> {
     /// Reads the headers of a file.
@@ -91,7 +112,7 @@ impl<'a> Elf<'a> {
     }
 
     fn read(bytes: &'a [u8], image: bool) -> Result<Self, ElfError> {
-        if !bytes.starts_with(&elf::ELFMAG) {
+        if !is_elf(bytes) {
             return Err(ElfError::NotElf);
         }
         if bytes.get(4..6) != Some(&[elf::ELFCLASS64.0, elf::ELFDATA2LSB.0]) {
@@ -113,6 +134,11 @@ impl<'a> Elf<'a> {
     /// The loaded segments, by address.
     pub fn loads(&self) -> &[Load] {
         &self.loads
+    }
+
+    /// The first instruction of the program (SVMA).
+    pub fn entry(&self) -> u64 {
+        self.header.e_entry(LE)
     }
 
     /// The machine (`EM_*`).
@@ -166,6 +192,14 @@ impl<'a> Elf<'a> {
         Some(&from[..from.len().min(usize::try_from(rest).ok()?)])
     }
 
+    /// Addresses of the code that the file has.
+    pub fn code(&self) -> impl Iterator<Item = Range<u64>> {
+        self.loads.iter().filter(|load| load.exec).filter_map(|load| {
+            let len = self.data(load.svma)?.len() as u64;
+            Some(load.svma..load.svma.checked_add(len)?)
+        })
+    }
+
     /// A section by name, if it has contents that are not compressed.
     pub fn section(&self, name: &str) -> Option<Section<'a>> {
         let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;
@@ -173,6 +207,19 @@ impl<'a> Elf<'a> {
             return None;
         }
         Some(Section { svma: header.sh_addr(LE), data: header.data(LE, self.bytes).ok()? })
+    }
+
+    /// Where functions start by the symbols that there are, sorted.
+    pub fn function_symbols(&self) -> Vec<u64> {
+        let Some(sections) = &self.sections else { return Vec::new() };
+        let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| sections.symbols(LE, self.bytes, kind));
+        let symbols = tables.iter().flatten().flat_map(|table| table.iter());
+        let is_function = |kind| kind == STT_FUNC || kind == STT_GNU_IFUNC;
+        let functions = symbols.filter(|symbol| is_function(symbol.st_type()));
+        let mut starts: Vec<u64> = functions.map(|symbol| symbol.st_value(LE)).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
     }
 
     /// The address of `.eh_frame_hdr` by its program header.
@@ -183,21 +230,35 @@ impl<'a> Elf<'a> {
 
     /// The build id, through the note segments or, without them, the note section.
     pub fn build_id(&self) -> Option<&'a [u8]> {
+        let section = self.section(".note.gnu.build-id").map(|section| (4, section.data));
+        let mut notes = self.notes().chain(section);
+        notes.find_map(|(align, data)| {
+            note_in(align, data, elf::ELF_NOTE_GNU, elf::NT_GNU_BUILD_ID.0)
+        })
+    }
+
+    /// Go's linker made it, or had it made.
+    pub fn is_go(&self) -> bool {
+        let mut notes = self.notes();
+        notes.any(|(align, data)| note_in(align, data, ELF_NOTE_GO, NT_GO_BUILD_ID).is_some())
+    }
+
+    /// Alignment and contents of the note segments.
+    fn notes(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
         let segments = self.program.iter().filter(|segment| segment.p_type(LE) == PT_NOTE);
-        let notes = segments.filter_map(|segment| {
+        segments.filter_map(|segment| {
             let data = self.data(segment.p_vaddr(LE))?;
             let length = usize::try_from(segment.p_filesz(LE)).ok()?;
             Some((segment.p_align(LE), data.get(..length)?))
-        });
-        let section = self.section(".note.gnu.build-id").map(|section| (4, section.data));
-        notes.chain(section).find_map(|(align, data)| build_id_in(align, data))
+        })
     }
 }
 
-fn build_id_in(align: u64, data: &[u8]) -> Option<&[u8]> {
+/// The contents of a note by its owner and type.
+fn note_in<'a>(align: u64, data: &'a [u8], owner: &[u8], kind: u32) -> Option<&'a [u8]> {
     let mut notes = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, align, data).ok()?;
     while let Ok(Some(note)) = notes.next() {
-        if note.name() == elf::ELF_NOTE_GNU && note.n_type(LE) == elf::NT_GNU_BUILD_ID {
+        if note.name() == owner && note.n_type(LE).0 == kind {
             return Some(note.desc());
         }
     }
@@ -208,7 +269,7 @@ fn build_id_in(align: u64, data: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    fn own() -> Vec<u8> {
+    pub(super) fn own() -> Vec<u8> {
         std::fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 

@@ -37,6 +37,8 @@ use crate::proc::{self, Activity, Mapping};
 const GUEST_MAX: Duration = Duration::from_millis(50);
 /// A thread that has not stopped by then is looked at.
 const ASLEEP_AFTER: Duration = Duration::from_micros(300);
+/// So much later for each that was asked to stop with it, and may have its processor.
+const LATER_EACH: Duration = Duration::from_micros(4);
 /// The longest time that is spent on putting right what has stopped meanwhile.
 const LATE_MAX: Duration = Duration::from_millis(5);
 
@@ -49,8 +51,17 @@ pub(super) struct Beside {
     asleep: Vec<Tracee>,
     /// Stopped processes that use the same memory.
     pub(super) guests: Vec<Stopped>,
-    /// Threads, and whether their being traced has the kernel send what is ignored.
-    asked_for_others: HashMap<i32, bool>,
+    /// What was seen of threads before they were stopped.
+    seen: HashMap<i32, Seen>,
+}
+
+/// What a thread is like, as far as it matters to the others, or to whoever is to be led.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Its being traced has the kernel send what is ignored.
+    is_asked_for_others: bool,
+    /// It is under no seccomp filter.
+    is_free: bool,
 }
 
 /// Where a thread sleeps.
@@ -70,12 +81,17 @@ enum Guests {
     Unknown,
 }
 
-/// Where a thread sleeps that was asked to stop and has not; `None` if it has, or runs.
-pub(super) fn sleep_of(pid: i32, tracee: &Tracee) -> Option<Sleep> {
-    let deadline = Instant::now() + ASLEEP_AFTER;
+/// Where a thread sleeps that was asked to stop, the first of so many, and has not; `None` if it has,
+/// or runs.
+pub(super) fn sleep_of(pid: i32, tracee: &Tracee, left: usize) -> Option<Sleep> {
+    let others = u32::try_from(left).unwrap_or(u32::MAX);
+    let mut limit = None;
     while !tracee.has_stopped() {
+        let deadline = *limit.get_or_insert_with(|| {
+            Instant::now() + ASLEEP_AFTER + LATER_EACH.saturating_mul(others)
+        });
         if Instant::now() < deadline {
-            ptrace::await_child(deadline);
+            ptrace::await_children(left, deadline);
             continue;
         }
         let tid = tracee.tid();
@@ -118,29 +134,40 @@ impl Beside {
     /// it sees for the first time.
     pub(super) fn order(&mut self, pid: i32, tids: &mut [i32]) {
         tids.sort_by_cached_key(|&tid| {
-            let ask = || tid == pid || threads::has_ignored_children(pid, tid);
-            *self.asked_for_others.entry(tid).or_insert_with(ask)
+            let look = || Seen {
+                is_asked_for_others: tid == pid || threads::has_ignored_children(pid, tid),
+                is_free: threads::is_free(pid, tid),
+            };
+            self.seen.entry(tid).or_insert_with(look).is_asked_for_others
         });
     }
 
     /// It is to be let go before the others.
     pub(super) fn goes_first(&self, tid: i32) -> bool {
-        self.asked_for_others.get(&tid).is_some_and(|&is_asked| is_asked)
+        self.seen.get(&tid).is_some_and(|seen| seen.is_asked_for_others)
     }
 
     /// A thread whose stack takes the frames, so that no bare call is needed; of these one that runs,
     /// rather than one in a call: a signal that comes while it is led has its handler run before the
     /// call is issued again, which a program with a `pause` outside of the mask does not expect. And
-    /// rather one that is not to be let go first: it is held the longest.
+    /// rather one that is not to be let go first: it is held the longest. Before all of them one that is
+    /// under no seccomp filter: others may be under some that were installed after the attach, which
+    /// nobody has judged.
     pub(super) fn choose(&self, mappings: &[Mapping]) -> Option<usize> {
         let is_good = |thread: &Stopped| threads::stack_top(thread, mappings).is_some();
         let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
         let stays = |thread: &Stopped| !self.goes_first(thread.tid());
+        let is_free =
+            |thread: &Stopped| self.seen.get(&thread.tid()).is_some_and(|seen| seen.is_free);
         let first = |wanted: &dyn Fn(&Stopped) -> bool| self.stopped.iter().position(wanted);
         // A look at the stack costs a system call, and most threads are asleep.
-        first(&|it| is_running(it) && stays(it) && is_good(it))
-            .or_else(|| first(&|it| is_running(it) && is_good(it)))
-            .or_else(|| first(&is_good))
+        let best = |may: &dyn Fn(&Stopped) -> bool| {
+            first(&|it| may(it) && is_running(it) && stays(it) && is_good(it))
+                .or_else(|| first(&|it| may(it) && is_running(it) && is_good(it)))
+                .or_else(|| first(&|it| may(it) && is_good(it)))
+        };
+        best(&is_free)
+            .or_else(|| best(&|_| true))
             .or_else(|| (!self.stopped.is_empty()).then_some(0))
     }
 
@@ -150,7 +177,8 @@ impl Beside {
             proc::task_status(pid, tracee.tid())
                 .map_or(true, |status| status.pending >> (signal - 1) & 1 == 1)
         };
-        self.stopped.iter().any(|thread| thread.owes_hit(signal)) || self.asleep.iter().any(waits)
+        let has_hit = |thread: &Stopped| thread.has_noted_hit(signal);
+        self.stopped.iter().any(has_hit) || self.asleep.iter().any(waits)
     }
 
     /// Lets all of them go.

@@ -21,7 +21,7 @@ use traceprof_abi::unwind::Registers;
 use super::error::InjectError;
 use super::guardian::hurry;
 use super::ptrace::{Hearing, await_child};
-use super::stop::{Asked, Look, NotStopped, Stopped};
+use super::stop::{Asked, Look, NotStopped, Stopped, take_withheld};
 use super::threads::containing;
 use super::{arch, identity, preflight};
 use crate::proc::{self, Mapping};
@@ -48,6 +48,16 @@ const STACK_MAX: u64 = 256 << 10;
 const STACK_LEAST: u64 = 16 << 10;
 /// Bytes of all copies.
 const COPIES_MAX: u64 = 256 << 20;
+
+/// The threads of a process, as far as they could be captured.
+#[derive(Debug)]
+pub struct Captures<T> {
+    /// Each of them, by their ids.
+    pub threads: Vec<Capture<T>>,
+    /// Hits of a recording that threads did not get: they would have ended the calls that the threads
+    /// were stopped in. As many samples are missing there.
+    pub withheld: u64,
+}
 
 /// A thread that was to be captured.
 #[derive(Debug)]
@@ -97,7 +107,7 @@ pub fn capture<T: Send>(
     start_time: u64,
     mappings: &[Mapping],
     see: impl FnMut(i32) -> T + Send,
-) -> Result<Vec<Capture<T>>, InjectError> {
+) -> Result<Captures<T>, InjectError> {
     let system = |error: nix::Error| InjectError::system("keeping signals away", &error.into());
     // The threads that are started from here on inherit it.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(system)?;
@@ -110,8 +120,10 @@ pub fn capture<T: Send>(
         session.run()?;
         Ok(session.done)
     });
+    // Whatever came of it: the next one has its own.
+    let (hits, overruns) = take_withheld();
     before.thread_set_mask().map_err(system)?;
-    outcome
+    outcome.map(|threads| Captures { threads, withheld: hits + overruns })
 }
 
 struct Session<'a, T, S> {

@@ -11,14 +11,13 @@
 //! - If the application replaced our action, it may have kept our handler's address to call it:
 //!   then everything stays mapped.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::{AgentState, Operation};
 use traceprof_abi::sync::Ordering;
 
 use super::actions::Actions;
-use super::beside::{self, Beside};
+use super::beside::Beside;
 use super::chain::{Call, Chain, Landing, Step};
 use super::enter::{self, Room};
 use super::error::InjectError;
@@ -27,9 +26,9 @@ use super::identity::Execution;
 use super::inside::Inside;
 use super::place::{Place, fine};
 use super::plan::{AttachPlan, DetachReport, Segment};
-use super::ptrace::Tracee;
 use super::segment::Attached;
-use super::stop::{self, NotStopped, Stopped};
+use super::stop::{self, Stopped};
+use super::sweep::{HELD_MAX, Sweep, Swept};
 use super::worker::{Used, read_mappings};
 use super::{identity, threads};
 use crate::fault::{self, Point};
@@ -39,22 +38,10 @@ use crate::proc::{self, Mapping};
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// The same where the target's threads wait for a processor: they get one in the end.
 const STARVED_PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time that threads are held while no other stops.
-const COLLECT_MAX: Duration = Duration::from_millis(100);
-/// The same while one of them waits for a processor, which those that are held leave to it. A
-/// control group that has used up its share gets the next one after 100 ms, mostly.
-const QUEUED_COLLECT_MAX: Duration = Duration::from_millis(500);
-/// Longest time that threads are held while others stop one after the other.
-const HELD_MAX: Duration = Duration::from_secs(2);
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// Longest wait for a launched chain to detach the segments.
 const UNMAPPED_MAX: Duration = Duration::from_secs(1);
-/// Time for a thread to leave the agent's code.
-const NUDGE: Duration = Duration::from_micros(200);
-/// Attempts to see all threads outside of the agent's code within one stop.
-const NUDGES_MAX: usize = 200;
-
 /// What an attempt came to.
 enum Attempt {
     Done(DetachReport),
@@ -152,9 +139,9 @@ struct Cure<'a> {
 
 impl Cure<'_> {
     fn attempt(mut self) -> Result<Attempt, InjectError> {
-        let mut beside = Beside::default();
+        let mut sweep = Sweep::of(self.plan.pid);
         if let Some(tid) = self.sleeper
-            && !self.catch_sleeper(tid, &mut beside)?
+            && !sweep.catch_sleeper(tid, self.until)?
         {
             return Ok(Attempt::Stuck { tid, held: Duration::ZERO });
         }
@@ -167,26 +154,21 @@ impl Cure<'_> {
         let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
         let gadgets = gadgets.ok_or(InjectError::Executed)?;
         self.inside.through_ours = gadgets.restorer.is_none();
-        // Before anybody is held.
-        beside.order(self.plan.pid, &mut proc::tasks(self.plan.pid).unwrap_or_default());
-        let since = Instant::now();
-        let stuck = self.stop_all(&mut beside)?;
-        let threads = beside.tids().count();
-        if let Some(tid) = stuck {
-            beside.release()?;
-            return Ok(Attempt::Stuck { tid, held: since.elapsed() });
-        }
-        let Some(chosen) = beside.choose(&mappings) else {
-            // All of them sleep: nobody can do the work.
-            return match beside.tids().next() {
-                Some(tid) => Ok(Attempt::Stuck { tid, held: since.elapsed() }),
-                None => Ok(Attempt::Done(DetachReport::default())),
-            };
+        sweep.foresee();
+        let swept = sweep.stop_all(self.inside, &mappings)?;
+        let since = sweep.since();
+        let mut worker = match swept {
+            Swept::All(worker) => *worker,
+            Swept::Nobody => return Ok(Attempt::Done(DetachReport::default())),
+            Swept::Stuck(tid) => {
+                sweep.beside.release()?;
+                return Ok(Attempt::Stuck { tid, held: since.elapsed() });
+            }
         };
-        let mut worker = beside.stopped.swap_remove(chosen);
+        let threads = sweep.beside.tids().count() + 1;
         worker.hold_until(since + HELD_MAX);
         fault::at(Point::CureStopped);
-        let took = self.take_back(worker, beside, gadgets, &mappings)?;
+        let took = self.take_back(worker, sweep.beside, gadgets, &mappings)?;
         let stopped_ns = since.elapsed().as_nanos() as u64;
         let report = |residue| DetachReport { stopped_ns, threads, residue, unfinished: false };
         let launched = match took {
@@ -231,125 +213,6 @@ impl Cure<'_> {
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-    }
-
-    /// Waits until a thread comes out of its sleep, and has it stop then; `false` if it does not.
-    fn catch_sleeper(&self, tid: i32, beside: &mut Beside) -> Result<bool, InjectError> {
-        let since = Instant::now();
-        let asked = Tracee::seize(tid).and_then(|tracee| tracee.interrupt().map(|()| tracee));
-        let Ok(tracee) = asked else { return Ok(true) };
-        match Stopped::collect(tracee, since, self.until, self.until) {
-            Ok(thread) => beside.stopped.push(thread),
-            Err(NotStopped::Gone(InjectError::Gone)) => {}
-            Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
-            Err(NotStopped::Timeout | NotStopped::Foreign) => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Stops every thread, outside of the agent's code, until a pass over the task list finds no
-    /// new one. Gives a thread that could not be brought there.
-    fn stop_all(&self, beside: &mut Beside) -> Result<Option<i32>, InjectError> {
-        let last = Instant::now() + HELD_MAX;
-        let mut passed_over = HashSet::new();
-        for _ in 0..NUDGES_MAX {
-            let tids = proc::tasks(self.plan.pid).map_err(|_| InjectError::Gone)?;
-            let known: HashSet<i32> = beside.tids().collect();
-            let is_new = |tid: &i32| !known.contains(tid) && !passed_over.contains(tid);
-            let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-            beside.order(self.plan.pid, &mut new);
-            let inside = beside.stopped.iter().position(|thread| self.inside.is(thread));
-            if new.is_empty() && inside.is_none() {
-                // A child of `vfork` is in the handler for a moment, if ever.
-                let guest = beside.guests.iter().find(|guest| self.inside.is(guest));
-                return Ok(guest.map(Stopped::tid));
-            }
-            if let Some(tid) = self.stop_these(&new, last, beside, &mut passed_over)? {
-                return Ok(Some(tid));
-            }
-            let Some(inside) = inside else { continue };
-            // It may create threads while it runs, so the list is read again afterwards.
-            let mut thread = beside.stopped.swap_remove(inside);
-            if Instant::now() >= last {
-                return Ok(Some(thread.tid()));
-            }
-            match thread.nudge(NUDGE, Instant::now() + COLLECT_MAX) {
-                Ok(()) => beside.stopped.push(thread),
-                Err(error) if error.is_gone() => {}
-                Err(InjectError::WouldNotStop { .. }) => return Ok(Some(thread.tid())),
-                Err(error) => return Err(error),
-            }
-        }
-        let mut held = beside.stopped.iter().chain(&beside.guests);
-        Ok(held.find(|thread| self.inside.is(thread)).map(Stopped::tid))
-    }
-
-    /// All are asked before the first is waited for: they stop side by side.
-    fn stop_these(
-        &self,
-        tids: &[i32],
-        last: Instant,
-        beside: &mut Beside,
-        passed_over: &mut HashSet<i32>,
-    ) -> Result<Option<i32>, InjectError> {
-        // Traced first and stopped then: a call that ends meanwhile is put right in a traced thread.
-        let mut seized = Vec::with_capacity(tids.len());
-        for &tid in tids {
-            self.unless_gone(tid, Tracee::seize(tid), &mut seized, passed_over)?;
-        }
-        let mut asked = Vec::with_capacity(seized.len());
-        for tracee in seized {
-            let (tid, since) = (tracee.tid(), Instant::now());
-            let outcome = tracee.interrupt().map(|()| (tracee, since));
-            self.unless_gone(tid, outcome, &mut asked, passed_over)?;
-        }
-        let mut deadline = Instant::now() + COLLECT_MAX;
-        let mut refused = None;
-        for (tracee, since) in asked {
-            let tid = tracee.tid();
-            let sleep = beside::sleep_of(self.plan.pid, &tracee);
-            if let Some(sleep) = sleep.filter(|it| !self.inside.may_be_asleep(tid, it)) {
-                // It sleeps on; the others must not be held for that.
-                let is_held = beside.hold_asleep(self.plan.pid, tracee, sleep);
-                refused = refused.or((!is_held).then_some(tid));
-                continue;
-            }
-            let queued = last.min(Instant::now() + QUEUED_COLLECT_MAX);
-            match Stopped::collect(tracee, since, deadline, queued) {
-                Ok(thread) => {
-                    beside.stopped.push(thread);
-                    // Many threads take their turns to stop.
-                    deadline = last.min(Instant::now() + COLLECT_MAX);
-                }
-                Err(NotStopped::Gone(InjectError::Gone)) => drop(passed_over.insert(tid)),
-                Err(NotStopped::Gone(error) | NotStopped::Failed(error)) => return Err(error),
-                // The others are waited for all the same: they have been asked, and who is let go
-                // before it was seen to stop finds its call broken.
-                Err(NotStopped::Timeout | NotStopped::Foreign) => refused = refused.or(Some(tid)),
-            }
-        }
-        Ok(refused)
-    }
-
-    /// Takes what a request for a thread gave, or passes over a thread that is gone.
-    fn unless_gone<T>(
-        &self,
-        tid: i32,
-        outcome: std::io::Result<T>,
-        into: &mut Vec<T>,
-        passed_over: &mut HashSet<i32>,
-    ) -> Result<(), InjectError> {
-        match outcome {
-            Ok(value) => into.push(value),
-            Err(error) => {
-                let error = InjectError::system("PTRACE_SEIZE", &error);
-                match identity::explain(self.plan.pid, tid, error) {
-                    InjectError::Gone => drop(passed_over.insert(tid)),
-                    other => return Err(other),
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Puts the action back, lets the others go, and unmaps.

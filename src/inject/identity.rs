@@ -8,18 +8,36 @@ use crate::proc;
 /// One execution of a program: a process that executes another keeps its pid and its start time, and a
 /// program without randomized addresses its code's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Execution(Option<(u64, [u8; 16])>);
+pub(super) enum Execution {
+    /// The address and the bytes that the kernel drew for it.
+    Drawn(u64, [u8; 16]),
+    /// It has none that could be read.
+    Nameless,
+    /// The process was just about to execute it, or to end.
+    Unsettled,
+}
 
 impl Execution {
     /// That which the process is in now. What is read of it after this belongs to it if
     /// [`Execution::is_of`] says so of a thread that is stopped later.
     pub(super) fn of(pid: i32) -> Execution {
-        Execution(proc::drawn_bytes(pid))
+        // Of a leader that left its threads behind there is nothing to read.
+        let others = std::iter::once_with(|| proc::tasks(pid).unwrap_or_default()).flatten();
+        let known = std::iter::once(pid).chain(others).find_map(|tid| proc::drawn_bytes(tid).ok());
+        match known {
+            Some(Some((address, bytes))) => Execution::Drawn(address, bytes),
+            Some(None) => Execution::Nameless,
+            None => Execution::Unsettled,
+        }
     }
 
     /// The thread runs this one, and as long as it is stopped it will.
     pub(super) fn is_of(&self, stopped: &Stopped) -> bool {
-        self.0.is_none_or(|(address, bytes)| stopped.holds(address, &bytes))
+        match self {
+            Execution::Drawn(address, bytes) => stopped.holds(*address, bytes),
+            Execution::Nameless => true,
+            Execution::Unsettled => false,
+        }
     }
 }
 
@@ -57,4 +75,26 @@ pub(super) fn disposable<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn execution_of_a_process_that_is_gone_is_that_of_nobody() {
+        let own = std::process::id() as i32;
+        assert!(matches!(Execution::of(own), Execution::Drawn(..)));
+        assert_eq!(Execution::of(own), Execution::of(own));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while proc::task_stat(pid, pid).unwrap().state != 'Z' {
+            assert!(std::time::Instant::now() < deadline, "it does not end");
+            std::thread::yield_now();
+        }
+        assert_eq!(Execution::of(pid), Execution::Unsettled);
+        child.wait().unwrap();
+        assert_eq!(Execution::of(pid), Execution::Unsettled);
+    }
 }

@@ -23,8 +23,8 @@
 //! [`preflight()`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
 //! traces, [`Guardian::attach`], [`Guardian::enter`] and [`Guardian::detach`] do the work in it.
 //! Inside: `attach`, `enter` and `cure` tell the stories; `threads` chooses whom to stop, `worker`
-//! uses it, `stop` holds a thread and lets it run a `chain`, `beside` holds the others (also those that
-//! no stop reaches) while `actions` puts signals back, `inside` tells where nothing may be unmapped,
+//! uses it, `stop` holds a thread and lets it run a `chain`, `sweep` stops all of them and `beside` holds
+//! those that have nothing to do (also those that no stop reaches) while `actions` puts signals back, `inside` tells where nothing may be unmapped,
 //! `gadget` finds the instructions for it, `ptrace` and `arch` are the two doors to the kernel and the
 //! processor.
 //!
@@ -63,6 +63,7 @@ mod refusal;
 mod residue;
 mod segment;
 mod stop;
+mod sweep;
 mod threads;
 mod trial;
 mod worker;
@@ -70,7 +71,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use capture::{Capture, Missed, Portrait, capture};
+pub use capture::{Capture, Captures, Missed, Portrait, capture};
 pub use error::InjectError;
 pub use guardian::Guardian;
 pub use hole::find_hole;

@@ -22,7 +22,7 @@ use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
 use super::filter::{Instruction, LEN_MAX};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::proc;
 
 const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
@@ -146,7 +146,8 @@ impl Tracee {
     /// A thread that stopped to take a signal takes it when its tracer dies, unless the tracer has
     /// waited for that stop in the ordinary way: the kernel then thinks the tracer has the signal, and
     /// the application never gets it. So such a stop is looked at and left unwaited for; the next
-    /// request lets the thread go on all the same.
+    /// request lets the thread go on all the same. So is the stop that was asked for, of which the
+    /// kernel forgets all when the thread goes on: with many threads that saves a call for each.
     pub(super) fn wait(&self, deadline: Instant) -> io::Result<Stop> {
         let mut looks = 0u32;
         loop {
@@ -159,14 +160,14 @@ impl Tracee {
                     return Ok(Stop::Ended(0));
                 }
                 Ok(None) => await_child(deadline),
-                Ok(Some(stop @ Stop::Signal(_))) => return Ok(stop),
+                Ok(Some(stop @ (Stop::Signal(_) | Stop::Interrupt))) => return Ok(stop),
                 // Whoever started it in this process waits for its end.
                 Ok(Some(stop @ Stop::Ended(_))) if self.is_own_child() => return Ok(stop),
                 Ok(Some(stop)) => {
                     let mut status = 0;
                     // SAFETY: `status` is this call's own.
                     unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-                    fault::at(Point::ThreadTouched);
+                    fault::touched("waitpid");
                     return Ok(stop);
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -368,7 +369,7 @@ impl Tracee {
         // SAFETY: reads `bytes`; the kernel checks the address in the other process.
         let got = unsafe { libc::process_vm_writev(self.tid, &local, 1, &remote, 1, 0) };
         let written = whole(got, bytes.len());
-        fault::at(Point::ThreadTouched);
+        fault::touched("process_vm_writev");
         written
     }
 }
@@ -397,7 +398,13 @@ fn whole(got: isize, wanted: usize) -> io::Result<()> {
 /// A request that makes a difference to the thread.
 fn change(code: u32, tid: i32, address: usize, data: usize) -> io::Result<()> {
     request(code, tid, address, data)?;
-    fault::at(Point::ThreadTouched);
+    fault::touched(match code {
+        libc::PTRACE_INTERRUPT => "PTRACE_INTERRUPT",
+        libc::PTRACE_CONT => "PTRACE_CONT",
+        libc::PTRACE_SYSCALL => "PTRACE_SYSCALL",
+        libc::PTRACE_SETREGSET => "PTRACE_SETREGSET",
+        _ => "another of ptrace",
+    });
     Ok(())
 }
 
@@ -450,6 +457,22 @@ pub(super) fn await_child(deadline: Instant) {
     set.add(Signal::SIGCHLD);
     // SAFETY: reads the set and the timeout, writes nothing.
     unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &timeout) };
+}
+
+/// Lets so many threads come to the stops that they were asked for. Each of them would wake up whoever
+/// waits for a child, which takes the processor from the next: of real-time priority, as a guardian has
+/// it, it was half of the time for which a hundred threads were held.
+pub(super) fn await_children(how_many: usize, deadline: Instant) {
+    /// What a thread takes to stop, with the change to the next one.
+    const EACH: Duration = Duration::from_micros(2);
+    /// Less is not worth a timer.
+    const LEAST: Duration = Duration::from_micros(20);
+    const MOST: Duration = Duration::from_micros(100);
+    let pause = EACH.saturating_mul(u32::try_from(how_many).unwrap_or(u32::MAX)).min(MOST);
+    if pause < LEAST {
+        return await_child(deadline);
+    }
+    std::thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
 }
 
 #[cfg(test)]

@@ -31,9 +31,7 @@ mod withheld;
 
 pub(super) use self::asked::{Asked, Look};
 pub(super) use self::launched::Launched;
-pub(super) use self::withheld::count_withheld;
-#[cfg(test)]
-pub(super) use self::withheld::take_withheld;
+pub(super) use self::withheld::{count_withheld, take_withheld};
 
 /// Longest time that a thread takes to settle after it had to wait for its stop.
 const SETTLED_MAX: Duration = Duration::from_secs(1);
@@ -66,6 +64,8 @@ pub(super) struct Stopped {
     stop_asked: bool,
     /// It is led through no call after this, while others are held.
     held_until: Option<Instant>,
+    /// Signals of which a hit of ours waits, as last noted.
+    hits: u64,
     is_let_go: bool,
 }
 
@@ -110,18 +110,23 @@ impl Stopped {
         deadline: Instant,
         last: Instant,
     ) -> Result<Stopped, NotStopped> {
-        let mut until = deadline;
-        let group = loop {
-            match wait_interrupt(&tracee, until) {
-                Err(NotStopped::Timeout)
-                    if Instant::now() < last && proc::is_runnable(tracee.tid()) =>
-                {
-                    until = Instant::now() + QUEUE_LOOK;
-                }
-                outcome => break outcome?,
-            }
-        };
+        let group = await_stop(&tracee, deadline, last)?;
         Self::take(tracee, group, since, deadline.max(last.min(Instant::now() + SETTLED_MAX)))
+    }
+
+    /// As [`Stopped::collect`] for a thread that is only held and let go: signals wait for it as long,
+    /// and nothing is asked about them.
+    pub(super) fn hold(
+        tracee: Tracee,
+        since: Instant,
+        deadline: Instant,
+        last: Instant,
+    ) -> Result<Stopped, NotStopped> {
+        let group = await_stop(&tracee, deadline, last)?;
+        let mut stopped = Self::new(tracee, group, since);
+        stopped.save_native()?;
+        fault::at(Point::ThreadStopped);
+        Ok(stopped)
     }
 
     /// Takes a thread over that was stopped before its program's first instruction.
@@ -136,7 +141,14 @@ impl Stopped {
         since: Instant,
         deadline: Instant,
     ) -> Result<Stopped, NotStopped> {
-        let mut stopped = Stopped {
+        let mut stopped = Self::new(tracee, group, since);
+        stopped.settle(deadline)?;
+        fault::at(Point::ThreadStopped);
+        Ok(stopped)
+    }
+
+    fn new(tracee: Tracee, group: bool, since: Instant) -> Stopped {
+        Stopped {
             tracee,
             saved: Saved {
                 registers: arch::zeroed(),
@@ -155,11 +167,9 @@ impl Stopped {
             owed_signal: 0,
             stop_asked: false,
             held_until: None,
+            hits: 0,
             is_let_go: false,
-        };
-        stopped.settle(deadline)?;
-        fault::at(Point::ThreadStopped);
-        Ok(stopped)
+        }
     }
 
     /// Has the kernel decide anew about a call that the stop has broken at once, not when the thread is let
@@ -169,7 +179,6 @@ impl Stopped {
             self.saved.registers = arch::zeroed();
             return Ok(());
         };
-        self.saved.mask = self.tracee.mask()?;
         self.interrupted = arch::interrupted(&registers);
         if self.interrupted == Interrupted::Broken {
             registers = arch::mended(&registers);
@@ -180,9 +189,21 @@ impl Stopped {
         Ok(())
     }
 
-    /// Makes the state complete before anything is run: vector state, restartable sequences. Not
+    /// The same; an error if it runs 32-bit code.
+    fn save_native(&mut self) -> Result<(), NotStopped> {
+        self.save().map_err(|error| failed("reading registers", &error))?;
+        if !arch::is_native(&self.saved.registers) {
+            // What was saved of a foreign thread is never put back: detach leaves it as it is.
+            self.is_current = false;
+            return Err(NotStopped::Foreign);
+        }
+        Ok(())
+    }
+
+    /// Makes the state complete before anything is run: mask, vector state, restartable sequences. Not
     /// needed to let the thread go as it is.
     pub(super) fn prepare(&mut self) -> Result<(), InjectError> {
+        self.saved.mask = self.mask().map_err(|e| system("PTRACE_GETSIGMASK", &e))?;
         let raw = self.tracee.xstate().map_err(|e| system("NT_X86_XSTATE", &e))?;
         self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
             reason: "the processor has no XSAVE state, which frames need".to_owned(),
@@ -220,6 +241,11 @@ impl Stopped {
 
     pub(super) fn tid(&self) -> i32 {
         self.tracee.tid()
+    }
+
+    /// Its own signal mask.
+    pub(super) fn mask(&self) -> io::Result<u64> {
+        if self.masked { Ok(self.saved.mask) } else { self.tracee.mask() }
     }
 
     /// These bytes are at this address.
@@ -338,6 +364,21 @@ impl Drop for Stopped {
 
 fn system(call: &str, error: &io::Error) -> InjectError {
     InjectError::system(call, error)
+}
+
+/// As [`wait_interrupt`]; a thread that waits for a processor is waited for until `last`.
+fn await_stop(tracee: &Tracee, deadline: Instant, last: Instant) -> Result<bool, NotStopped> {
+    let mut until = deadline;
+    loop {
+        match wait_interrupt(tracee, until) {
+            Err(NotStopped::Timeout)
+                if Instant::now() < last && proc::is_runnable(tracee.tid()) =>
+            {
+                until = Instant::now() + QUEUE_LOOK;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Waits for the stop that was asked for. Signals that come before it are delivered. `true`: the

@@ -124,7 +124,7 @@ fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(Rank, i32)> {
 }
 
 /// The thread is under no filter.
-fn is_free(pid: i32, tid: i32) -> bool {
+pub(super) fn is_free(pid: i32, tid: i32) -> bool {
     proc::task_status(pid, tid).is_ok_and(|status| status.seccomp == 0)
 }
 

@@ -1,6 +1,6 @@
 //! The auxiliary vector: what the kernel tells a program at its start.
 
-use std::fs;
+use std::{fs, io};
 
 /// `AT_RANDOM`: the address of bytes that the kernel has drawn.
 const RANDOM: u64 = 25;
@@ -18,14 +18,26 @@ pub fn signal_frame_len() -> Option<u64> {
 /// The bytes that the kernel drew for the program that a process executed last, and where they are:
 /// they tell one execution from the next. `None` of a 32-bit program, or if they cannot be read: whoever
 /// must know when a program is gone that may execute another user's asks its [`super::Memory`].
-pub fn drawn_bytes(pid: i32) -> Option<(u64, [u8; DRAWN])> {
-    let address = entry(&pid.to_string(), RANDOM)?;
-    let bytes = super::read_memory(pid, address, DRAWN).ok()?;
-    Some((address, bytes.try_into().ok()?))
+///
+/// # Errors
+/// If the process has no vector at this moment: it executes a program just now, or has ended. So has a
+/// leader that left its threads behind; of them any may be asked.
+pub fn drawn_bytes(pid: i32) -> io::Result<Option<(u64, [u8; DRAWN])>> {
+    let words = fs::read(format!("/proc/{pid}/auxv"))?;
+    // The kernel makes it zero, and fills it in when the program is loaded.
+    if words.iter().all(|byte| *byte == 0) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let Some(address) = find(&words, RANDOM) else { return Ok(None) };
+    let bytes = super::read_memory(pid, address, DRAWN).ok();
+    Ok(bytes.and_then(|bytes| Some((address, bytes.try_into().ok()?))))
 }
 
 fn entry(process: &str, wanted: u64) -> Option<u64> {
-    let words = fs::read(format!("/proc/{process}/auxv")).ok()?;
+    find(&fs::read(format!("/proc/{process}/auxv")).ok()?, wanted)
+}
+
+fn find(words: &[u8], wanted: u64) -> Option<u64> {
     let (pairs, _) = words.as_chunks::<16>();
     pairs.iter().find_map(|pair| {
         let (key, value) = pair.split_at(8);
@@ -48,19 +60,20 @@ mod tests {
 
     #[test]
     fn each_execution_has_bytes_of_its_own() {
-        let own = drawn_bytes(std::process::id() as i32).unwrap();
-        assert_eq!(drawn_bytes(std::process::id() as i32), Some(own));
+        let drawn = |pid| drawn_bytes(pid).ok().flatten();
+        let own = drawn(std::process::id() as i32).unwrap();
+        assert_eq!(drawn(std::process::id() as i32), Some(own));
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         // Who starts a program goes on before the kernel has written its vector.
         let theirs = loop {
             match drawn_bytes(other.id() as i32) {
-                Some(bytes) => break bytes,
-                None => assert!(other.try_wait().unwrap().is_none(), "it has ended"),
+                Ok(bytes) => break bytes.expect("a program of 64 bits"),
+                Err(_) => assert!(other.try_wait().unwrap().is_none(), "it has ended"),
             }
         };
         assert_ne!(theirs.1, own.1);
         other.kill().unwrap();
         other.wait().unwrap();
-        assert_eq!(drawn_bytes(other.id() as i32), None);
+        assert!(drawn_bytes(other.id() as i32).is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! What a process has mapped.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 
-use super::{malformed, read_file, tasks};
+use super::{descriptor_path, malformed, read_file, tasks};
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,31 @@ pub struct Mapping {
     pub path: OsString,
     /// The kernel marked the path ` (deleted)`.
     pub deleted: bool,
+}
+
+impl Mapping {
+    /// It is of this open file: the same inode, or where file systems show another one to `stat` than to
+    /// `maps`, as overlays may, a file that the kernel calls the same.
+    pub fn is_of(&self, file: &File) -> bool {
+        self.has_inode_of(file) || self.has_name_of(file)
+    }
+
+    /// The same inode of the same device.
+    pub(super) fn has_inode_of(&self, file: &File) -> bool {
+        let Ok(found) = file.metadata() else { return false };
+        let device = (libc::major(found.dev()), libc::minor(found.dev()));
+        // Btrfs and overlayfs show another anonymous device (major 0) to stat than to maps.
+        let same_device = device == self.device || (device.0 == 0 && self.device.0 == 0);
+        found.ino() == self.inode && same_device
+    }
+
+    fn has_name_of(&self, file: &File) -> bool {
+        let mut name = self.path.clone();
+        if self.deleted {
+            name.push(" (deleted)");
+        }
+        std::fs::read_link(descriptor_path(file)).is_ok_and(|found| found.as_os_str() == name)
+    }
 }
 
 /// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a

@@ -60,6 +60,14 @@ fn own_process_is_described() {
     let mut magic = [0; 4];
     File::from(open_mapping(pid, code).unwrap()).read_exact(&mut magic).unwrap();
     assert_eq!(&magic, b"\x7fELF");
+    // Where it was when the mappings were read is this program's code now.
+    let gone = Mapping { inode: code.inode + 1, path: "/nowhere".into(), ..code.clone() };
+    assert!(open_mapping(pid, &gone).is_err());
+    let file = File::open("/proc/self/exe").unwrap();
+    assert!(code.is_of(&file) && !gone.is_of(&file));
+    let shown_otherwise = Mapping { inode: code.inode + 1, ..code.clone() };
+    assert!(shown_otherwise.is_of(&file), "as overlays do");
+    assert!(!Mapping { deleted: true, ..shown_otherwise }.is_of(&file));
 }
 
 #[test]

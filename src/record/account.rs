@@ -1,5 +1,7 @@
 //! The reckoning at the end: what was sampled against what the target used.
 
+use std::time::Instant;
+
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use traceprof_abi::layout::Counter;
@@ -11,6 +13,7 @@ use super::counts::LOSSES;
 use super::engine::Choice;
 use super::executions::Executions;
 use super::failures::Unsampled;
+use super::kernel::cpus;
 use super::liveness::Heavy;
 use super::scribe::Totals;
 use super::stint::Stint;
@@ -23,6 +26,7 @@ pub(super) struct CpuClock {
     clock: Option<ClockId>,
     start_ns: u64,
     last_ns: u64,
+    last_read: Instant,
 }
 
 impl CpuClock {
@@ -30,12 +34,16 @@ impl CpuClock {
     pub(super) fn start(pid: i32) -> Self {
         let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).ok();
         let now = clock.map_or(0, clock_ns);
-        Self { clock, start_ns: now, last_ns: now }
+        Self { clock, start_ns: now, last_ns: now, last_read: Instant::now() }
     }
 
     /// Reads the clock while the process is there; what it last said counts when it is gone.
     pub(super) fn advance(&mut self) {
-        self.last_ns = self.last_ns.max(self.clock.map_or(0, clock_ns));
+        let read = Instant::now();
+        let now_ns = self.clock.map_or(0, clock_ns);
+        if now_ns > 0 {
+            (self.last_ns, self.last_read) = (self.last_ns.max(now_ns), read);
+        }
     }
 
     /// Goes on to the end of a later reading of the same clock. The time between the two.
@@ -50,9 +58,22 @@ impl CpuClock {
         self.last_ns.saturating_sub(self.start_ns)
     }
 
+    /// The most that it can be now, in nanoseconds: exact while the process is there, and afterwards as if
+    /// it had run on all cores since the last reading.
+    pub(super) fn used_at_most_ns(&self) -> u64 {
+        match self.clock.map(clock_ns).filter(|now_ns| *now_ns > 0) {
+            Some(now_ns) => now_ns.saturating_sub(self.start_ns),
+            None => {
+                let since_ns = u64::try_from(self.last_read.elapsed().as_nanos());
+                let unread_ns = since_ns.unwrap_or(u64::MAX).saturating_mul(cpus().len() as u64);
+                self.used_ns().saturating_add(unread_ns)
+            }
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn made_up(start_ns: u64, last_ns: u64) -> Self {
-        Self { clock: None, start_ns, last_ns }
+        Self { clock: None, start_ns, last_ns, last_read: Instant::now() }
     }
 }
 
@@ -138,6 +159,8 @@ impl Reckoning<'_> {
         for (key, number) in tally::numbers(self) {
             set(key, number);
         }
+        set("followed_outside", self.stint.followed);
+        set("corrected_for_remaps", self.stint.corrected);
         set("priming_signals", self.stint.primed);
         set("rest_periods", self.stint.given);
         set("balance_added", self.stint.balanced.more);

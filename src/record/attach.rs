@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use traceprof_abi::layout::{self, ClockMode, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::Rotation;
-use traceprof_abi::storage::table;
+use traceprof_abi::storage::{slice, table};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
 
@@ -206,10 +206,16 @@ impl<'a> Attached<'a> {
         self.ground.data.populate(start, table::SLOTS_OFFSET + table::SLOTS as u64 * 8)?;
         self.ground.data.populate(start + table::ARENA_OFFSET, words * 8)?;
         self.ground.data.populate(start + table::LOG_OFFSET, self.records * 128)?;
+        let slices =
+            table::SLICES_HEADER + (slice::SLICES * size_of::<slice::SliceRecord>()) as u64;
+        self.ground.data.populate(start + table::SLICES_OFFSET, slices)?;
         // Relaxed: published with the agent's installation, or with the rotation that makes the
         // table ACTIVE.
         table.header.arena_limit.store(words, Ordering::Relaxed);
         table.header.log_limit.store(self.records, Ordering::Relaxed);
+        if let Some(slices) = self.data().slices(index) {
+            slices.header.limit.store(slice::SLICES as u64, Ordering::Relaxed);
+        }
         Ok(())
     }
 

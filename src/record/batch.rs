@@ -6,6 +6,7 @@ use traceprof_abi::storage::log::Sample;
 
 use super::collections::{Collection, TraceEntry, empty};
 use super::modules::AddressMap;
+use super::slices::Slices;
 use crate::trace::Metadata;
 
 /// Samples that an empty batch keeps room for.
@@ -41,6 +42,8 @@ pub(super) enum ThreadNews {
 pub(super) struct Batch {
     /// The traces: new ones and all that are preserved.
     pub(super) traces: Collection,
+    /// Stack of samples that did not reach their root, until they have been followed.
+    pub(super) slices: Slices,
     /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
     pub(super) samples: Vec<Sample>,
     /// Threads that came, changed or went.
@@ -70,6 +73,7 @@ impl Batch {
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.traces.bytes()
+            + self.slices.bytes()
             + self.samples.capacity() * size_of::<Sample>()
             + self.threads.capacity() * size_of::<ThreadNews>()
     }
@@ -77,6 +81,7 @@ impl Batch {
     /// Forgets what a batch before it has told of as well, and gives back the memory that is not needed.
     pub(super) fn condense(&mut self) {
         self.traces.keep_new();
+        self.slices = Slices::default();
         self.samples.shrink_to_fit();
         self.threads.shrink_to_fit();
     }
@@ -94,6 +99,7 @@ impl Batch {
     /// Empties it to be used again.
     pub(super) fn clear(&mut self) {
         self.traces.clear();
+        self.slices.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.threads.clear();
         self.addresses = None;

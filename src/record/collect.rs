@@ -264,8 +264,8 @@ impl Collector {
         }
     }
 
-    fn collect(&mut self, table: usize, batch: &mut Batch) {
-        let table = self.tables[table];
+    fn collect(&mut self, index: usize, batch: &mut Batch) {
+        let table = self.tables[index];
         // Entries of an honest table do not overlap, so their words are no more than the arena's.
         let mut room = table.arena.len();
         // No handler writes a longer one; of those that the target scribbled none is taken.
@@ -277,12 +277,22 @@ impl Collector {
             let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
             batch.traces.push(entry, frames);
         }
-        for sample in table.samples() {
+        let slices = self.data.slices(index);
+        // Relaxed: no thread is inside the table.
+        let instance = table.header.instance.load(Ordering::Relaxed) as u32;
+        let sliced = batch.slices.take(slices.into_iter().flat_map(|it| it.all(instance)));
+        for (place, sample) in table.samples().enumerate() {
             match sample {
                 Some(sample) if sample.slot as usize >= THREAD_SLOTS => self.stats.unreadable += 1,
-                Some(sample) => batch.samples.push(sample),
+                Some(sample) => {
+                    batch.slices.place(&sliced, place, batch.samples.len());
+                    batch.samples.push(sample);
+                }
                 None => self.stats.holes += 1,
             }
+        }
+        if let Some(slices) = slices {
+            slices.reset();
         }
     }
 

@@ -123,6 +123,15 @@ impl Collection {
         self.entries.get(found)
     }
 
+    /// Takes so much from a trace's weight. Only of a sealed collection.
+    pub(super) fn lighten(&mut self, id: u64, weight: u64) {
+        if let Ok(found) = self.entries.binary_search_by_key(&id, |entry| entry.id)
+            && let Some(entry) = self.entries.get_mut(found)
+        {
+            entry.weight = entry.weight.saturating_sub(weight);
+        }
+    }
+
     /// The frame words of one of its traces, leaf first.
     pub(super) fn frames_of(&self, entry: &TraceEntry) -> &[u64] {
         self.frames.get(entry.place()).unwrap_or(&[])

@@ -6,7 +6,6 @@
 use std::io;
 use std::path::Path;
 
-use super::file;
 use crate::elf::Elf;
 use crate::proc::{self, Mapping};
 
@@ -36,7 +35,7 @@ pub(super) fn in_module(pid: i32, mapping: &Mapping) -> Option<&'static str> {
     by_name(Path::new(&mapping.path)).or_else(|| {
         // A module that cannot be read cannot be asked.
         let names = || -> io::Result<Option<&'static str>> {
-            let bytes = file::map(proc::open_mapping(pid, mapping)?)?;
+            let bytes = proc::map_file(proc::open_mapping(pid, mapping)?)?;
             Ok(by_symbols(&bytes))
         };
         names().ok().flatten()
@@ -103,7 +102,8 @@ mod tests {
         let code = mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0);
         let mut looked_at = 0;
         for mapping in code {
-            let bytes = file::map(proc::open_mapping(std::process::id() as i32, mapping).unwrap());
+            let bytes =
+                proc::map_file(proc::open_mapping(std::process::id() as i32, mapping).unwrap());
             assert_eq!(by_symbols(&bytes.unwrap()), None, "{}", mapping.path.display());
             looked_at += 1;
         }

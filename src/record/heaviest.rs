@@ -1,13 +1,15 @@
 //! The heaviest call traces of a recording, found in bounded memory.
 //!
 //! A stack has another id in each collection, since each table begins empty, so weights are added up
-//! by the frames. There are more counters than traces asked for, and the lightest one is taken over
+//! by the frames, in whatever epoch of the mappings. There are more counters than traces asked for, and the lightest one is taken over
 //! by a stack that has none ("space saving"): its weight is inherited, and remembered as how much too
 //! high the new one may be. A stack that has more than the Nth part of all weight, N being the number
 //! of counters, is always among them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+
+use traceprof_abi::unwind::trace_end;
 
 use super::batch::Batch;
 use super::collections::hash;
@@ -106,7 +108,7 @@ impl Heaviest {
 impl LivenessChecker for Heaviest {
     fn mark(&mut self, collected: &Batch, live: &mut PreserveSet) {
         for entry in collected.traces.entries().iter().filter(|entry| entry.weight > 0) {
-            let hash = hash(collected.traces.frames_of(entry), entry.flags);
+            let hash = hash(collected.traces.frames_of(entry), u32::from(trace_end(entry.flags)));
             self.add(hash, entry.id, entry.weight);
         }
         self.choose();

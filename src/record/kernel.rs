@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::sync::{AtomicU64, Ordering};
-use traceprof_abi::unwind::{self, Memory, Registers, Snapshot, Tables};
+use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables};
 
 use super::batch::{Batch, ThreadNews};
 use super::collections::{Collection, Distinct, empty, empty_map};
@@ -245,9 +245,9 @@ impl KernelEvents {
         if *self.accepted.entry(place).or_insert(interrupted.event) != interrupted.event {
             return;
         }
-        let sp = interrupted.registers.sp;
-        let mut memory = CopiedStack { sp, bytes: interrupted.stack };
+        let mut memory = CopiedStack::new(snapshot, interrupted);
         let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
+        let end = memory.end(unwound.end);
         let frames = self.frames.iter().take(unwound.depth);
         self.words.clear();
         // Relaxed: this thread's own buffer.
@@ -255,8 +255,8 @@ impl KernelEvents {
         self.hits.push(Hit {
             tid: interrupted.tid,
             time_ns: interrupted.time_ns,
-            trace: self.traces.number(&self.words, unwound.end as u32),
-            reason: unwound.end as u16,
+            trace: self.traces.number(&self.words, unwind::trace_flags(end, snapshot.epoch())),
+            reason: end as u16,
         });
     }
 
@@ -426,23 +426,55 @@ impl<'r> Interrupted<'r> {
 
 /// The copied top of a stack.
 struct CopiedStack<'r> {
+    snapshot: &'r Snapshot<'r>,
     sp: u64,
     bytes: &'r [u8],
+    bounds: (u64, u64),
+    /// What was asked for last lies above what was copied.
+    is_short: bool,
+}
+
+impl<'r> CopiedStack<'r> {
+    fn new(snapshot: &'r Snapshot<'r>, interrupted: &Interrupted<'r>) -> Self {
+        let (sp, bytes) = (interrupted.registers.sp, interrupted.stack);
+        let mut memory = Self { snapshot, sp, bytes, bounds: (sp, sp), is_short: false };
+        memory.bound(sp);
+        memory
+    }
+
+    /// Why a walk really ended: where a word was missing, the stack may go on. A rule that cannot be
+    /// applied, or code that no table covers, ends it whatever was copied.
+    fn end(&self, end: EndReason) -> EndReason {
+        match end {
+            EndReason::Unreadable | EndReason::Gap | EndReason::Range if self.is_short => {
+                EndReason::Copied
+            }
+            end => end,
+        }
+    }
+
+    fn bound(&mut self, sp: u64) {
+        let copied = (self.sp, self.sp.saturating_add(self.bytes.len() as u64));
+        // Nothing below sp is copied.
+        self.bounds = self.snapshot.writable(sp).map_or(copied, |(lo, hi)| (lo.max(self.sp), hi));
+    }
 }
 
 impl Memory for CopiedStack<'_> {
     fn load(&mut self, avma: u64) -> Option<u64> {
-        let offset = usize::try_from(avma.checked_sub(self.sp)?).ok()?;
-        self.bytes.get(offset..)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
+        let offset = avma.checked_sub(self.sp).and_then(|offset| usize::try_from(offset).ok());
+        let word = offset.and_then(|offset| self.bytes.get(offset..)?.first_chunk());
+        self.is_short = word.is_none() && avma >= self.sp;
+        word.map(|word| u64::from_ne_bytes(*word))
     }
 
     fn rebound(&mut self, sp: u64) -> bool {
-        let (lo, hi) = self.bounds();
-        (lo..hi).contains(&sp)
+        self.bound(sp);
+        self.load(sp & !7).is_some()
     }
 
     fn bounds(&self) -> (u64, u64) {
-        (self.sp, self.sp.saturating_add(self.bytes.len() as u64))
+        self.bounds
     }
 }
 

@@ -5,6 +5,8 @@
 //! - What the handlers read is published whole, by one store (`unwind::TableWriter`).
 //! - The agent's own segments are in no snapshot.
 
+pub(super) mod address_map;
+
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -13,11 +15,15 @@ use std::sync::Arc;
 
 use super::clock::monotonic_now_ns;
 use super::file;
-use crate::elf::Elf;
+use super::jit::{DUMPS_MAX, DumpFile, is_dump};
+use crate::elf::{self, Elf};
 use crate::inject::image;
 use crate::proc::{self, Mapping};
-use crate::symbol::ElfFile;
-use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TableWriter};
+use crate::symbol::{DebugFiles, ElfFile};
+use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TRAMPOLINE_PROBE, TableWriter};
+
+pub(super) use address_map::{AddressMap, AddressRange, is_before};
+use address_map::{RETIRED_MAX, goes_on, remember_away, same};
 
 /// A module of the target.
 #[derive(Debug)]
@@ -58,48 +64,6 @@ impl LoadedModule {
     }
 }
 
-/// An executable mapping.
-#[derive(Debug, Clone)]
-pub(super) struct AddressRange {
-    /// First AVMA.
-    pub(super) start: u64,
-    /// One past the last AVMA.
-    pub(super) end: u64,
-    /// Offset in the file.
-    pub(super) file_offset: u64,
-    /// AVMA - SVMA.
-    pub(super) bias: u64,
-    /// The module; `None` for code without a file.
-    pub(super) module: Option<Arc<LoadedModule>>,
-}
-
-/// What is executable where, at one time.
-#[derive(Debug, Clone, Default)]
-pub(super) struct AddressMap {
-    /// Sorted by address.
-    pub(super) ranges: Vec<AddressRange>,
-    /// When it was read, CLOCK_MONOTONIC nanoseconds.
-    pub(super) seen_ns: u64,
-}
-
-impl AddressMap {
-    /// The range that holds an address.
-    pub(super) fn find(&self, avma: u64) -> Option<&AddressRange> {
-        let after = self.ranges.partition_point(|range| range.start <= avma);
-        self.ranges.get(after.checked_sub(1)?).filter(|range| avma < range.end)
-    }
-
-    /// The same range was there before.
-    pub(super) fn holds(&self, range: &AddressRange) -> bool {
-        self.find(range.start).is_some_and(|known| same(known, range))
-    }
-}
-
-fn same(one: &AddressRange, other: &AddressRange) -> bool {
-    let index = |range: &AddressRange| range.module.as_ref().map(|module| module.index);
-    (one.start, one.end, one.bias, index(one)) == (other.start, other.end, other.bias, index(other))
-}
-
 /// What a file was, to be recognised when it is mapped again.
 type FileKey = ((u32, u32), u64, std::ffi::OsString);
 
@@ -107,10 +71,18 @@ type FileKey = ((u32, u32), u64, std::ffi::OsString);
 pub(super) struct Modules<'a> {
     pid: i32,
     tables: TableWriter<'a>,
-    known: HashMap<FileKey, Arc<LoadedModule>>,
+    /// `None` for a file that is no ELF file.
+    known: HashMap<FileKey, Option<Arc<LoadedModule>>>,
+    dumps: Vec<Arc<DumpFile>>,
+    debug_files: Arc<DebugFiles>,
+    /// Tables of mappings without a file, by their bounds.
+    generated: HashMap<(u64, u64), Option<ModuleRef>>,
+    /// Code without a file that is not there now and may come back, the last ones.
+    away: Vec<AddressRange>,
     /// The number of the next module.
     next: u32,
     current: Arc<AddressMap>,
+    epoch: u16,
     writable: Vec<(u64, u64)>,
     /// The agent's addresses in the target.
     own: Range<u64>,
@@ -125,21 +97,35 @@ impl<'a> Modules<'a> {
             pid,
             tables,
             known: HashMap::new(),
+            dumps: Vec::new(),
+            debug_files: debug_files(pid, false),
+            generated: HashMap::new(),
+            away: Vec::new(),
             next: 0,
             current: Arc::default(),
+            epoch: 0,
             writable: Vec::new(),
             own,
             notices: Vec::new(),
         }
     }
 
+    /// Debug files that are not here are asked of servers.
+    pub(super) fn fetch_debug_files(&mut self) {
+        self.debug_files = debug_files(self.pid, true);
+    }
+
     /// Another program, in which the agent will be at these addresses: nothing is mapped yet. Files
     /// that were mapped before are known if they are still the same.
     pub(super) fn begin(&mut self, own: Range<u64>) {
         let is_same =
-            |module: &Arc<LoadedModule>| module.elf.as_ref().is_some_and(ElfFile::is_unchanged);
-        self.known.retain(|_, module| is_same(module));
-        self.current = Arc::default();
+            |module: &LoadedModule| module.elf.as_ref().is_some_and(ElfFile::is_unchanged);
+        self.known.retain(|_, module| module.as_deref().is_some_and(is_same));
+        let program = self.current.program.wrapping_add(1);
+        self.current = Arc::new(AddressMap { program, ..AddressMap::default() });
+        self.dumps.clear();
+        self.generated.clear();
+        self.away.clear();
         self.writable.clear();
         self.own = own;
         // No handler of the last program runs any more.
@@ -149,7 +135,9 @@ impl<'a> Modules<'a> {
     /// Goes on with empty tables: every module is looked at anew, and gets another number.
     pub(super) fn begin_again(&mut self, tables: TableWriter<'a>) {
         self.tables = tables;
+        self.tables.begin_epoch(self.epoch);
         self.known.clear();
+        self.generated.clear();
     }
 
     /// Bytes of tables.
@@ -175,50 +163,107 @@ impl<'a> Modules<'a> {
 
     /// Reads the mappings; publishes and returns the new address map if anything changed.
     pub(super) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
-        let mut ranges = Vec::new();
+        let mut ranges: Vec<AddressRange> = Vec::new();
         for mapping in mappings {
             // Code that cannot be read cannot be looked at by the handler either.
             let is_code = mapping.exec && mapping.read && mapping.path != "[vsyscall]";
-            if is_code && !self.own.contains(&mapping.start) {
+            if is_code && is_dump(&mapping.path) {
+                self.keep_dump(mapping);
+            } else if is_code && !self.own.contains(&mapping.start) {
                 ranges.push(self.range(mapping));
             }
         }
+        // What comes to where another one was is looked at anew.
+        let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
+        self.generated.retain(|key, _| {
+            let place = ranges.partition_point(|range| range.start < key.0);
+            ranges.get(place).is_some_and(|range| is_there(range, key))
+        });
         let writable = writable(mappings, &self.own);
         let unchanged = ranges.len() == self.current.ranges.len()
             && ranges.iter().zip(&self.current.ranges).all(|(a, b)| same(a, b));
-        if unchanged && writable == self.writable {
+        let are_dumps_known = self.current.dumps.len() == self.dumps.len();
+        if unchanged && are_dumps_known && writable == self.writable {
             return Ok(None);
         }
+        let stack = mappings.iter().find(|mapping| mapping.path == "[stack]");
+        self.tables.end_stack_at(stack.map_or(0, |stack| stack.end));
+        let retired = self.retire(&mut ranges);
         let published: Vec<ExecRange> = ranges
             .iter()
             .map(|range| ExecRange {
                 start: range.start,
                 end: range.end,
                 bias: range.bias,
-                module: range.module.as_ref().and_then(|module| module.table),
+                module: range.module.as_ref().map_or(range.table, |module| module.table),
             })
             .collect();
         if self.tables.publish(&published, &writable).is_err() {
             return Err(io::Error::other("the tables segment is full"));
         }
         self.writable = writable;
-        if unchanged {
+        if unchanged && are_dumps_known {
             return Ok(None);
         }
-        self.current = Arc::new(AddressMap { ranges, seen_ns: monotonic_now_ns() });
+        let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
+        let program = self.current.program;
+        self.current = Arc::new(AddressMap { ranges, dumps, seen_ns, retired, epoch, program });
         Ok(Some(Arc::clone(&self.current)))
+    }
+
+    /// Begins another epoch if something that was mapped is not any more, and says since when the ranges
+    /// are there; all that is known of former ones.
+    fn retire(&mut self, ranges: &mut [AddressRange]) -> Vec<(AddressRange, u16)> {
+        let current = Arc::clone(&self.current);
+        let mut retired = current.retired.clone();
+        let were = current.ranges.iter().chain(&self.away);
+        let gone = were.filter(|range| !goes_on(range, ranges));
+        let gone: Vec<_> = gone.cloned().map(|range| (range, self.epoch.wrapping_add(1))).collect();
+        if !gone.is_empty() {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.tables.begin_epoch(self.epoch);
+            retired.extend(gone);
+            retired.drain(..retired.len().saturating_sub(RETIRED_MAX));
+        }
+        remember_away(&mut self.away, &current.ranges, ranges);
+        for range in ranges {
+            let before =
+                current.find(range.start).filter(|was| goes_on(was, std::slice::from_ref(&*range)));
+            range.since = before.map_or(self.epoch, |was| was.since);
+        }
+        retired
     }
 
     fn range(&mut self, mapping: &Mapping) -> AddressRange {
         let module = self.module(mapping);
-        let bias = module.as_ref().map_or(0, |module| module.loads.bias(mapping));
+        let table = if module.is_none() { self.generated(mapping) } else { None };
+        // A table without a file counts from the mapping's start.
+        let own = table.map_or(0, |_| mapping.start);
+        let bias = module.as_ref().map_or(own, |module| module.loads.bias(mapping));
         AddressRange {
             start: mapping.start,
             end: mapping.end,
             file_offset: mapping.file_offset,
             bias,
             module,
+            since: self.epoch,
+            table,
         }
+    }
+
+    /// The table of memory that a runtime has filled in a way that is known. Each mapping is looked at
+    /// once, when it is new.
+    fn generated(&mut self, mapping: &Mapping) -> Option<ModuleRef> {
+        let key = (mapping.start, mapping.end);
+        if let Some(known) = self.generated.get(&key) {
+            return *known;
+        }
+        let len = mapping.end - mapping.start;
+        let first = self.read(mapping, TRAMPOLINE_PROBE.min(len as usize)).unwrap_or_default();
+        let table = unwind::trampolines(&first, len);
+        let reference = table.and_then(|table| self.tables.add_module(&table).ok());
+        self.generated.insert(key, reference);
+        reference
     }
 
     fn module(&mut self, mapping: &Mapping) -> Option<Arc<LoadedModule>> {
@@ -228,19 +273,31 @@ impl<'a> Modules<'a> {
         }
         let key = (mapping.device, mapping.inode, mapping.path.clone());
         if let Some(module) = self.known.get(&key) {
-            return Some(Arc::clone(module));
+            return module.clone();
         }
-        let index = self.next;
-        self.next += 1;
-        let module = Arc::new(self.load(index, mapping, is_vdso));
-        self.known.insert(key, Arc::clone(&module));
-        Some(module)
+        let module = self.load(self.next, mapping, is_vdso).map(Arc::new);
+        self.next += u32::from(module.is_some());
+        self.known.insert(key, module.clone());
+        module
     }
 
-    fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> LoadedModule {
+    /// Keeps the dump that a mapping makes known.
+    fn keep_dump(&mut self, mapping: &Mapping) {
+        let file = (mapping.device, mapping.inode);
+        if self.dumps.len() >= DUMPS_MAX || self.dumps.iter().any(|dump| dump.file == file) {
+            return;
+        }
+        if let Ok(descriptor) = proc::open_mapping(self.pid, mapping) {
+            let path = mapping.path.to_string_lossy().into_owned();
+            self.dumps.push(Arc::new(DumpFile { descriptor, file, path }));
+        }
+    }
+
+    /// `None` for a file that is no ELF file: memory in which a runtime makes code of its own.
+    fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> Option<LoadedModule> {
         let path = mapping.path.to_string_lossy().into_owned();
         let loaded = self.open(mapping, is_vdso).and_then(|descriptor| {
-            let bytes = file::map(&descriptor)?;
+            let bytes = proc::map_file(&descriptor)?;
             Ok((descriptor, bytes))
         });
         let mut module = LoadedModule {
@@ -256,20 +313,24 @@ impl<'a> Modules<'a> {
             Ok(loaded) => loaded,
             Err(error) => {
                 self.notices.push(format!("{path}: cannot be opened, no names from it: {error}"));
-                return module;
+                return Some(module);
             }
         };
+        if !elf::is_elf(&bytes) {
+            return None;
+        }
         match self.compile(&bytes, is_vdso) {
             Ok(compiled) => {
                 module.build_id = compiled.build_id;
                 module.functions = compiled.functions;
                 module.table = compiled.table;
                 module.loads = compiled.loads;
-                module.elf = Some(ElfFile::new(descriptor, path, module.build_id.clone()));
+                let elf = ElfFile::new(descriptor, path, module.build_id.clone());
+                module.elf = Some(elf.with_debug_files(Arc::clone(&self.debug_files)));
             }
             Err(what) => self.notices.push(format!("{path}: {what}")),
         }
-        module
+        Some(module)
     }
 
     fn open(&self, mapping: &Mapping, is_vdso: bool) -> io::Result<OwnedFd> {
@@ -304,6 +365,12 @@ impl<'a> Modules<'a> {
             loads: Loads::of(&elf),
         })
     }
+}
+
+/// Where the debug files of a process may be.
+fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
+    let owner = proc::status(pid).map_or(0, |status| status.euid);
+    Arc::new(DebugFiles::of(pid, owner, fetch))
 }
 
 struct Compiled {
@@ -358,7 +425,34 @@ fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::address_map::tests::range;
     use super::*;
+
+    #[test]
+    fn code_of_a_runtime_comes_and_goes_in_one_epoch_until_a_file_takes_its_place() {
+        let segment = crate::record::shm::own(traceprof_abi::layout::TABLES_LEN);
+        let mut modules = Modules::new(0, TableWriter::new(segment.words()), 0..0);
+        let mut epoch = |ranges: &[(u64, Option<u32>)]| {
+            let mut ranges: Vec<_> =
+                ranges.iter().map(|(at, number)| range(*at, *number)).collect();
+            let retired = modules.retire(&mut ranges);
+            let (dumps, epoch) = (Vec::new(), modules.epoch);
+            modules.current =
+                Arc::new(AddressMap { ranges, dumps, retired, epoch, ..AddressMap::default() });
+            epoch
+        };
+        let (file, code) = ((0x1000, Some(1)), (0x5000, None));
+        assert_eq!(epoch(&[file, code]), 0);
+        for _ in 0..3 {
+            assert_eq!((epoch(&[file]), epoch(&[file, code])), (0, 0));
+        }
+        assert_eq!(epoch(&[file]), 0);
+        assert_eq!(epoch(&[file, (0x5000, Some(2))]), 1, "its frames are not the file's");
+        assert_eq!(epoch(&[file, (0x5000, Some(2))]), 1);
+        assert_eq!(epoch(&[file]), 2, "a file is gone");
+        assert_eq!(epoch(&[file, code]), 2);
+        assert_eq!(epoch(&[(0x5000, None)]), 3);
+    }
 
     #[test]
     fn the_main_stack_may_grow_down_to_its_neighbour() {

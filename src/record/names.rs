@@ -6,26 +6,58 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use traceprof_abi::unwind::lookup_avma;
+use traceprof_abi::unwind::{lookup_avma, trace_epoch};
 
 use super::collections::Collection;
+use super::jit::{DumpFile, JitNames};
+use super::jvm::Writings;
 use super::modules::{AddressMap, LoadedModule};
 use super::symbolizers::{Answer, Symbolizers, Wanted};
-use crate::symbol::Resolved;
-use crate::trace::{Location, LocationId, Method, Module, ModuleId, TraceError, TraceWriter};
+use crate::symbol::{FoundCode, Resolved};
+use crate::trace::{
+    Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceWriter, Value,
+};
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 pub(super) type Place = (Option<u32>, u64);
 
+/// Where the names of such code come from.
+const TOLD: &str = "the runtime that made the code";
+
+/// The locations of an address of code that the target has made, and for which times.
+struct Told {
+    version: u64,
+    times_ns: Range<u64>,
+    locations: Box<[LocationId]>,
+}
+
+/// The locations of a stack.
+#[derive(Debug)]
+pub(super) struct Named {
+    /// Root first.
+    pub(super) locations: Vec<LocationId>,
+    /// For which times, CLOCK_MONOTONIC nanoseconds. As long as nothing else is [told](Names::version),
+    /// if code is among it that the target has made.
+    pub(super) times_ns: Range<u64>,
+    /// There is.
+    pub(super) has_own_code: bool,
+}
+
 /// Locations by address, over one recording.
 pub(super) struct Names {
     symbolizers: Symbolizers,
+    jit: JitNames,
     modules: HashMap<Option<u32>, ModuleId>,
+    /// What was told of where the modules' names come from.
+    sources: HashMap<ModuleId, String>,
     /// Outermost function first; `None` as long as the address is only asked for.
     places: HashMap<Place, Option<Box<[LocationId]>>>,
+    /// Those outside of all modules, of which the target itself tells.
+    told: HashMap<u64, Told>,
     /// Questions without an answer.
     open: BTreeSet<u64>,
     /// How many questions there were.
@@ -35,19 +67,26 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// None are known yet. `answer` takes answers to where [`Self::learn`] is called with them.
+    /// Those of the process `pid`, some of which a Java machine writes when it is asked to. None are
+    /// known yet. `answer` takes answers to where [`Self::learn`] is called with them.
     pub(super) fn start(
+        pid: i32,
+        writings: Arc<Writings>,
         answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
     ) -> io::Result<Self> {
-        Symbolizers::start(answer).map(Self::of)
+        let jit = JitNames::start(pid, writings)?;
+        Ok(Self::of(Symbolizers::start(answer)?, jit))
     }
 
     /// None are known yet, and these find them.
-    pub(super) fn of(symbolizers: Symbolizers) -> Self {
+    pub(super) fn of(symbolizers: Symbolizers, jit: JitNames) -> Self {
         Self {
             symbolizers,
+            jit,
+            sources: HashMap::new(),
             modules: HashMap::new(),
             places: HashMap::new(),
+            told: HashMap::new(),
             open: BTreeSet::new(),
             asked: 0,
             unnamed: 0,
@@ -59,8 +98,13 @@ impl Names {
     pub(super) fn ask(&mut self, addresses: &AddressMap, traces: &Collection) -> u64 {
         // A preserved trace was new once, and what is mapped may have changed since.
         let new = traces.entries().iter().filter(|entry| !entry.preserved);
-        let words = new.flat_map(|entry| traces.frames_of(entry));
-        for wanted in by_module(words, addresses, |place| !self.places.contains_key(place)) {
+        let words = new.flat_map(|entry| {
+            let epoch = trace_epoch(entry.flags);
+            traces.frames_of(entry).iter().map(move |word| (*word, epoch))
+        });
+        // Of what is outside of all modules no file tells.
+        let is_wanted = |place: &Place| place.0.is_some() && !self.places.contains_key(place);
+        for wanted in by_module(words, addresses, is_wanted) {
             let index = wanted.module.as_ref().map(|module| module.index);
             self.places.extend(wanted.svmas.iter().map(|svma| ((index, *svma), None)));
             self.asked += 1;
@@ -83,6 +127,9 @@ impl Names {
     ) -> Result<(), TraceError> {
         let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
+        if let Some(source) = &answer.source {
+            self.tell_source(writer, id, source)?;
+        }
         let index = module.map(|module| module.index);
         for (position, svma) in answer.svmas.iter().enumerate() {
             let locations = write(writer, id, module, *svma, answer.resolved.get(position))?;
@@ -92,28 +139,47 @@ impl Names {
         Ok(())
     }
 
-    /// The locations of a trace, root first. Addresses that are not known get no name.
+    /// Writes where a module's names come from. What is missing may be found out later.
+    fn tell_source(
+        &mut self,
+        writer: &mut TraceWriter,
+        id: ModuleId,
+        source: &str,
+    ) -> Result<(), TraceError> {
+        if self.sources.get(&id).is_none_or(|told| told != source) {
+            self.sources.insert(id, source.to_owned());
+            writer.set_metadata(&format!("{SYMBOLS}{}", id.0), Value::Text(source.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// The locations of a trace at a time. Addresses that are not known get no name.
     pub(super) fn stack(
         &mut self,
         writer: &mut TraceWriter,
         addresses: &AddressMap,
-        frames: &[u64],
-    ) -> Result<Vec<LocationId>, TraceError> {
-        let mut stack = Vec::with_capacity(frames.len());
+        (frames, epoch): (&[u64], u16),
+        time_ns: u64,
+    ) -> Result<Named, TraceError> {
+        let locations = Vec::with_capacity(frames.len());
+        let mut named = Named { locations, times_ns: 0..u64::MAX, has_own_code: false };
         for frame in frames.iter().rev() {
-            let (module, place) = locate(addresses, *frame);
+            let (module, place) = locate(addresses, *frame, epoch);
+            let Some(module) = module else {
+                self.push_told(writer, (place.1, time_ns), &mut named)?;
+                continue;
+            };
             if let Some(Some(known)) = self.places.get(&place) {
-                stack.extend(known);
+                named.locations.extend(known);
                 continue;
             }
-            let module = module.map(|module| &**module);
-            let id = self.module(writer, module)?;
-            let unnamed = write(writer, id, module, place.1, None)?;
             self.unnamed += 1;
-            stack.extend(&unnamed);
-            self.places.insert(place, Some(unnamed.into()));
+            let id = self.module(writer, Some(module))?;
+            let locations = write(writer, id, Some(module), place.1, None)?;
+            named.locations.extend(&locations);
+            self.places.insert(place, Some(locations.into()));
         }
-        Ok(stack)
+        Ok(named)
     }
 
     /// The trace's id of a module.
@@ -133,17 +199,66 @@ impl Names {
         self.modules.insert(index, id);
         Ok(id)
     }
+
+    /// Hears of names that a runtime has told since, and of dumps of its code.
+    pub(super) fn refresh(&mut self, dumps: &[Arc<DumpFile>]) {
+        self.jit.refresh(dumps);
+    }
+
+    /// Another program runs in the process.
+    pub(super) fn begin_program(&mut self) {
+        self.jit.begin();
+        self.told.clear();
+    }
+
+    /// Another number whenever a runtime has told something else.
+    pub(super) fn version(&self) -> u64 {
+        self.jit.version()
+    }
+
+    /// Of an address outside of all modules the runtime may know something.
+    fn push_told(
+        &mut self,
+        writer: &mut TraceWriter,
+        (avma, time_ns): (u64, u64),
+        named: &mut Named,
+    ) -> Result<(), TraceError> {
+        let version = self.jit.version();
+        let holds = |told: &&Told| told.version == version && told.times_ns.contains(&time_ns);
+        if self.told.get(&avma).filter(holds).is_none() {
+            let FoundCode { resolved, times_ns } = self.jit.find(avma, time_ns);
+            let module = match &resolved {
+                Some(_) => {
+                    let module = Module { path: self.jit.source(), build_id: Vec::new() };
+                    let id = writer.module(&module)?;
+                    self.tell_source(writer, id, TOLD)?;
+                    id
+                }
+                None => self.module(writer, None)?,
+            };
+            let locations = write(writer, module, None, avma, resolved.as_ref())?.into();
+            self.told.insert(avma, Told { version, times_ns, locations });
+        }
+        if let Some(told) = self.told.get(&avma) {
+            named.locations.extend(&told.locations);
+            let (start, end) = (named.times_ns.start, named.times_ns.end);
+            named.times_ns = start.max(told.times_ns.start)..end.min(told.times_ns.end);
+            named.has_own_code = true;
+        }
+        Ok(())
+    }
 }
 
-/// The addresses of frame words, each once, that are wanted; by module, in the order of their numbers.
-pub(super) fn by_module<'f>(
-    words: impl Iterator<Item = &'f u64>,
+/// The addresses of frame words of their epochs, each once, that are wanted; by module, in the order of
+/// their numbers.
+pub(super) fn by_module(
+    words: impl Iterator<Item = (u64, u16)>,
     addresses: &AddressMap,
     is_wanted: impl Fn(&Place) -> bool,
 ) -> Vec<Wanted> {
     let mut wanted: BTreeMap<Option<u32>, Wanted> = BTreeMap::new();
-    for word in words {
-        let (module, place) = locate(addresses, *word);
+    for (word, epoch) in words {
+        let (module, place) = locate(addresses, word, epoch);
         if is_wanted(&place) {
             let wanted = wanted.entry(place.0).or_default();
             wanted.module = module.cloned();
@@ -153,10 +268,14 @@ pub(super) fn by_module<'f>(
     wanted.into_values().map(Wanted::each_once).collect()
 }
 
-/// Where a frame word is.
-pub(super) fn locate(addresses: &AddressMap, frame: u64) -> (Option<&Arc<LoadedModule>>, Place) {
+/// Where a frame word of an epoch is.
+pub(super) fn locate(
+    addresses: &AddressMap,
+    frame: u64,
+    epoch: u16,
+) -> (Option<&Arc<LoadedModule>>, Place) {
     let avma = lookup_avma(frame);
-    match addresses.find(avma) {
+    match addresses.find_at(avma, epoch) {
         Some(range) => match &range.module {
             Some(module) => (Some(module), (Some(module.index), avma.wrapping_sub(range.bias))),
             None => (None, (None, avma)),

@@ -46,6 +46,10 @@ pub struct Options {
     pub allow_seccomp: bool,
     /// Include time in the kernel where permitted.
     pub kernel: bool,
+    /// Ask servers for debug files that are not here.
+    pub debuginfod: bool,
+    /// Ask a Java virtual machine for the names of what it compiled.
+    pub jvm_names: bool,
     /// Go on with the programs that the target executes.
     pub follow_exec: bool,
     /// How many of the heaviest call traces keep their ids.

@@ -59,6 +59,7 @@ const INHERIT: u64 = 1 << 1;
 const EXCLUDE_USER: u64 = 1 << 4;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const TASK: u64 = 1 << 13;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
@@ -286,16 +287,29 @@ pub(super) fn open_kernel(
     perf_event_open(&attributes, tid, cpu)
 }
 
-/// An event that counts nothing and tells of threads that start, end or change their name on one
-/// core, into a buffer that is to be mapped: those of `tid` and the threads it starts, or all on the
-/// machine without a `tid`. Each record ends with its time. It is on at once.
-pub(super) fn open_task(tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
+/// What is told of threads besides their samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Their starts, ends and names.
+    Lives,
+    /// The code that they map.
+    Code,
+}
+
+/// An event that counts nothing and tells what threads do on one core, into a buffer that is to be
+/// mapped: those of `tid` and the threads it starts, or all on the machine without a `tid`. Each record
+/// ends with its time. It is on at once.
+pub(super) fn open_task(told: Told, tid: Option<i32>, cpu: i32) -> io::Result<OwnedFd> {
     const SAMPLE_TIME: u64 = 1 << 2;
+    let told = match told {
+        Told::Lives => COMM | TASK,
+        Told::Code => MMAP,
+    };
     let family = if tid.is_some() { INHERIT | INHERIT_THREAD | REMOVE_ON_EXEC } else { 0 };
     let attributes = Attributes {
         config: PERF_COUNT_SW_DUMMY,
         sample_type: SAMPLE_TIME,
-        flags: family | EXCLUDE_KERNEL | EXCLUDE_HV | COMM | TASK | SAMPLE_ID_ALL | USE_CLOCK,
+        flags: family | told | EXCLUDE_KERNEL | EXCLUDE_HV | SAMPLE_ID_ALL | USE_CLOCK,
         clock: libc::CLOCK_MONOTONIC,
         ..TASK_CLOCK
     };

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::file;
 use crate::elf::Elf;
+use crate::proc;
 
 /// Whether the program installs its own handlers for all signals when it starts, as Go's runtime
 /// does. Sampling from its first instruction would end in such a handler, which aborts; it is
 /// sampled as soon as its handlers are there.
 pub(super) fn takes_all_signals(command: &OsStr) -> bool {
     let Some(path) = find(command) else { return false };
-    let Ok(bytes) = File::open(path).and_then(file::map) else { return false };
+    let Ok(bytes) = File::open(path).and_then(proc::map_file) else { return false };
     let Ok(elf) = Elf::parse(&bytes) else { return false };
     [".gopclntab", ".go.buildinfo", ".note.go.buildid"]
         .into_iter()

@@ -18,7 +18,9 @@ use super::engine::Engine;
 use super::executions::{Executions, Fate};
 use super::ground::Ground;
 use super::heaviest::Heaviest;
+use super::jvm::JvmNames;
 use super::liveness::LastOfThreads;
+use super::names::Names;
 use super::priority::Raised;
 use super::scribe::{Answers, Scribe};
 use super::session::{End, Parts, Session};
@@ -27,6 +29,7 @@ use super::stop::Stop;
 use super::{Event, Observer, Opened, Options, RecordError, Summary, prospect, report};
 use crate::fault::{self, Point};
 use crate::inject::Guardian;
+use crate::symbol::DEBUGINFOD_SERVERS;
 use crate::trace::Value;
 
 mod follow;
@@ -38,6 +41,8 @@ const FIRST_INSTANCE: u32 = 1;
 /// Why an option does nothing.
 const NO_KERNEL: &str =
     "--no-kernel has no effect with timers, which count all of a thread's CPU time";
+
+const NO_SERVERS: &str = "--debuginfod has no effect: DEBUGINFOD_URLS names no servers";
 
 /// A recording that goes on.
 pub(super) struct Recording<'a> {
@@ -53,6 +58,8 @@ pub(super) struct Recording<'a> {
     raised: Raised,
     /// Since there is a trace.
     scribe: Option<Scribe>,
+    /// Asks for names while this lasts.
+    jvm: JvmNames,
     /// What was done up to now.
     done: Option<Stint>,
     executions: Executions,
@@ -90,6 +97,7 @@ impl<'a> Recording<'a> {
             opened: begun.opened,
             raised: begun.raised,
             scribe: None,
+            jvm: JvmNames::new(pid, options.jvm_names),
             done: None,
             executions: Executions::default(),
             footprint: None,
@@ -100,8 +108,18 @@ impl<'a> Recording<'a> {
     pub(super) fn run(mut self) -> Result<Summary, RecordError> {
         let before = prospect::before(self.opened.sampled(), self.options)?;
         self.footprint = self.opened.footprint(self.options)?;
+        if self.options.debuginfod {
+            self.ground.modules.fetch_debug_files();
+            if std::env::var_os(DEBUGINFOD_SERVERS).is_none_or(|servers| servers.is_empty()) {
+                self.observer.event(Event::Notice(NO_SERVERS.to_owned()));
+            }
+        }
         if !self.options.kernel && before.choice.engine == Engine::Timer {
             self.observer.event(Event::Notice(NO_KERNEL.to_owned()));
+        }
+        let Self { jvm, stop, .. } = &mut self;
+        if let Some(text) = jvm.ask_first(|| stop.is_requested()) {
+            self.observer.event(Event::Notice(text));
         }
         let mut end = match self.sample(before, None) {
             // Attached to in the very moment.
@@ -123,7 +141,12 @@ impl<'a> Recording<'a> {
         let attached = Attached::attach(&mut self.guardian, &mut self.ground, before)?;
         fault::at(Point::RecordAttached);
         if self.scribe.is_none() {
-            self.scribe = Some(begin_trace(self.options, &self.opened, &self.raised, &attached)?);
+            let pid = self.opened.pid;
+            // Reading symbols is long work, which the target's goes before. The scribe has little to
+            // do, and without its turns the tables are not emptied either.
+            let (raised, writings) = (&self.raised, self.jvm.writings());
+            let names = |answers: Answers| raised.as_before(|| answers.names(pid, writings));
+            self.scribe = Some(begin_trace(self.options, &self.opened, names, &attached)?);
         }
         let Some(scribe) = &self.scribe else { return Ok(End::Output) };
         let mut collector = Collector::start(attached.data(), instance);
@@ -133,7 +156,16 @@ impl<'a> Recording<'a> {
         }
         collector.register(Box::new(scribe.open_samples()));
         let (pid, exit) = (self.opened.pid, &self.exit);
-        let parts = Parts { pid, attached, clock, collector, scribe, exit, before: done };
+        let parts = Parts {
+            pid,
+            attached,
+            clock,
+            collector,
+            scribe,
+            exit,
+            before: done,
+            jvm: &mut self.jvm,
+        };
         let mut session = Session::start(parts, self.options.duration, &mut *self.observer)?;
         fault::at(Point::RecordSampling);
         self.opened.go_on();
@@ -158,12 +190,15 @@ impl<'a> Recording<'a> {
     }
 
     /// Writes the end, waits for a started program, and sums up.
-    fn conclude(self, end: End) -> Result<Summary, RecordError> {
+    fn conclude(mut self, end: End) -> Result<Summary, RecordError> {
         let (Some(scribe), Some(stint)) = (self.scribe, self.done) else {
             // Only after a stint there is an end.
             return Err(RecordError::TargetGone(anyhow::anyhow!("the target was never sampled")));
         };
         let finished = scribe.finish();
+        if let Some(text) = self.jvm.end() {
+            self.observer.event(Event::Notice(text));
+        }
         // Nothing is left for it to do, and the program may go on for long.
         drop((self.guardian, self.ground));
         let pid = self.opened.pid;
@@ -182,18 +217,18 @@ fn note(scribe: &Scribe, entry: Option<(String, Value)>) {
     }
 }
 
+fn other(error: std::io::Error) -> RecordError {
+    RecordError::Other(error.into())
+}
+
 /// Creates the files and starts the thread that writes them.
 fn begin_trace(
     options: &Options,
     opened: &Opened,
-    raised: &Raised,
+    names: impl FnOnce(Answers) -> std::io::Result<Names>,
     attached: &Attached<'_>,
 ) -> Result<Scribe, RecordError> {
     let writer = super::create(options, opened, attached)?;
     fault::at(Point::RecordWriting);
-    // Reading symbols is long work, which the target's goes before. The scribe has little to do, and
-    // without its turns the tables are not emptied either.
-    let other = |error: std::io::Error| RecordError::Other(error.into());
-    let names = |answers: Answers| raised.as_before(|| answers.names());
     Scribe::start(writer, opened.pid, names).map_err(other)
 }

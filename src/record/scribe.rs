@@ -25,6 +25,7 @@ use std::{io, panic};
 use traceprof_abi::unwind::EndReason;
 
 use super::batch::Batch;
+use super::jvm::Writings;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::names::Names;
 use super::symbolizers::Answer;
@@ -222,9 +223,9 @@ impl Scribe {
 pub(super) struct Answers(SyncSender<Message>);
 
 impl Answers {
-    /// Names whose answers come this way.
-    pub(super) fn names(self) -> io::Result<Names> {
-        Names::start(move |answer| self.send(answer))
+    /// Names of the process `pid` whose answers come this way.
+    pub(super) fn names(self, pid: i32, written: Arc<Writings>) -> io::Result<Names> {
+        Names::start(pid, written, move |answer| self.send(answer))
     }
 
     /// Hands over an answer; false if nobody waits for it any more.

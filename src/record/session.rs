@@ -6,7 +6,6 @@
 //! - Whatever fails after the attach, the target is cured: on every path out of here, and by the
 //!   guardian if this process dies.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,14 +23,17 @@ use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::counts::Counts;
 use super::engine::{Choice, Engine};
+use super::jvm::JvmNames;
 use super::kernel::KernelEvents;
 use super::liveness::{Heavy, heaviest};
 use super::modules::AddressMap;
 use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
+use super::remaps::Remaps;
 use super::scribe::Scribe;
 use super::silence::Silence;
+use super::slices::Follower;
 use super::stint::Stint;
 use super::stop::Stop;
 use super::threads::Registry;
@@ -42,6 +44,7 @@ use crate::proc;
 
 mod drain;
 mod every;
+mod mappings;
 mod relief;
 mod sampling;
 
@@ -109,6 +112,7 @@ pub(super) struct Session<'a> {
     cpu_watch: Every,
     exit: &'a OwnedFd,
     before: Option<&'a Stint>,
+    jvm: &'a mut JvmNames,
     addresses: Arc<AddressMap>,
     started: Instant,
     started_ns: u64,
@@ -125,6 +129,10 @@ pub(super) struct Session<'a> {
     blocked_told: usize,
     relieved: Relieved,
     balance: Balance,
+    slices: Follower,
+    remaps: Remaps,
+    /// What is mapped in the target is not that of its samples any more.
+    has_left: bool,
     remainder: Remainder,
     parents: Parents,
     /// The guardian could not enter the target; said once.
@@ -147,6 +155,8 @@ pub(super) struct Parts<'a> {
     pub(super) exit: &'a OwnedFd,
     /// What the recording came to before.
     pub(super) before: Option<&'a Stint>,
+    /// The Java virtual machines.
+    pub(super) jvm: &'a mut JvmNames,
 }
 
 impl<'a> Session<'a> {
@@ -191,6 +201,7 @@ impl<'a> Session<'a> {
             cpu_watch: Every::new(Duration::ZERO),
             exit: parts.exit,
             before: parts.before,
+            jvm: parts.jvm,
             addresses,
             started: Instant::now(),
             started_ns: monotonic_now_ns(),
@@ -207,6 +218,9 @@ impl<'a> Session<'a> {
             relief: Relief::Unneeded,
             relieved: Relieved::default(),
             balance,
+            slices: Follower::default(),
+            remaps: Remaps::default(),
+            has_left: false,
             remainder,
             parents,
             entry_failed: false,
@@ -284,7 +298,8 @@ impl<'a> Session<'a> {
             if !self.scribe.is_busy() && (rotation.is_due() || self.collector.is_wanted()) {
                 self.rotate();
             }
-            if Instant::now() < settling {
+            self.hear_of_code();
+            if self.remaps.is_pending() || Instant::now() < settling {
                 self.refresh.hasten();
             }
             if self.refresh.is_due() && !self.look_at_mappings() {
@@ -333,35 +348,10 @@ impl<'a> Session<'a> {
         self.observer.tick(&progress);
     }
 
-    /// Reads the mappings; false if the agent's are not among them.
-    fn look_at_mappings(&mut self) -> bool {
-        let mappings = match proc::mappings(self.pid) {
-            Ok(mappings) => mappings,
-            // Another program that this user may not look into.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return !self.registry.is_program_gone();
-            }
-            Err(_) => return true,
-        };
-        if mappings.is_empty() {
-            // It is exiting: its memory is gone before it is. What was mapped last still names the
-            // samples that wait.
-            return true;
-        }
-        if !self.attached.is_in(&mappings) {
-            return false;
-        }
-        match self.attached.refresh(&mappings) {
-            Ok(Some(addresses)) => self.addresses = addresses,
-            Ok(None) => {}
-            Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
-        }
-        self.tell_notices();
-        true
-    }
-
     fn tell_notices(&mut self) {
-        for text in std::mem::take(&mut self.attached.modules().notices) {
+        let notices = std::mem::take(&mut self.attached.modules().notices);
+        let news = [self.jvm.look(&self.addresses), self.jvm.news()];
+        for text in notices.into_iter().chain(news.into_iter().flatten()) {
             self.observer.event(Event::Notice(text));
         }
     }
@@ -401,7 +391,11 @@ impl<'a> Session<'a> {
         if !is_executed {
             // Again: sampling ends here, and on a busy machine the lines above take their time.
             self.cpu.advance();
+            // The last chance: afterwards the agent is not there, or the program is not.
+            self.hear_of_code();
+            self.look_at_mappings();
         }
+        self.has_left = true;
         let had_events = self.events.take().is_some();
         fault::at(Point::RecordSilent);
         let relieved = self.end_relief();
@@ -434,6 +428,8 @@ impl<'a> Session<'a> {
             primed,
             given: self.remainder.given,
             balanced: self.balance.sum,
+            followed: self.slices.followed,
+            corrected: self.remaps.corrected,
             threads: self.registry.metrics(),
             storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),

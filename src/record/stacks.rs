@@ -19,7 +19,7 @@ use super::modules::{AddressMap, Modules};
 use super::report::refusal_error;
 use super::shm::Shared;
 use super::{RecordError, check_proc, inject_error, target_error};
-use crate::inject::{self, Capture, Missed, Portrait};
+use crate::inject::{self, Capture, Captures, Missed, Portrait};
 use crate::proc::{self, Mapping};
 use crate::unwind::{OutsideStack, OutsideUnwinder, StackCopy, TableWriter};
 
@@ -35,6 +35,8 @@ pub struct ProcessStacks {
     pub command_line: Vec<OsString>,
     /// Its threads, by their ids.
     pub threads: Vec<ThreadStack>,
+    /// Samples that a recording of the process has lost to this look.
+    pub withheld: u64,
     /// What could not be opened or read, for the user.
     pub notices: Vec<String>,
 }
@@ -79,13 +81,14 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     let mappings = proc::mappings(pid).map_err(gone)?;
     let mut process = Process::open(pid, &mappings)?;
     let see = |tid| Seen::look(pid, tid, kernel);
-    let captures = inject::capture(pid, facts.start_time, &mappings, see).map_err(inject_error)?;
+    let captured = inject::capture(pid, facts.start_time, &mappings, see).map_err(inject_error)?;
+    let Captures { threads: captures, withheld } = captured;
     if captures.iter().all(|capture| capture.outcome == Err(Missed::Gone)) {
         return Err(inject_error(inject::InjectError::Gone));
     }
     process.follow();
     let threads = process.threads(captures).map_err(gone)?;
-    Ok(ProcessStacks { pid, command_line, threads, notices: process.modules.notices })
+    Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
 /// The process as far as its stacks need it.

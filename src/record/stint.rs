@@ -56,6 +56,10 @@ pub(super) struct Stint {
     pub(super) given: u64,
     /// Weights that were put right by the threads' own clocks.
     pub(super) balanced: Balanced,
+    /// Stacks that were followed outside.
+    pub(super) followed: u64,
+    /// Stacks that were found with the tables of code that was gone.
+    pub(super) corrected: u64,
     /// Threads that were there at some time.
     pub(super) threads: ThreadMetrics,
     /// What rotations met.
@@ -98,6 +102,8 @@ impl Stint {
         self.primed += later.primed;
         self.given += later.given;
         self.balanced.add(later.balanced);
+        self.followed += later.followed;
+        self.corrected += later.corrected;
         self.threads.add(later.threads);
         self.storage.add(later.storage);
         self.kernel_lost += later.kernel_lost;
@@ -157,6 +163,8 @@ pub(super) mod tests {
             primed: 0,
             given: 0,
             balanced: Balanced::default(),
+            followed: 0,
+            corrected: 0,
             threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
             storage: Stats::default(),
             kernel_lost: 0,

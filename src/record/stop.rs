@@ -97,6 +97,12 @@ impl Requested {
     }
 }
 
+/// Sets a flag by a signal, instead of what it does by default.
+#[cfg(test)]
+pub(super) fn notice(signal: i32, flag: Arc<std::sync::atomic::AtomicBool>) {
+    flag::register(signal, flag).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,6 +30,8 @@ pub(super) struct Wanted {
     pub(super) svmas: Vec<u64>,
     /// What they resolve to; empty if nothing is known of the module.
     pub(super) resolved: Vec<Resolved>,
+    /// Where the module's names come from, if that is known.
+    pub(super) source: Option<String>,
 }
 
 impl Wanted {
@@ -48,6 +50,7 @@ impl Wanted {
         let elf = self.module.as_ref().and_then(|module| module.elf.as_ref());
         if let Some(elf) = elf {
             self.resolved = symbolizer.resolve(elf, &self.svmas);
+            self.source = symbolizer.source(elf);
         }
     }
 }

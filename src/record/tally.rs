@@ -7,7 +7,7 @@ use super::account::{Reckoning, percent};
 use super::counts::Counts;
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 24] = [
+const NAMES: [(Counter, &str); 25] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
@@ -32,6 +32,7 @@ const NAMES: [(Counter, &str); 24] = [
     (Counter::Off, "signals_while_off"),
     (Counter::PrimeFailed, "primings_failed"),
     (Counter::ReleaseFailed, "hazard_releases_failed"),
+    (Counter::SliceLost, "stack_slices_lost"),
 ];
 
 /// Numbers for the metadata, by name.
@@ -62,6 +63,7 @@ pub(super) fn numbers(reckoning: &Reckoning<'_>) -> Vec<(&'static str, u64)> {
         ("thread_slots_held_max", threads.slots_held_max as u64),
         ("thread_ids_reused", threads.ids_reused),
         ("thread_reports_lost", threads.reports_lost),
+        ("mapping_reports_lost", threads.mappings_lost),
         ("thread_samples_ambiguous", threads.ambiguous),
         ("prime_acks", counts.prime_acks),
         ("prime_latency_ns", counts.prime_latency_ns.0),

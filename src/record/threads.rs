@@ -25,6 +25,7 @@ use traceprof_abi::sync::Ordering;
 use self::lives::{Life, Lives};
 use super::batch::{ThreadLife, ThreadNews};
 use super::clock::monotonic_now_ns;
+use super::remaps::Mapped;
 use super::task_events::{TaskChange, TaskEvent};
 use super::watch::Watch;
 use crate::proc::{self, Memory};
@@ -91,6 +92,8 @@ pub(super) struct ThreadMetrics {
     pub(super) ambiguous: u64,
     /// Reports of the side band that were lost.
     pub(super) reports_lost: u64,
+    /// The same of mappings.
+    pub(super) mappings_lost: u64,
 }
 
 impl ThreadMetrics {
@@ -103,6 +106,7 @@ impl ThreadMetrics {
             ids_reused: self.ids_reused + later.ids_reused,
             ambiguous: self.ambiguous + later.ambiguous,
             reports_lost: self.reports_lost + later.reports_lost,
+            mappings_lost: self.mappings_lost + later.mappings_lost,
         };
     }
 }
@@ -118,6 +122,8 @@ pub(super) struct Registry {
     memory: Option<Memory>,
     /// When it executed another one, if that was told.
     executed_ns: Option<u64>,
+    /// Code that threads have mapped.
+    mapped: Vec<Mapped>,
     watch: Watch,
     lives: Lives,
     /// Who holds a slot, by slot.
@@ -153,6 +159,7 @@ impl Registry {
             // Of one whose leader has ended it is not to be had.
             memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
             executed_ns: None,
+            mapped: Vec::new(),
             watch: Watch::start(pid),
             lives: Lives::from(first),
             held: Vec::new(),
@@ -200,6 +207,7 @@ impl Registry {
             ids_reused: self.ids_reused,
             ambiguous: self.ambiguous,
             reports_lost: self.watch.lost(),
+            mappings_lost: self.watch.code_lost(),
         }
     }
 

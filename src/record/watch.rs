@@ -57,6 +57,11 @@ impl Watch {
         self.events.lost
     }
 
+    /// The same of mappings.
+    pub(super) fn code_lost(&self) -> u64 {
+        self.events.code_lost
+    }
+
     /// What was told since the last call.
     pub(super) fn listen(&mut self, out: &mut Vec<TaskEvent>) {
         self.events.drain(out);

@@ -1,32 +1,75 @@
-//! A separate debug file, found by build id.
+//! A separate debug file: found by build id or by the link of the file that it belongs to, on this
+//! system or on the target's, or fetched.
 //!
 //! blazesym looks into `.build-id` only for files that carry a `.gnu_debuglink`, which many stripped
-//! files do not; and it does not know the cache of debuginfod clients.
+//! files do not; it does not know the cache of debuginfod clients, nor the target's file system.
+//!
+//! # Invariants
+//! - What was looked at is what is used: the file stays open from its first look on.
+//! - Nothing but a regular file is opened, so nobody waits for a writer.
 
 use std::env;
-use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::ElfFile;
+use super::elf_file::{DebugFiles, System};
 use super::outline::Outline;
+use crate::elf::build_id_text;
+use crate::proc::{descriptor_path, open_regular};
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 /// Shorter ids are not unique enough to trust a file by its name.
 const BUILD_ID_LENGTH_MIN: usize = 8;
+/// A longer file is not read for its checksum: it takes seconds.
+const CHECKED_MAX: u64 = 4 << 30;
 
-/// The debug file of this build id, if one is installed that carries the same id and has debug
-/// information.
-pub(super) fn find(build_id: &[u8]) -> Option<PathBuf> {
-    let dirs = DEBUG_DIRS.map(PathBuf::from);
-    find_in(&dirs, debuginfod_cache().as_deref(), build_id)
+/// A debug file.
+#[derive(Debug, Clone)]
+pub(super) struct DebugFile {
+    /// Where it is, as whoever has it calls it.
+    pub(super) path: PathBuf,
+    file: Arc<File>,
 }
 
-fn find_in(dirs: &[PathBuf], cache: Option<&Path>, build_id: &[u8]) -> Option<PathBuf> {
-    if build_id.len() < BUILD_ID_LENGTH_MIN {
-        return None;
+impl DebugFile {
+    /// A path by which this process can open it as long as `self` lives.
+    pub(super) fn reachable_path(&self) -> PathBuf {
+        descriptor_path(&*self.file)
     }
-    let in_dirs = dirs.iter().map(|dir| dir.join(build_id_path(build_id)));
-    let cached = cache.map(|dir| dir.join(hex(build_id)).join("debuginfo"));
-    in_dirs.chain(cached).find(|path| belongs(path, build_id))
+}
+
+/// The debug file of an ELF file, if there is one that has debug information and belongs to it.
+pub(super) fn find(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+    let (build_id, files) = (elf.build_id(), elf.debug_files());
+    let here = installed(build_id).chain(debuginfod_cached(build_id));
+    let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
+    found.next().or_else(|| in_targets_system(elf, outline)).or_else(|| {
+        let fetcher = files.fetcher.as_ref().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
+        found_by_id(fetcher.fetch(build_id)?, open_regular, build_id)
+    })
+}
+
+/// Where packages put the debug file of a build.
+pub(super) fn installed(build_id: &[u8]) -> impl Iterator<Item = PathBuf> {
+    let path = (build_id.len() >= BUILD_ID_LENGTH_MIN).then(|| build_id_path(build_id));
+    path.into_iter().flat_map(|path| DEBUG_DIRS.map(|dir| Path::new(dir).join(&path)))
+}
+
+fn debuginfod_cached(build_id: &[u8]) -> Option<PathBuf> {
+    let dir = debuginfod_cache().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
+    Some(dir.join(build_id_text(build_id)).join("debuginfo"))
+}
+
+fn found_by_id(
+    path: PathBuf,
+    open: impl FnOnce(&Path) -> io::Result<File>,
+    build_id: &[u8],
+) -> Option<DebugFile> {
+    let file = Arc::new(open(&path).ok()?);
+    belongs(&descriptor_path(&*file), build_id).then_some(DebugFile { path, file })
 }
 
 fn belongs(path: &Path, build_id: &[u8]) -> bool {
@@ -35,10 +78,76 @@ fn belongs(path: &Path, build_id: &[u8]) -> bool {
     })
 }
 
+/// By the link, and by the build id where the target has a file system of its own.
+fn in_targets_system(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+    let (files, build_id) = (elf.debug_files(), elf.build_id());
+    let by_id = matches!(files.system, System::Another(_))
+        .then(|| installed(build_id))
+        .into_iter()
+        .flatten();
+    let mut by_id = by_id.filter_map(|path| found_by_id(path, |it| files.open(it), build_id));
+    by_id.next().or_else(|| {
+        let (name, checksum) = outline.debug_link.as_ref()?;
+        linked(Path::new(elf.path()), name).into_iter().find_map(|path| {
+            let file = Arc::new(files.open(&path).ok()?);
+            is_linked(&file, *checksum, build_id).then_some(DebugFile { path, file })
+        })
+    })
+}
+
+/// Where the debug file of this name may be, for a file at `path`.
+fn linked(path: &Path, name: &Path) -> Vec<PathBuf> {
+    // A path without a folder is no path: the kernel's own code has such names.
+    let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else {
+        return Vec::new();
+    };
+    let below = |dir: &str| Path::new(dir).join(folder.strip_prefix("/").unwrap_or(folder));
+    let mut places = vec![folder.join(name), folder.join(".debug").join(name)];
+    places.extend(DEBUG_DIRS.map(|dir| below(dir).join(name)));
+    places.retain(|place| place != path);
+    places
+}
+
+/// Build ids decide where both files have one, else the checksum that the link states.
+fn is_linked(file: &File, checksum: u32, build_id: &[u8]) -> bool {
+    let outline = Outline::read(&descriptor_path(file)).filter(|outline| outline.has_debug_info);
+    outline.is_some_and(|outline| match outline.build_id {
+        Some(its) if !build_id.is_empty() => its == build_id,
+        _ => checksum_of(file) == Some(checksum),
+    })
+}
+
+/// What a `.gnu_debuglink` states of its file.
+fn checksum_of(file: &File) -> Option<u32> {
+    if file.metadata().ok()?.len() > CHECKED_MAX {
+        return None;
+    }
+    // It may grow meanwhile.
+    let mut rest = file.take(CHECKED_MAX);
+    let (mut hasher, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
+    loop {
+        match rest.read(&mut chunk).ok()? {
+            0 => return Some(hasher.finalize()),
+            len => hasher.update(&chunk[..len]),
+        }
+    }
+}
+
+impl DebugFiles {
+    /// Opens a file of the target's system for reading.
+    pub(super) fn open(&self, path: &Path) -> io::Result<File> {
+        match &self.system {
+            System::This => open_regular(path),
+            System::Another(root) => root.read_linked(path),
+            System::Unknown => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
+
 /// `.build-id/ab/cdef....debug`.
 fn build_id_path(build_id: &[u8]) -> PathBuf {
     let (first, rest) = build_id.split_at(1);
-    PathBuf::from(format!(".build-id/{}/{}.debug", hex(first), hex(rest)))
+    PathBuf::from(format!(".build-id/{}/{}.debug", build_id_text(first), build_id_text(rest)))
 }
 
 /// Where `debuginfod-find` keeps what it fetched (debuginfod-client-config(7)).
@@ -49,14 +158,6 @@ fn debuginfod_cache() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
     Some(cache.join("debuginfod_client"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]
@@ -72,10 +173,35 @@ mod tests {
     }
 
     #[test]
-    fn short_and_unknown_ids_find_nothing() {
-        assert_eq!(find(&[]), None);
-        assert_eq!(find(&[1; 7]), None);
-        assert_eq!(find(&[0x5a; 20]), None);
+    fn short_ids_are_of_no_file() {
+        assert_eq!(installed(&[1; 7]).count() + installed(&[]).count(), 0);
+        assert_eq!(installed(&[1; 20]).count(), 2);
+        assert!(debuginfod_cached(&[1; 7]).is_none());
+    }
+
+    #[test]
+    fn links_are_followed_below_the_folder_of_the_file() {
+        let at = |path: &str| linked(Path::new(path), Path::new("a.debug"));
+        let expected = [
+            "/opt/it/a.debug",
+            "/opt/it/.debug/a.debug",
+            "/usr/lib/debug/opt/it/a.debug",
+            "/lib/debug/opt/it/a.debug",
+        ];
+        assert_eq!(at("/opt/it/a"), expected.map(PathBuf::from));
+        assert_eq!(at("/opt/it/a.debug").len(), 3, "it is not its own debug file");
+        assert!(at("[vdso]").is_empty() && at("a").is_empty());
+    }
+
+    #[test]
+    fn checksums_of_endless_files_are_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "123456789").unwrap();
+        assert_eq!(checksum_of(&File::open(&path).unwrap()), Some(0xcbf4_3926));
+        let written = File::options().write(true).open(&path).unwrap();
+        written.set_len(CHECKED_MAX + 1).unwrap();
+        assert_eq!(checksum_of(&written.try_clone().unwrap()), None);
     }
 
     #[test]
@@ -88,28 +214,13 @@ mod tests {
             cc.args(flags).args(["-Wl,--build-id", "-o", "program", "a.c"]).current_dir(dir.path());
             assert!(cc.status().expect("cc is needed here").success());
         };
+        let find = |build_id: &[u8]| found_by_id(program.clone(), open_regular, build_id);
         cc(&["-g"]);
         let build_id = Outline::read(&program).unwrap().build_id.unwrap();
-
-        let installed = dir.path().join(build_id_path(&build_id));
-        fs::create_dir_all(installed.parent().unwrap()).unwrap();
-        fs::copy(&program, &installed).unwrap();
-        let dirs = [PathBuf::from("/nowhere"), dir.path().to_owned()];
-        assert_eq!(find_in(&dirs, None, &build_id), Some(installed.clone()));
-
+        assert_eq!(find(&build_id).map(|found| found.path), Some(program.clone()));
         cc(&["-g0"]);
-        fs::copy(&program, &installed).unwrap();
-        assert_eq!(find_in(&dirs, None, &build_id), None, "another build");
+        assert!(find(&build_id).is_none(), "another build");
         let own_id = Outline::read(&program).unwrap().build_id.unwrap();
-        let own_path = dir.path().join(build_id_path(&own_id));
-        fs::create_dir_all(own_path.parent().unwrap()).unwrap();
-        fs::copy(&program, own_path).unwrap();
-        assert_eq!(find_in(&dirs, None, &own_id), None, "without debug information");
-
-        cc(&["-g"]);
-        let cached = dir.path().join(hex(&build_id)).join("debuginfo");
-        fs::create_dir_all(cached.parent().unwrap()).unwrap();
-        fs::copy(&program, &cached).unwrap();
-        assert_eq!(find_in(&[], Some(dir.path()), &build_id), Some(cached));
+        assert!(find(&own_id).is_none(), "without debug information");
     }
 }

@@ -1,10 +1,17 @@
 //! An ELF file that the recorder holds open.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::Mmap;
+
+use super::Fetcher;
+use crate::proc::{self, Root};
 
 /// An open ELF file with the path to show for it and its build id.
 #[derive(Debug)]
@@ -13,6 +20,40 @@ pub struct ElfFile {
     path: String,
     build_id: Vec<u8>,
     identity: Identity,
+    debug_files: Arc<DebugFiles>,
+}
+
+/// Where else than on this system debug files may be looked for.
+#[derive(Debug, Default)]
+pub struct DebugFiles {
+    /// The target's file system.
+    pub system: System,
+    /// Asks servers, where that is wanted.
+    pub fetcher: Option<Fetcher>,
+}
+
+/// A target's file system.
+#[derive(Debug, Default)]
+pub enum System {
+    /// That of this process.
+    #[default]
+    This,
+    /// Another one.
+    Another(Root),
+    /// It cannot be looked at: the same paths on this system are others' files.
+    Unknown,
+}
+
+impl DebugFiles {
+    /// Of a process of this user.
+    pub fn of(pid: i32, owner: u32, fetch: bool) -> Self {
+        let system = match Root::open(pid, owner) {
+            Ok(root) if root.is_own() => System::This,
+            Ok(root) => System::Another(root),
+            Err(_) => System::Unknown,
+        };
+        Self { system, fetcher: fetch.then(Fetcher::default) }
+    }
 }
 
 /// What makes two descriptors the same file with the same content.
@@ -53,7 +94,16 @@ impl ElfFile {
     pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
         let file = File::from(fd);
         let identity = Identity::of(&file);
-        Self { file, path, build_id, identity }
+        Self { file, path, build_id, identity, debug_files: Arc::default() }
+    }
+
+    /// The same with more places to look for its debug file.
+    pub fn with_debug_files(self, debug_files: Arc<DebugFiles>) -> Self {
+        Self { debug_files, ..self }
+    }
+
+    pub(super) fn debug_files(&self) -> &Arc<DebugFiles> {
+        &self.debug_files
     }
 
     /// Nobody has written to it since it was taken over.
@@ -71,9 +121,14 @@ impl ElfFile {
         &self.build_id
     }
 
+    /// Its bytes, while they are looked at.
+    pub(super) fn map(&self) -> io::Result<Mmap> {
+        proc::map_file(&self.file)
+    }
+
     /// A path by which this process can open the file again while `self` lives.
     pub(super) fn descriptor_path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+        proc::descriptor_path(&self.file)
     }
 
     pub(super) fn identity(&self) -> Identity {

@@ -1,30 +1,44 @@
 //! The parsers of one ELF file, tried from the one that knows most to the one that trusts least.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Sym, Symbolizer as Blazesym};
-
+use super::debug_file::DebugFile;
+use super::exported::Exported;
+use super::go::GoNames;
 use super::outline::Outline;
+use super::parser::{NameSource, Parser};
 use super::plt::Stubs;
+use super::small::SmallSymbols;
+use super::spread::SpreadNames;
 use super::{ElfFile, Resolved, debug_file, guard};
 
 /// Where the debug information of an ELF file comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DebugSource {
+#[derive(Debug, Clone)]
+pub(super) enum DebugSource {
     /// It holds its own.
     Own,
-    /// A file that is found by build id.
-    Separate(PathBuf),
-    /// A file that its `.gnu_debuglink` names, if that is there.
-    Linked,
+    /// A file that was found for it.
+    Separate(DebugFile),
 }
 
-impl DebugSource {
-    /// Of a file, if there is any.
-    pub fn of(elf: &ElfFile) -> Option<Self> {
-        let outline = guard::contain(|| Outline::read(&elf.descriptor_path())).flatten()?;
-        debug_source(&outline, elf)
+/// What is known of the names of an ELF file without reading them.
+#[derive(Debug, Default)]
+pub struct NamesKnown {
+    /// Its functions have names, more than those that it exports.
+    pub functions: bool,
+    /// There is debug information for it.
+    pub lines: bool,
+}
+
+impl NamesKnown {
+    /// Of a file.
+    pub fn of(elf: &ElfFile) -> Self {
+        let outline = guard::contain(|| Outline::read(&elf.descriptor_path())).flatten();
+        let Some(outline) = outline else { return Self::default() };
+        let go = GoNames::find(elf).is_some();
+        let lines = go || debug_source(&outline, elf).is_some();
+        let functions = lines || outline.has_symbols || outline.has_small_symbols;
+        Self { functions, lines }
     }
 }
 
@@ -32,16 +46,17 @@ fn debug_source(outline: &Outline, elf: &ElfFile) -> Option<DebugSource> {
     if outline.has_debug_info {
         return Some(DebugSource::Own);
     }
-    let separate = guard::contain(|| debug_file::find(elf.build_id())).flatten();
-    let linked = || outline.has_debug_link.then_some(DebugSource::Linked);
-    separate.map(DebugSource::Separate).or_else(linked)
+    guard::contain(|| debug_file::find(elf, outline)).flatten().map(DebugSource::Separate)
 }
 
 /// The sources of names of one ELF file.
 pub(super) struct Engine {
     /// None: the file is not worth a parser, every address is unknown.
     outline: Option<Outline>,
-    sources: Vec<NameSource>,
+    go: Option<GoNames>,
+    /// Open as long as it is read from.
+    debug: Option<DebugSource>,
+    sources: Vec<Box<dyn NameSource>>,
     own_path: PathBuf,
     /// Read when the first address of a stub is asked for.
     stubs: Option<Stubs>,
@@ -54,118 +69,98 @@ impl Engine {
         let own_path = elf.descriptor_path();
         let outline = guard::contain(|| Outline::read(&own_path)).flatten();
         let Some(outline) = outline else {
-            return Self { outline: None, sources: Vec::new(), own_path, stubs: None };
+            let sources = Vec::new();
+            return Self { outline: None, go: None, debug: None, sources, own_path, stubs: None };
         };
-        let mut sources = Vec::new();
-        match debug_source(&outline, elf) {
-            Some(DebugSource::Own | DebugSource::Linked) => {
-                sources.push(NameSource::new(own_path.clone(), true));
+        let debug = debug_source(&outline, elf);
+        let mut sources: Vec<Box<dyn NameSource>> = Vec::new();
+        if let Some(debug) = &debug {
+            let path = match debug {
+                DebugSource::Own => own_path.clone(),
+                DebugSource::Separate(file) => file.reachable_path(),
+            };
+            if let Some(spread) = SpreadNames::find(elf, debug, path.clone()) {
+                sources.push(Box::new(spread));
             }
-            Some(DebugSource::Separate(path)) => sources.push(NameSource::new(path, true)),
-            None => {}
+            sources.push(Box::new(Parser::new(path.clone(), true)));
+            if matches!(debug, DebugSource::Separate(_)) {
+                sources.push(Box::new(Parser::new(path, false)));
+            }
         }
-        sources.push(NameSource::new(own_path.clone(), false));
-        Self { outline: Some(outline), sources, own_path, stubs: None }
+        if outline.has_small_symbols && !outline.has_symbols {
+            sources.push(Box::new(SmallSymbols::new(own_path.clone())));
+            sources.push(Box::new(Exported::new(own_path.clone())));
+        } else {
+            sources.push(Box::new(Parser::new(own_path.clone(), false)));
+        }
+        let (outline, go) = (Some(outline), GoNames::find(elf));
+        Self { outline, go, debug, sources, own_path, stubs: None }
     }
 
-    pub(super) fn resolve(&mut self, svmas: &[u64]) -> Vec<Resolved> {
-        let mut answers = vec![Resolved::default(); svmas.len()];
-        let Some(outline) = &self.outline else { return answers };
-        let mut open: Vec<usize> = (0..svmas.len()).collect();
-        for source in &mut self.sources {
-            if open.is_empty() {
-                break;
+    /// Where its names come from, for people.
+    pub(super) fn source(&self) -> String {
+        let source = match (&self.outline, &self.debug) {
+            (None, _) => return "nowhere: it cannot be read as an ELF file".to_owned(),
+            (Some(_), _) if self.go.is_some() => "Go's own function table".to_owned(),
+            (_, Some(DebugSource::Own)) => "its own debug information".to_owned(),
+            (_, Some(DebugSource::Separate(file))) => format!("debug file {}", file.path.display()),
+            (Some(outline), None) if outline.has_symbols => "its symbol table".to_owned(),
+            (Some(outline), None) if outline.has_small_symbols => {
+                "its compressed symbol table".to_owned()
             }
-            let asked: Vec<u64> = open.iter().map(|&index| svmas[index]).collect();
-            let Some(found) = source.resolve(outline, &asked) else { continue };
-            let mut unknown = Vec::new();
-            for (index, answer) in open.into_iter().zip(found) {
-                match answer {
-                    Some(resolved) => answers[index] = resolved,
-                    None => unknown.push(index),
-                }
-            }
-            open = unknown;
+            (Some(_), None) => "its exported names only".to_owned(),
+        };
+        let lacks = self.sources.iter().filter_map(|source| source.lack());
+        lacks.fold(source, |source, lack| format!("{source}, {lack}"))
+    }
+
+    pub(super) fn resolve(&mut self, elf: &ElfFile, svmas: &[u64]) -> Vec<Resolved> {
+        let mut answers = Answers::none(svmas);
+        let Some(outline) = &self.outline else { return answers.found };
+        if let Some(go) = &mut self.go {
+            answers.add(|asked| Some(go.resolve(elf, asked)));
         }
+        for source in &mut self.sources {
+            answers.add(|asked| source.resolve(outline, asked));
+        }
+        let Answers { mut found, open, .. } = answers;
         for index in open.into_iter().filter(|&index| outline.is_stub(svmas[index])) {
             let read = || guard::contain(|| Stubs::read(&self.own_path)).unwrap_or_default();
-            answers[index].function = self.stubs.get_or_insert_with(read).find(svmas[index]);
+            found[index].function = self.stubs.get_or_insert_with(read).find(svmas[index]);
         }
-        answers
+        found
     }
 }
 
-/// One file read in one way. Dead after the first error or panic that concerns the whole file.
-struct NameSource {
-    path: PathBuf,
-    debug_info: bool,
-    state: State,
+/// What is known of the addresses, and which ones are still to be found.
+struct Answers<'a> {
+    svmas: &'a [u64],
+    found: Vec<Resolved>,
+    open: Vec<usize>,
 }
 
-enum State {
-    Untouched,
-    Parsed(Box<Blazesym>),
-    Dead,
-}
-
-impl NameSource {
-    fn new(path: PathBuf, debug_info: bool) -> Self {
-        Self { path, debug_info, state: State::Untouched }
+impl<'a> Answers<'a> {
+    fn none(svmas: &'a [u64]) -> Self {
+        let found = vec![Resolved::default(); svmas.len()];
+        Self { svmas, found, open: (0..svmas.len()).collect() }
     }
 
-    /// `None` if this source has nothing to say about any address.
-    fn resolve(&mut self, outline: &Outline, svmas: &[u64]) -> Option<Vec<Option<Resolved>>> {
-        let parser = match std::mem::replace(&mut self.state, State::Dead) {
-            State::Untouched => Box::new(new_parser()),
-            State::Parsed(parser) => parser,
-            State::Dead => return None,
-        };
-        let source = elf_source(&self.path, self.debug_info);
-        let (parser, answers) = guard::contain(move || {
-            let answers = ask(&parser, &source, outline, svmas);
-            (parser, answers)
-        })?;
-        let answers = answers?;
-        self.state = State::Parsed(parser);
-        Some(answers)
+    /// Asks a source for those that are open; `None` if it has nothing to say about any.
+    fn add(&mut self, ask: impl FnOnce(&[u64]) -> Option<Vec<Option<Resolved>>>) {
+        if self.open.is_empty() {
+            return;
+        }
+        let asked: Vec<u64> = self.open.iter().map(|&index| self.svmas[index]).collect();
+        let Some(answers) = ask(&asked) else { return };
+        let mut unknown = Vec::new();
+        for (index, answer) in std::mem::take(&mut self.open).into_iter().zip(answers) {
+            if let Some(resolved) = answer {
+                self.found[index].complete_with(resolved);
+            }
+            if self.found[index].function.is_none() {
+                unknown.push(index);
+            }
+        }
+        self.open = unknown;
     }
-}
-
-fn ask(
-    parser: &Blazesym,
-    source: &Source<'_>,
-    outline: &Outline,
-    svmas: &[u64],
-) -> Option<Vec<Option<Resolved>>> {
-    let symbols = parser.symbolize(source, Input::VirtOffset(svmas)).ok()?;
-    let answers = symbols.iter().zip(svmas).map(|(symbolized, &svma)| {
-        let symbol = symbolized.as_sym()?;
-        covers(symbol, outline, svma).then(|| Resolved::from_symbol(symbol))
-    });
-    Some(answers.collect())
-}
-
-/// blazesym lets a symbol without a size reach up to the next symbol, wherever that is, and reports
-/// functions that debug information mentions without naming them.
-fn covers(symbol: &Sym<'_>, outline: &Outline, svma: u64) -> bool {
-    let in_reach = match symbol.size {
-        Some(_) => true,
-        None => symbol.addr == svma || outline.same_section(symbol.addr, svma),
-    };
-    in_reach && !symbol.name.is_empty()
-}
-
-fn elf_source(path: &Path, debug_info: bool) -> Source<'static> {
-    let mut elf = Elf::new(path);
-    elf.debug_syms = debug_info;
-    elf.into()
-}
-
-fn new_parser() -> Blazesym {
-    Blazesym::builder()
-        .enable_auto_reload(false)
-        .enable_code_info(true)
-        .enable_inlined_fns(true)
-        .enable_demangling(false)
-        .build()
 }

@@ -1,8 +1,15 @@
-//! Keeps a panic of a parser, caused by a hostile file, inside the parser.
+//! Keeps a panic of a parser, caused by a hostile file, inside the parser; and the time that it takes
+//! within bounds.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// The largest debug information takes some seconds, once. What takes longer is made to.
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
@@ -21,6 +28,34 @@ pub(super) fn contain<T>(parse: impl FnOnce() -> T) -> Option<T> {
     result
 }
 
+/// The time that one source of names may take in all. It is looked at between questions: what a
+/// [`Parser`](super::parser::Parser) or Go's table says of a batch of addresses, and debug information
+/// that is spread of one, is not interrupted.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    spent: Duration,
+}
+
+impl Allowance {
+    /// Runs `parse` as [`contain`] does, and counts its time.
+    pub(super) fn spend<T>(&mut self, parse: impl FnOnce() -> T) -> Option<T> {
+        let started = thread_time();
+        let result = contain(parse);
+        self.spent += thread_time().saturating_sub(started);
+        result
+    }
+
+    /// Nothing is left.
+    pub(super) fn is_spent(&self) -> bool {
+        self.spent >= TIME_MAX
+    }
+}
+
+/// The time that this thread has run: waiting for others takes none of it.
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// Wraps the process's panic hook once; other panics, and other threads', go to it unchanged.
 fn install_hook() {
     static INSTALL: Once = Once::new();
@@ -37,6 +72,17 @@ fn install_hook() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_is_counted() {
+        let mut allowance = Allowance::default();
+        assert_eq!(allowance.spend(|| panic!("hostile")), None::<()>);
+        let turns = || (0..3_000_000_u64).map(std::hint::black_box).sum::<u64>();
+        assert_eq!(allowance.spend(turns), Some(4_499_998_500_000));
+        assert!(allowance.spent > Duration::from_micros(100) && !allowance.is_spent());
+        allowance.spent += TIME_MAX;
+        assert!(allowance.is_spent());
+    }
 
     #[test]
     fn panic_becomes_none_and_the_next_call_works() {

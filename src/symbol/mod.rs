@@ -2,11 +2,17 @@
 //!
 //! The engine is blazesym, one instance per ELF file and always through a descriptor that the
 //! recorder kept, so names survive the target's exit, upgrades of its files and the teardown of its
-//! container. This module is the only user of the blazesym crate.
+//! container. What is spread over several files (split DWARF, and what `dwz` put aside) is read by
+//! addr2line, which asks for each piece. This module is the only user of both crates.
 //!
-//! Debug information comes from the file itself, from its `.gnu_debuglink` (checksum compared), or,
-//! by build id, from `.build-id` below the debug directories and from the cache that debuginfod
-//! clients keep.
+//! Go programs name their functions, lines and inlined calls themselves, stripped or not, in a table
+//! that is asked first.
+//!
+//! Debug information comes from the file itself or, by build id, from `.build-id` below the debug
+//! directories and from the cache that debuginfod clients keep; or from where its `.gnu_debuglink`
+//! leads (build id or checksum compared); all of it on this system and on the target's. Where that
+//! is wanted, servers are asked last. Names alone come from the symbol tables, compressed ones
+//! (`.gnu_debugdata`) included.
 //!
 //! # Invariants
 //! - A symbol names only addresses within its size. A symbol without a size reaches up to the next
@@ -22,18 +28,30 @@
 mod debug_file;
 mod elf_file;
 mod engine;
+mod exported;
+mod fetcher;
+mod go;
 mod guard;
+mod jit;
 mod name;
 mod outline;
+mod parser;
+mod pieces;
 mod plt;
+#[cfg(any(test, fuzzing))]
+pub mod probe;
 mod resolved;
+mod small;
+mod spread;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 
-pub use elf_file::ElfFile;
-pub use engine::DebugSource;
+pub use elf_file::{DebugFiles, ElfFile, System};
+pub use engine::NamesKnown;
+pub use fetcher::{DEBUGINFOD_SERVERS, Fetcher};
+pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use resolved::{Function, Inlined, Resolved};
 
 use elf_file::Identity;
@@ -59,7 +77,12 @@ impl Symbolizer {
         if svmas.is_empty() {
             return Vec::new();
         }
-        self.engines.entry(elf.identity()).or_insert_with(|| Engine::open(elf)).resolve(svmas)
+        self.engines.entry(elf.identity()).or_insert_with(|| Engine::open(elf)).resolve(elf, svmas)
+    }
+
+    /// Where the names of a file that was asked for come from, for people.
+    pub fn source(&self, elf: &ElfFile) -> Option<String> {
+        self.engines.get(&elf.identity()).map(Engine::source)
     }
 
     /// Drops everything that was parsed of this file.

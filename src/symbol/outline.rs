@@ -1,15 +1,21 @@
 //! The outline of an ELF file: what must be known before a parser is let loose on it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+use nix::unistd::{SysconfVar, sysconf};
 use object::{CompressionFormat, Object, ObjectSection, ReadCache, SectionFlags, elf};
 
 use super::plt::is_stub_section;
+use super::small;
 
-/// No real compressed debug section is larger, and the parser allocates what the header claims.
+/// No real file's compressed sections are larger together, and the parser allocates what headers claim.
 const UNCOMPRESSED_MAX: u64 = 16 << 30;
+/// The part of the machine's memory that those of one file may take: several are read at once.
+const MEMORY_SHARE: u64 = 16;
 /// zlib cannot exceed 1032; zstd can, but not on debug information.
 const RATIO_MAX: u64 = 1100;
 /// An ELF file with more sections than any linker emits for a program.
@@ -20,8 +26,12 @@ const SECTIONS_MAX: usize = 1 << 20;
 pub(super) struct Outline {
     /// `.debug_info` is there, compressed or not.
     pub has_debug_info: bool,
-    /// `.gnu_debuglink` names a separate debug file.
-    pub has_debug_link: bool,
+    /// The name of a separate debug file by `.gnu_debuglink`, and its checksum.
+    pub debug_link: Option<(PathBuf, u32)>,
+    /// `.gnu_debugdata` holds a compressed symbol table.
+    pub has_small_symbols: bool,
+    /// `.symtab` is there.
+    pub has_symbols: bool,
     /// The GNU build id as the file itself has it.
     pub build_id: Option<Vec<u8>>,
     /// Address ranges of executable sections, sorted.
@@ -37,18 +47,22 @@ impl Outline {
         let elf = object::File::parse(&cache).ok()?;
         let mut outline = Self {
             has_debug_info: false,
-            has_debug_link: false,
+            debug_link: debug_link(&elf),
+            has_small_symbols: false,
+            has_symbols: false,
             build_id: elf.build_id().ok().flatten().map(<[u8]>::to_vec),
             code: Vec::new(),
             stubs: Vec::new(),
         };
+        let mut room = unpacking_room();
         for (index, section) in elf.sections().enumerate() {
-            let plausible = index < SECTIONS_MAX && is_plausible(&section);
-            if !plausible {
+            if index >= SECTIONS_MAX {
                 return None;
             }
+            room = room.checked_sub(unpacked_len(&section)?)?;
             outline.has_debug_info |= section.name() == Ok(".debug_info");
-            outline.has_debug_link |= section.name() == Ok(".gnu_debuglink");
+            outline.has_small_symbols |= section.name() == Ok(small::SECTION);
+            outline.has_symbols |= section.name() == Ok(".symtab");
             if let SectionFlags::Elf { sh_flags, .. } = section.flags()
                 && sh_flags.0 & elf::SHF_EXECINSTR.0 != 0
                 && let Some(end) = section.address().checked_add(section.size())
@@ -75,9 +89,27 @@ impl Outline {
     }
 }
 
-fn is_plausible<'data>(section: &impl ObjectSection<'data>) -> bool {
-    let Ok(range) = section.compressed_file_range() else { return false };
-    range.format == CompressionFormat::None
-        || (range.uncompressed_size <= UNCOMPRESSED_MAX
-            && range.uncompressed_size / RATIO_MAX <= range.compressed_size)
+fn debug_link<'data>(elf: &impl Object<'data>) -> Option<(PathBuf, u32)> {
+    let (name, checksum) = elf.gnu_debuglink().ok()??;
+    let name = PathBuf::from(OsStr::from_bytes(name));
+    // A path would lead somewhere else.
+    (name.components().count() == 1).then_some((name, checksum))
+}
+
+/// Bytes that a file's sections may unpack to.
+fn unpacking_room() -> u64 {
+    let read = |variable| sysconf(variable).ok().flatten().and_then(|it| u64::try_from(it).ok());
+    let memory = read(SysconfVar::_PHYS_PAGES).zip(read(SysconfVar::PAGE_SIZE));
+    let share = memory.map(|(pages, len)| pages.saturating_mul(len) / MEMORY_SHARE);
+    share.unwrap_or(UNCOMPRESSED_MAX).min(UNCOMPRESSED_MAX)
+}
+
+/// What a section takes when it is unpacked, 0 if it is not packed; `None` for what is none.
+fn unpacked_len<'data>(section: &impl ObjectSection<'data>) -> Option<u64> {
+    let range = section.compressed_file_range().ok()?;
+    if range.format == CompressionFormat::None {
+        return Some(0);
+    }
+    let is_plausible = range.uncompressed_size / RATIO_MAX <= range.compressed_size;
+    is_plausible.then_some(range.uncompressed_size)
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use object::{
     Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache,
-    RelocationTarget,
+    RelocationTarget, SymbolIndex,
 };
 
 use super::name::readable;
@@ -30,6 +30,9 @@ pub(super) struct Stubs {
     stubs: Vec<(Range<u64>, String)>,
 }
 
+/// Bytes of names of stubs that are kept: a damaged file gives any number of them the same long one.
+const NAMES_MAX: usize = 64 << 20;
+
 /// Whether a section of this name holds stubs.
 pub(super) fn is_stub_section(name: &str) -> bool {
     SECTIONS.contains(&name)
@@ -48,6 +51,13 @@ impl Stubs {
             return None;
         }
         let slots = slots(&elf);
+        let table = elf.dynamic_symbol_table()?;
+        let mut room = NAMES_MAX;
+        let mut name = |index| {
+            let name = table.symbol_by_index(index).ok()?.name().ok()?;
+            room = room.checked_sub(name.len())?;
+            (!name.is_empty()).then(|| name.to_owned())
+        };
         let mut stubs = Vec::new();
         for section in elf.sections().filter(|section| section.name().is_ok_and(is_stub_section)) {
             let data = section.data().ok()?;
@@ -56,7 +66,8 @@ impl Stubs {
             } else {
                 STUB_LENGTHS[0]
             };
-            stubs.extend(stubs_of(section.address(), data, length, &slots));
+            let found = stubs_of(section.address(), data, length, &slots);
+            stubs.extend(found.filter_map(|(range, index)| Some((range, name(index)?))));
         }
         stubs.sort_by_key(|(range, _)| range.start);
         Some(Self { stubs })
@@ -71,16 +82,12 @@ impl Stubs {
     }
 }
 
-/// Name of the function that each slot of the global offset table will point to.
-fn slots<'data>(elf: &impl Object<'data>) -> HashMap<u64, String> {
-    let (Some(relocations), Some(table)) = (elf.dynamic_relocations(), elf.dynamic_symbol_table())
-    else {
-        return HashMap::new();
-    };
+/// Symbol of the function that each slot of the global offset table will point to.
+fn slots<'data>(elf: &impl Object<'data>) -> HashMap<u64, SymbolIndex> {
+    let relocations = elf.dynamic_relocations().into_iter().flatten();
     let named = relocations.filter_map(|(slot, relocation)| {
         let RelocationTarget::Symbol(index) = relocation.target() else { return None };
-        let symbol = table.symbol_by_index(index).ok()?;
-        Some((slot, symbol.name().ok().filter(|name| !name.is_empty())?.to_owned()))
+        Some((slot, index))
     });
     named.collect()
 }
@@ -89,18 +96,17 @@ fn stubs_of(
     section_start: u64,
     data: &[u8],
     length: u64,
-    slots: &HashMap<u64, String>,
-) -> Vec<(Range<u64>, String)> {
+    slots: &HashMap<u64, SymbolIndex>,
+) -> impl Iterator<Item = (Range<u64>, SymbolIndex)> {
     let jumps = data.windows(JUMP_LENGTH).enumerate();
     let jumps = jumps.filter(|(_, bytes)| bytes.starts_with(&JUMP_THROUGH_SLOT));
-    let stubs = jumps.filter_map(|(at, bytes)| {
+    jumps.filter_map(move |(at, bytes)| {
         let offset = i32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
         let next = section_start.checked_add((at + JUMP_LENGTH) as u64)?;
-        let name = slots.get(&next.checked_add_signed(offset.into())?)?;
+        let symbol = slots.get(&next.checked_add_signed(offset.into())?)?;
         let start = section_start + at as u64 / length * length;
-        Some((start..start.checked_add(length)?, name.clone()))
-    });
-    stubs.collect()
+        Some((start..start.checked_add(length)?, *symbol))
+    })
 }
 
 #[cfg(test)]
@@ -112,15 +118,18 @@ mod tests {
         // endbr64; bnd jmp *0x2f75(%rip); nopl
         let stub =
             [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0x75, 0x2f, 0, 0, 0x0f, 0x1f, 0x44, 0, 0];
-        let slots = HashMap::from([(0x1050 + 11 + 0x2f75, "malloc".to_owned())]);
-        let found = stubs_of(0x1040, &[[0x90; 16], stub].concat(), 16, &slots);
-        assert_eq!(found, [(0x1050..0x1060, "malloc".to_owned())]);
+        let slots = HashMap::from([(0x1050 + 11 + 0x2f75, SymbolIndex(7))]);
+        let code = [[0x90; 16], stub].concat();
+        let found: Vec<_> = stubs_of(0x1040, &code, 16, &slots).collect();
+        assert_eq!(found, [(0x1050..0x1060, SymbolIndex(7))]);
     }
 
     #[test]
     fn jump_to_an_unknown_slot_is_no_stub() {
-        let slots = HashMap::from([(0x9999, "malloc".to_owned())]);
-        assert!(stubs_of(0x1000, &[0xff, 0x25, 1, 0, 0, 0, 0, 0], 8, &slots).is_empty());
-        assert!(stubs_of(u64::MAX - 2, &[0xff, 0x25, 1, 0, 0, 0, 0, 0], 8, &slots).is_empty());
+        let slots = HashMap::from([(0x9999, SymbolIndex(7))]);
+        for start in [0x1000, u64::MAX - 2] {
+            let code = [0xff, 0x25, 1, 0, 0, 0, 0, 0];
+            assert_eq!(stubs_of(start, &code, 8, &slots).count(), 0);
+        }
     }
 }

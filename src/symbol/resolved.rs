@@ -43,15 +43,29 @@ pub struct Inlined {
 }
 
 impl Resolved {
-    /// blazesym has already moved each place up by one layer: its `code_info` of the symbol is the
+    /// blazesym finds functions whose names debug information keeps where it does not look: it
+    /// reports them without a name. What it says of their lines and inlined calls is right.
+    ///
+    /// It has already moved each place up by one layer: its `code_info` of the symbol is the
     /// call site in the physical function, and that of an inlined function is the place inside it.
     pub(super) fn from_symbol(symbol: &Sym<'_>) -> Self {
         let (file, line) = place(symbol.code_info.as_deref());
+        let function = || Function { name: readable(&symbol.name), start_svma: symbol.addr };
+        // A call whose name is in a file that is missing is none.
+        let named = symbol.inlined.iter().filter(|inlined| !inlined.name.is_empty());
         Self {
-            function: Some(Function { name: readable(&symbol.name), start_svma: symbol.addr }),
+            function: (!symbol.name.is_empty()).then(function),
             file,
             line,
-            inlined: symbol.inlined.iter().map(Inlined::from_blazesym).collect(),
+            inlined: named.map(Inlined::from_blazesym).collect(),
+        }
+    }
+
+    /// Takes what another source says, but for places that are known.
+    pub(super) fn complete_with(&mut self, other: Self) {
+        self.function = self.function.take().or(other.function);
+        if self.file.is_none() && self.inlined.is_empty() {
+            (self.file, self.line, self.inlined) = (other.file, other.line, other.inlined);
         }
     }
 }

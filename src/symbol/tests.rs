@@ -8,6 +8,9 @@ use object::{Object, ObjectSection, ObjectSymbol};
 
 use super::*;
 
+mod fuzz;
+mod separate;
+
 const C_SOURCE: &str = "\
 __attribute__((always_inline)) static inline int innermost(int x) {
     return x * 3 + __builtin_bswap32(x);
@@ -231,26 +234,6 @@ fn deleted_file_is_still_readable() {
 }
 
 #[test]
-fn debug_link_beside_the_file_is_followed_and_its_checksum_compared() {
-    let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2"]);
-    let (hidden, _) = symbol(&built.path, "hidden");
-    let dir = built.dir.path();
-    run("objcopy", &["--only-keep-debug", "program", "program.debug"], dir);
-    run("objcopy", &["--strip-all", "--add-gnu-debuglink=program.debug", "program"], dir);
-    let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
-    assert!(name(&answers[0]).is_some_and(|name| name.starts_with("hidden")));
-    assert_eq!(answers[0].line, 12);
-
-    let debug = dir.join("program.debug");
-    let mut bytes = fs::read(&debug).unwrap();
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
-    fs::write(&debug, bytes).unwrap();
-    let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
-    assert_eq!(answers[0], Resolved::default(), "a debug file of another build");
-}
-
-#[test]
 fn forget_releases_the_descriptor() {
     let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2"]);
     let (outer, _) = symbol(&built.path, "outer");
@@ -321,4 +304,87 @@ fn no_elf_at_all() {
         let answers = Symbolizer::new().resolve(&open(&path), &[0, 1]);
         assert_eq!(answers, [Resolved::default(), Resolved::default()]);
     }
+}
+
+/// As distributions make it: the symbols alone, compressed, in a section of the stripped file.
+#[test]
+fn compressed_symbol_table_is_read() {
+    let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
+    let (hidden, _) = symbol(&built.path, "hidden");
+    let dir = built.dir.path();
+    run("objcopy", &["-S", "--keep-symbol=hidden", "program", "small"], dir);
+    let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
+    std::io::Write::write_all(&mut packer, &fs::read(dir.join("small")).unwrap()).unwrap();
+    fs::write(dir.join("small.xz"), packer.finish().unwrap()).unwrap();
+    run("strip", &["program"], dir);
+    let bare = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
+    assert_eq!(name(&bare[0]), None, "the premise");
+    run("objcopy", &["--add-section", ".gnu_debugdata=small.xz", "program"], dir);
+    let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
+    assert!(name(&answers[0]).is_some_and(|name| name.starts_with("hidden")), "{answers:?}");
+}
+
+/// A library of such a distribution: what it exports is not in the compressed table.
+#[test]
+fn exported_names_beside_a_compressed_symbol_table_are_kept() {
+    let built = build("cc", "lines.c", C_SOURCE, &["-O2", "-shared", "-fPIC"]);
+    let (outer, size) = symbol(&built.path, "outer");
+    let (hidden, _) = symbol(&built.path, "hidden");
+    let dir = built.dir.path();
+    // Nothing is in there of what the stripped file has itself.
+    run("objcopy", &["--only-keep-debug", "program", "debug"], dir);
+    run("objcopy", &["-S", "--keep-symbol=hidden", "debug", "small"], dir);
+    let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
+    std::io::Write::write_all(&mut packer, &fs::read(dir.join("small")).unwrap()).unwrap();
+    fs::write(dir.join("small.xz"), packer.finish().unwrap()).unwrap();
+    run("strip", &["program"], dir);
+    run("objcopy", &["--add-section", ".gnu_debugdata=small.xz", "program"], dir);
+    let svmas = [outer, outer + size - 1, hidden, 1];
+    let answers = Symbolizer::new().resolve(&open(&built.path), &svmas);
+    let names: Vec<_> = answers.iter().map(name).collect();
+    assert_eq!(names[..2], [Some("outer"); 2]);
+    assert!(names[2].is_some_and(|name| name.starts_with("hidden")) && names[3].is_none());
+}
+
+/// A program whose debug information tells of a function without its name.
+const NAMELESS: &str = "
+.text
+.globl main
+.type main, @function
+main: nop
+ret
+end: .size main, end - main
+.section .debug_abbrev
+.byte 1, 0x11, 1, 0x11, 1, 0x12, 7, 0, 0
+.byte 2, 0x2e, 0, 0x11, 1, 0x12, 7, 0, 0, 0
+.section .debug_info
+.long unit_end - unit
+unit: .short 4
+.long .debug_abbrev
+.byte 8, 1
+.quad main, end - main
+.byte 2
+.quad main, end - main
+.byte 0
+unit_end:
+.section .note.GNU-stack
+";
+
+#[test]
+fn functions_that_debug_information_has_no_name_for_are_named_by_its_symbols() {
+    let built = build("cc", "nameless.s", NAMELESS, &["-Wl,--build-id"]);
+    let (main, _) = symbol(&built.path, "main");
+    run("objcopy", &["--only-keep-debug", "program", "program.debug"], built.dir.path());
+    run("strip", &["program"], built.dir.path());
+    let id = crate::elf::build_id_text(open(&built.path).build_id());
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join(format!("usr/lib/debug/.build-id/{}", &id[..2]));
+    fs::create_dir_all(&folder).unwrap();
+    let debug = built.dir.path().join("program.debug");
+    fs::copy(debug, folder.join(format!("{}.debug", &id[2..]))).unwrap();
+    let root = crate::proc::Root::at(root.path(), nix::unistd::geteuid().as_raw()).unwrap();
+    let files = DebugFiles { system: System::Another(root), fetcher: None };
+    let elf = open(&built.path).with_debug_files(std::sync::Arc::new(files));
+    let answers = Symbolizer::new().resolve(&elf, &[main]);
+    assert_eq!(name(&answers[0]), Some("main"));
 }

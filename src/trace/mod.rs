@@ -127,6 +127,8 @@ const HEADER_BYTES: usize = 16;
 const NONE: u32 = u32::MAX;
 /// The thread id of blocks that hold thread-neutral objects only.
 const NO_THREAD: u32 = u32::MAX;
+/// Begins the keys of metadata that say where the names of a module come from; its id follows.
+pub const SYMBOLS: &str = "symbols.";
 /// Set in the thread id of a block of a thread's side stream.
 const SIDE: u32 = 1 << 31;
 /// Key of the metadata that names a trace.

@@ -2,25 +2,31 @@
 //!
 //! # Invariants
 //! - Rows ascend strictly, so no block of 256 bytes has more than 256 rows.
-//! - Where entries overlap, `.eh_frame` holds, and of its entries the one that starts first.
+//! - Where entries overlap, the one that starts first holds; of those that start together, that of
+//!   `.debug_frame` last.
+//! - What is collected is bounded: tables may say the same of many functions in a few bytes.
 
 use std::fmt;
+use std::ops::Range;
 
 use gimli::{BaseAddresses, UnwindContext, UnwindOffset, UnwindSection};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
-use super::cfi;
 use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
 use super::gap::{self, Gaps};
+use super::go;
+use super::machine::Machine;
 use super::rows::{Row, Rows, RuleId, Rules};
-use crate::elf::{Elf, ElfError};
+use super::{amend, cfi};
+use crate::elf::{Elf, ElfError, GoFunction, Pclntab};
 
 /// Executable bytes from the first to the last that a table covers. The small code model ends at
 /// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
 const SPAN_MAX: u64 = 1 << 30;
-const EM_X86_64: u16 = 62;
+/// Rows that are collected of one module, but for the last entry's. The largest have some millions.
+const ROWS_MAX: usize = 1 << 25;
 /// DWARF number of rbx.
 const RBX: u8 = 3;
 
@@ -47,7 +53,9 @@ impl fmt::Display for CompileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Elf(error) => error.fmt(f),
-            Self::Machine(machine) => write!(f, "ELF file for machine {machine}, not x86_64"),
+            Self::Machine(machine) => {
+                write!(f, "ELF file for machine {machine}, not {}", std::env::consts::ARCH)
+            }
             Self::NoCode => f.write_str("ELF file without executable code"),
             Self::Span(bytes) => write!(f, "executable segments span {bytes} bytes"),
         }
@@ -61,7 +69,7 @@ impl std::error::Error for CompileError {}
 pub struct Statistics {
     /// Frame description entries compiled.
     pub fdes: usize,
-    /// Entries left out: unparsable, empty, outside the code, or covered by others.
+    /// Entries left out: unparsable, empty, outside the code, covered, or too many.
     pub skipped_fdes: usize,
     /// Rows of the table.
     pub rows: usize,
@@ -90,7 +98,7 @@ pub struct ModuleTable {
     pub(super) default_rule: u32,
     /// Where each rule keeps the caller's rbx; empty if no frame of the module is found through it.
     pub(super) rbx_slots: Vec<i16>,
-    statistics: Statistics,
+    pub(super) statistics: Statistics,
 }
 
 impl ModuleTable {
@@ -112,21 +120,23 @@ fn keeps_frame_pointers(standard: u64, covered: u64) -> bool {
 
 /// Compiles a module from its file.
 pub fn compile(elf: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse(elf)?)
+    compile_elf(&Elf::parse(elf)?, Machine::HOST)
 }
 
 /// Compiles a module from its memory: the vDSO, or one whose file is gone.
 pub fn compile_image(image: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse_image(image)?)
+    compile_elf(&Elf::parse_image(image)?, Machine::HOST)
 }
 
-fn compile_elf(elf: &Elf<'_>) -> Result<ModuleTable, CompileError> {
-    if elf.machine() != EM_X86_64 {
+/// Compiles a module of this machine.
+pub(super) fn compile_elf(elf: &Elf<'_>, machine: Machine) -> Result<ModuleTable, CompileError> {
+    if Machine::of(elf.machine()) != Some(machine) {
         return Err(CompileError::Machine(elf.machine()));
     }
     let sections = Sections::find(elf);
     let mut collected = collect(elf, &sections, false)?;
-    if collected.rules.list.iter().any(|rule| rule.op == op::REG_LEAF + RBX) {
+    let is_by_rbx = |rule: &Rule| rule.op == op::REG_LEAF + RBX;
+    if machine == Machine::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
         // Few modules have such frames, so only they pay for the slots.
         collected = collect(elf, &sections, true)?;
     }
@@ -141,14 +151,17 @@ fn collect<'e, 'a>(
     follow_rbx: bool,
 ) -> Result<Collected<'e, 'a>, CompileError> {
     let mut collected = Collected::new(elf, Code::of(elf)?, follow_rbx);
+    if let Some(table) = Pclntab::find(elf) {
+        table.functions().for_each(|function| collected.go_function(&function));
+    }
     if let Some(frames) = &sections.eh_frame {
         collected.section(frames, frames.bytes(), &sections.bases);
     }
-    let eh_frame_fdes = collected.fdes.len();
+    let primary_fdes = collected.fdes.len();
     if let Some(frames) = &sections.debug_frame {
         collected.section(frames, frames.bytes(), &sections.bases);
     }
-    for fde in &mut collected.fdes[eh_frame_fdes..] {
+    for fde in &mut collected.fdes[primary_fdes..] {
         fde.secondary = true;
     }
     Ok(collected)
@@ -203,14 +216,15 @@ struct FdeRows {
     first_row: usize,
     end_row: usize,
     secondary: bool,
-    /// The code that returns from a signal handler.
-    trampoline: bool,
+    /// Functions return to its first instruction, which no call stands in front of.
+    returned_to: bool,
 }
 
 /// Rows as they come, entry by entry.
 #[derive(Debug)]
 struct Collected<'e, 'a> {
     elf: &'e Elf<'a>,
+    machine: Machine,
     code: Code,
     fdes: Vec<FdeRows>,
     rows: Vec<Row>,
@@ -222,7 +236,8 @@ struct Collected<'e, 'a> {
 impl<'e, 'a> Collected<'e, 'a> {
     fn new(elf: &'e Elf<'a>, code: Code, follow_rbx: bool) -> Self {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
-        Self { elf, code, fdes, rows, rules, skipped: 0, follow_rbx }
+        let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
+        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx }
     }
 
     fn section<'s, S>(&mut self, section: &S, data: &'s [u8], bases: &BaseAddresses)
@@ -246,37 +261,89 @@ impl<'e, 'a> Collected<'e, 'a> {
         bases: &BaseAddresses,
         context: &mut UnwindContext<usize>,
     ) -> Option<()> {
+        if self.rows.len() >= ROWS_MAX {
+            return None;
+        }
         // Entries of discarded functions stay at address 0 or outside the code.
         let start_svma = fde.initial_address();
         let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
         let first_row = self.rows.len();
         let is_marked = fde.is_signal_trampoline() && self.is_sigreturn(start_svma, 1);
-        let trampoline = is_marked || self.is_sigreturn(start_svma, 0);
-        // C libraries state theirs from one byte early on, for callers that look up pc - 1. That of Go
-        // is not even marked.
-        let start = if is_marked || !trampoline { start } else { start.saturating_sub(1) };
-        if trampoline {
-            let rule = self.rules.number(Rule::SIGNAL);
-            self.rows.push(Row { offset: start, rule });
-        } else if self.collect_rows(section, fde, bases, context).is_err() {
-            self.rows.truncate(first_row);
-            return None;
+        if let Some(rule) = self.returned_to(start_svma, is_marked) {
+            // C libraries state their trampolines from one byte early on, for callers that look up
+            // pc - 1. That of Go is not even marked.
+            let start = if is_marked { start } else { start.saturating_sub(1) };
+            self.whole(start..end, rule);
+            return Some(());
         }
-        let end_row = self.rows.len();
-        self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false, trampoline });
+        let returns_elsewhere = self.collect_rows(section, fde, bases, context)?;
+        self.amend(first_row, (start, end), returns_elsewhere);
+        self.entry_of_rows(start..end, first_row, false);
         Some(())
     }
 
+    /// Code that is returned to, not called, with one rule from its start to its end.
+    fn whole(&mut self, range: Range<u32>, rule: Rule) {
+        let first_row = self.rows.len();
+        let rule = self.rules.number(rule);
+        self.rows.push(Row { offset: range.start, rule });
+        self.entry_of_rows(range, first_row, true);
+    }
+
+    fn entry_of_rows(&mut self, range: Range<u32>, first_row: usize, returned_to: bool) {
+        let Range { start, end } = range;
+        let end_row = self.rows.len();
+        self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false, returned_to });
+    }
+
+    fn go_function(&mut self, function: &GoFunction<'_, '_>) {
+        let code = self.code.range(function.range.start, function.range.end);
+        let code = code.filter(|_| self.rows.len() < ROWS_MAX && go::is_plausible(function));
+        let Some((start, end)) = code else {
+            self.skipped += 1;
+            return;
+        };
+        if self.is_sigreturn(function.range.start, 0) {
+            return self.whole(start.saturating_sub(1)..end, Rule::SIGNAL);
+        }
+        let first_row = self.rows.len();
+        for (svma, rule) in go::rows(self.elf, function) {
+            let rule = self.rules.number(rule);
+            self.rows.push(Row { offset: (svma - self.code.base) as u32, rule });
+        }
+        if self.rows.len() > first_row {
+            self.entry_of_rows(start..end, first_row, false);
+        }
+    }
+
+    /// The rows of an entry; whether they say that it keeps rax, as functions do that return to where an
+    /// exception is caught. From an instruction on that cannot be followed, nothing is known: hand-written
+    /// code has some behind its last row that matters.
     fn collect_rows<'s>(
         &mut self,
         section: &impl UnwindSection<Slice<'s>>,
         fde: &Fde<'s>,
         bases: &BaseAddresses,
         context: &mut UnwindContext<usize>,
-    ) -> gimli::Result<()> {
-        let mut rows = fde.rows(section, bases, context)?;
+    ) -> Option<bool> {
+        let mut returns_elsewhere = false;
+        let is_x86_64 = self.machine == Machine::X86_64;
+        let mut rows = fde.rows(section, bases, context).ok()?;
         let last = fde.end_address();
-        while let Some(row) = rows.next_row()? {
+        let mut known_to = None;
+        loop {
+            let row = match (rows.next_row(), known_to) {
+                (Ok(Some(row)), _) => row,
+                (Ok(None), _) => break,
+                (Err(_), None) => return None,
+                (Err(_), Some(end)) => {
+                    if end < last {
+                        let rule = self.rules.number(Rule::BAD);
+                        self.rows.push(Row { offset: (end - self.code.base) as u32, rule });
+                    }
+                    break;
+                }
+            };
             // The entry lies in the code; a row outside of it is nonsense that ends it.
             let start = row.start_address();
             if start >= last {
@@ -285,11 +352,58 @@ impl<'e, 'a> Collected<'e, 'a> {
             if start >= row.end_address() {
                 continue;
             }
-            let rbx = if self.follow_rbx { cfi::rbx_slot(row) } else { RBX_LOST };
-            let rule = self.rules.number_with(cfi::rule(row, fde, section), rbx);
+            known_to = Some(row.end_address());
+            returns_elsewhere |= is_x86_64 && cfi::x86_64::keeps_rax(row);
+            let rbx = if self.follow_rbx { cfi::x86_64::rbx_slot(row) } else { RBX_LOST };
+            let rule = self.rules.number_with(self.machine.rule(row, fde, section), rbx);
             self.rows.push(Row { offset: (start - self.code.base) as u32, rule });
         }
-        Ok(())
+        Some(returns_elsewhere)
+    }
+
+    /// Puts right what is known to be wrong in the rows of an entry.
+    fn amend(&mut self, first_row: usize, (start, end): (u32, u32), returns_elsewhere: bool) {
+        let svma = self.code.base + u64::from(start);
+        let code = self.elf.data(svma).unwrap_or_default();
+        let code = code.get(..(end - start) as usize).unwrap_or_default();
+        let amended = match self.rows[first_row..] {
+            _ if self.machine != Machine::X86_64 => None,
+            [_] => amend::stack_switch(code),
+            _ if returns_elsewhere => {
+                let is_code = |offset: i64| {
+                    let target = svma.wrapping_add_signed(offset);
+                    self.code.range(target, target.saturating_add(1)).is_some()
+                };
+                amend::exception_return(code, is_code)
+            }
+            _ => None,
+        };
+        if let Some((bytes, rule)) = amended {
+            let rule = self.rules.number(rule);
+            self.overlay(first_row, start + bytes.start..start + bytes.end, rule);
+        }
+    }
+
+    /// Has a rule hold in a part of an entry.
+    fn overlay(&mut self, first_row: usize, bytes: Range<u32>, rule: RuleId) {
+        let mut own = self.rows[first_row..].iter().rev();
+        let Some(last) = own.find(|row| row.offset <= bytes.end).copied() else { return };
+        let own = self.rows.split_off(first_row);
+        let (before, behind) = (bytes.start, bytes.end);
+        let around = [Row { offset: before, rule }, Row { offset: behind, rule: last.rule }];
+        self.rows.extend(own.iter().filter(|row| row.offset < before));
+        self.rows.extend(around);
+        self.rows.extend(own.iter().filter(|row| row.offset > behind));
+    }
+
+    /// The rule of an entry whose first instruction functions return to, though they were not called
+    /// from in front of it.
+    fn returned_to(&self, start_svma: u64, is_marked: bool) -> Option<Rule> {
+        if is_marked || self.is_sigreturn(start_svma, 0) {
+            return Some(Rule::SIGNAL);
+        }
+        let code = self.elf.data(start_svma).unwrap_or_default();
+        amend::is_fiber_root(code).then_some(Rule::STOP)
     }
 
     /// A trampoline starts so many bytes behind this address.
@@ -317,7 +431,7 @@ impl<'e, 'a> Collected<'e, 'a> {
                 statistics.gap_bytes += u64::from(fde.start - up_to);
             }
             // It takes the last byte of what is in front of it: nothing returns there.
-            up_to -= u32::from(fde.trampoline && up_to == fde.start + 1);
+            up_to -= u32::from(fde.returned_to && up_to == fde.start + 1);
             let own = &self.rows[fde.first_row..fde.end_row];
             let ends = own.iter().skip(1).map(|row| row.offset).chain([fde.end]);
             for (row, end) in own.iter().zip(ends) {
@@ -357,19 +471,9 @@ impl<'e, 'a> Collected<'e, 'a> {
     }
 
     fn lay_out(self, rows: &[Row], default_rule: u32, statistics: Statistics) -> ModuleTable {
-        let block_count = self.code.end.div_ceil(BLOCK as u32);
-        let mut blocks = Vec::with_capacity(block_count as usize + 1);
-        let mut below = 0;
-        for block in 0..=block_count {
-            let start = u64::from(block) * BLOCK;
-            while rows.get(below).is_some_and(|row| u64::from(row.offset) < start) {
-                below += 1;
-            }
-            blocks.push(below as u32);
-        }
         ModuleTable {
             base: self.code.base,
-            blocks,
+            blocks: block_index(rows, self.code.end),
             lows: rows.iter().map(|row| row.offset as u8).collect(),
             ids: rows.iter().map(|row: &Row| -> RuleId { row.rule }).collect(),
             rules: self.rules.list,
@@ -378,4 +482,19 @@ impl<'e, 'a> Collected<'e, 'a> {
             statistics,
         }
     }
+}
+
+/// For each block up to `end`, and the one behind it, the number of rows in front of it.
+pub(super) fn block_index(rows: &[Row], end: u32) -> Vec<u32> {
+    let block_count = end.div_ceil(BLOCK as u32);
+    let mut blocks = Vec::with_capacity(block_count as usize + 1);
+    let mut below = 0;
+    for block in 0..=block_count {
+        let start = u64::from(block) * BLOCK;
+        while rows.get(below).is_some_and(|row| u64::from(row.offset) < start) {
+            below += 1;
+        }
+        blocks.push(below as u32);
+    }
+    blocks
 }

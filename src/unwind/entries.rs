@@ -12,6 +12,7 @@ use gimli::{
 };
 
 use super::compile::CompileError;
+use super::machine::Machine;
 use crate::elf::Elf;
 
 /// The bytes of a section.
@@ -45,10 +46,16 @@ impl<'a> Sections<'a> {
         if let Some((svma, _)) = found {
             bases = bases.set_eh_frame(svma);
         }
-        let eh_frame = found.map(|(_, data)| EhFrame::new(data, LittleEndian));
+        let vendor = Machine::of(elf.machine()).unwrap_or(Machine::HOST).vendor();
+        let eh_frame = found.map(|(_, data)| {
+            let mut frames = EhFrame::new(data, LittleEndian);
+            frames.set_vendor(vendor);
+            frames
+        });
         let debug_frame = elf.section(".debug_frame").map(|section| {
             let mut frames = DebugFrame::new(section.data, LittleEndian);
             frames.set_address_size(8);
+            frames.set_vendor(vendor);
             frames
         });
         let eh_frame_len = found.map_or(0, |(_, data)| data.len());

@@ -3,9 +3,12 @@
 //! # Invariants
 //! - Padding between functions is no gap: nothing runs there, so it needs no row of its own.
 
+use std::cell::OnceCell;
+use std::ops::Range;
+
 use traceprof_abi::unwind::Rule;
 
-use super::rows::{Rows, Rules};
+use super::rows::{Rows, RuleId, Rules};
 use crate::elf::Elf;
 
 /// Fewer bytes than this without information can be padding: functions are aligned to 16.
@@ -15,10 +18,23 @@ const PADDING: [u8; 11] = [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84,
 /// A gap of this size is no hand-written routine but a block of generated code.
 const GENERATED_MIN: u32 = 64 << 10;
 
-/// `mov $15,%rax; syscall`, in the encodings of C libraries and of Go: the kernel's only way back
-/// from a signal handler.
-const SIGRETURNS: [&[u8]; 2] =
-    [&[0x48, 0xC7, 0xC0, 0x0F, 0, 0, 0, 0x0F, 0x05], &[0xB8, 0x0F, 0, 0, 0, 0x0F, 0x05]];
+/// Code in which a function is no longer than this on average, judged by beginnings that set up a frame
+/// pointer, keeps frame pointers.
+const FUNCTION_LENGTH: usize = 1024;
+/// Fewer of them say nothing: the compiler's start-up code has one, among functions without.
+const PROLOGUES_MIN: usize = 4;
+
+/// How much of a gap belongs to the program's first instructions, in bytes: those of the dynamic linker
+/// are 61.
+const ENTRY_LEN: u32 = 64;
+
+/// `mov $15,%rax; syscall`, in the encodings of C libraries and of Go, and on aarch64 `mov x8,#139; svc
+/// #0`: the kernel's only way back from a signal handler.
+const SIGRETURNS: [&[u8]; 3] = [
+    &[0x48, 0xC7, 0xC0, 0x0F, 0, 0, 0, 0x0F, 0x05],
+    &[0xB8, 0x0F, 0, 0, 0, 0x0F, 0x05],
+    &[0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4],
+];
 
 /// The code starts with a call of `rt_sigreturn`: how many bytes of it.
 pub(super) fn sigreturn_len(code: &[u8]) -> Option<usize> {
@@ -31,13 +47,15 @@ pub(super) struct Gaps<'e, 'a> {
     elf: &'e Elf<'a>,
     base: u64,
     frame_pointers: bool,
+    /// Where functions start, once it matters.
+    symbols: OnceCell<Vec<u64>>,
 }
 
 impl<'e, 'a> Gaps<'e, 'a> {
     /// `frame_pointers` says that most of the module's code keeps them.
     pub(super) fn new(elf: &'e Elf<'a>, base: u64, frame_pointers: bool) -> Self {
         let go = elf.section(".gopclntab").or_else(|| elf.section(".data.rel.ro.gopclntab"));
-        Self { elf, base, frame_pointers: frame_pointers || go.is_some() }
+        Self { elf, base, frame_pointers: frame_pointers || go.is_some(), symbols: OnceCell::new() }
     }
 
     /// Adds the rows for the gap from `start` to `end`; true if it is one.
@@ -46,29 +64,110 @@ impl<'e, 'a> Gaps<'e, 'a> {
         if length == 0 {
             return false;
         }
-        let svma = self.base + u64::from(start);
-        let code = self.elf.data(svma).unwrap_or_default();
-        let code = &code[..code.len().min(length as usize)];
+        let code = self.code(start, end);
         // `.fini` is shorter than 16 bytes, and it runs.
         if length < GAP_MIN && code.iter().all(|byte| PADDING.contains(byte)) {
             return false;
         }
         let generated = length > GENERATED_MIN && self.frame_pointers;
-        let rule = rules.number(if generated { Rule::GAP_FP } else { Rule::GAP_GUESS });
-        rows.push(start, rule);
-        for (at, len) in sigreturns(code) {
-            // From one byte early on: the trampoline is looked up as a return address.
-            rows.push((start + at).saturating_sub(1).max(start), rules.number(Rule::SIGNAL));
-            rows.push(start + at + len, rule);
+        if generated || keeps_frame_pointers(code) {
+            self.fill_parts((start, end), &[rules.number(Rule::GAP_FP)], rules, rows);
+        } else {
+            let guesses = Rule::GUESSES.map(|rule| rules.number(rule));
+            self.fill_parts((start, end), &guesses, rules, rows);
         }
         true
     }
+
+    /// Fills a gap with rules in turn, one for each function that is known by its symbol, but for what
+    /// is known better.
+    fn fill_parts(
+        &self,
+        (start, end): (u32, u32),
+        in_turn: &[RuleId],
+        rules: &mut Rules,
+        rows: &mut Rows,
+    ) {
+        let functions = self.functions(start, end);
+        let before = |offset: u32| functions.partition_point(|function| *function <= offset);
+        let rule = |offset: u32| in_turn[before(offset) % in_turn.len()];
+        rows.push(start, rule(start));
+        let mut filled = start;
+        let mut parts: Vec<_> = known(self.code(start, end)).collect();
+        parts.extend(self.entry(start, end, &functions));
+        parts.sort_by_key(|(bytes, _)| bytes.start);
+        for (bytes, known) in parts {
+            // From one byte early on: these are looked up as return addresses.
+            let from = (start + bytes.start).saturating_sub(1).max(filled);
+            let up_to = start + bytes.end;
+            if up_to < filled {
+                continue;
+            }
+            for function in &functions[before(filled)..before(from)] {
+                rows.push(*function, rule(*function));
+            }
+            rows.push(from, rules.number(known));
+            rows.push(up_to, rule(up_to));
+            filled = up_to;
+        }
+        for function in &functions[before(filled)..] {
+            rows.push(*function, rule(*function));
+        }
+    }
+
+    /// The part of a gap that the program begins with: nothing called it.
+    fn entry(&self, start: u32, end: u32, functions: &[u32]) -> Option<(Range<u32>, Rule)> {
+        let entry = self.elf.entry().checked_sub(self.base)?;
+        let entry = u32::try_from(entry).ok().filter(|entry| (start..end).contains(entry))?;
+        let next = functions.iter().find(|function| **function > entry);
+        let up_to = next.map_or(end, |next| *next).min(entry.saturating_add(ENTRY_LEN));
+        Some((entry - start..up_to - start, Rule::STOP))
+    }
+
+    fn code(&self, start: u32, end: u32) -> &'a [u8] {
+        let code = self.elf.data(self.base + u64::from(start)).unwrap_or_default();
+        &code[..code.len().min((end - start) as usize)]
+    }
+
+    /// Functions that start in a gap, behind its first byte.
+    fn functions(&self, start: u32, end: u32) -> Vec<u32> {
+        let symbols = self.symbols.get_or_init(|| self.elf.function_symbols());
+        let (first, last) = (self.base + u64::from(start), self.base + u64::from(end));
+        let from = symbols.partition_point(|svma| *svma <= first);
+        let inside = symbols[from..].iter().take_while(|svma| **svma < last);
+        // A gap ends with the code, which `Code` keeps shorter than 4 GiB.
+        inside.map(|svma| (svma - self.base) as u32).collect()
+    }
 }
 
-/// Offsets and lengths of the trampolines in code, ascending.
-fn sigreturns(code: &[u8]) -> impl Iterator<Item = (u32, u32)> {
-    // All patterns end with `0F 00 00 00 0F 05`, after one or three bytes.
-    let at = |i: usize| sigreturn_len(&code[i..]).map(|len| (i as u32, len as u32));
-    let starts = code.iter().enumerate().filter(|&(_, &byte)| byte == 0x48 || byte == 0xB8);
-    starts.filter_map(move |(i, _)| at(i))
+/// The functions in this code begin with `push %rbp; mov %rsp,%rbp`.
+fn keeps_frame_pointers(code: &[u8]) -> bool {
+    let is_prologue =
+        |code: &&[u8]| matches!(code, [0x55, 0x48, 0x89, 0xE5] | [0x55, 0x48, 0x8B, 0xEC]);
+    let prologues = code.windows(4).filter(is_prologue).count();
+    prologues >= PROLOGUES_MIN && prologues * FUNCTION_LENGTH >= code.len()
+}
+
+/// Parts of code that are known for what they are, ascending.
+fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
+    let part = |at: usize, len: usize, rule| Some((at as u32..(at + len) as u32, rule));
+    (0..code.len()).filter_map(move |at| match code[at] {
+        // The first bytes of trampolines.
+        0x48 | 0xB8 | 0x68 => part(at, sigreturn_len(&code[at..])?, Rule::SIGNAL),
+        // Where main returns to, nothing is run but looked up.
+        0x89 if is_exit_of_main(code, at) => part(at, 0, Rule::STOP),
+        _ => None,
+    })
+}
+
+/// `call *register; mov %eax,%edi; call exit`, and no more: `exit(main())` in the start-up code of a C
+/// library. At the second instruction.
+fn is_exit_of_main(code: &[u8], at: usize) -> bool {
+    let (before, code) = code.split_at(at);
+    // hlt, int3, nop in its lengths, or the end
+    let is_end =
+        |next: Option<&u8>| next.is_none_or(|byte| [0xF4, 0xCC, 0x90, 0x0F, 0x66].contains(byte));
+    matches!(before, [.., 0xFF, 0xD0..=0xD7])
+        && code.starts_with(&[0x89, 0xC7, 0xE8])
+        && is_end(code.get(7))
 }

@@ -1,8 +1,8 @@
 //! Compiles call frame information into the tables that stacks are stepped with.
 //!
-//! A module's `.eh_frame` and `.debug_frame` become rows of compact rules ([`compile()`]); the
-//! [`TableWriter`] lays modules out in the tables segment and publishes snapshots of the target's
-//! mappings.
+//! A module's `.eh_frame`, `.debug_frame` and, of Go programs, `.gopclntab` become rows of compact
+//! rules ([`compile()`]); the [`TableWriter`] lays modules out in the tables segment and publishes
+//! snapshots of the target's mappings.
 //!
 //! # Invariants
 //! - Modules come from the target's file system: any bytes are ordinary input.
@@ -13,12 +13,16 @@
 //!   step over a copy of a stack);
 //! - know where modules are mapped, or which.
 
+mod amend;
 mod cfi;
 mod compile;
 mod entries;
 mod gap;
+mod go;
+mod machine;
 mod outside;
 mod rows;
+mod trampolines;
 mod writer;
 
 #[cfg(test)]
@@ -27,4 +31,5 @@ mod tests;
 pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image};
 pub use entries::function_starts;
 pub use outside::{OutsideStack, OutsideUnwinder, StackCopy};
+pub use trampolines::{TRAMPOLINE_PROBE, trampolines};
 pub use writer::{ExecRange, ModuleRef, TableWriter, TablesFull};

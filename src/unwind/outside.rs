@@ -40,7 +40,8 @@ pub struct OutsideStack {
     pub frames: Vec<u64>,
     /// Why there are no more.
     pub end: EndReason,
-    /// From this frame on, what was found may be of a later time than the copy.
+    /// From this frame on, what was found may be of a later time than the copy; behind the last one,
+    /// it is that there are no more.
     pub late: Option<usize>,
 }
 
@@ -77,7 +78,7 @@ impl OutsideUnwinder {
         };
         memory.bound(registers.sp);
         let unwound = unwind(snapshot, registers, &mut memory, &self.words);
-        let late = memory.late.filter(|&depth| depth < unwound.depth);
+        let late = memory.late.filter(|&depth| depth <= unwound.depth);
         let used = self.words.iter_mut().take(unwound.depth);
         let frames = used.map(|word| std::mem::replace(word.get_mut(), UNSET)).collect();
         OutsideStack { frames, end: unwound.end, late }

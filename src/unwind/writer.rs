@@ -66,6 +66,8 @@ pub struct TableWriter<'a> {
     words: &'a [AtomicU64],
     used: u64,
     generation: u64,
+    epoch: u32,
+    stack_end: u64,
     current: Option<Area>,
     /// Replaced, perhaps still read.
     retired: Vec<Area>,
@@ -85,6 +87,8 @@ impl<'a> TableWriter<'a> {
             words,
             used,
             generation: 0,
+            epoch: 0,
+            stack_end: 0,
             current: None,
             retired: Vec::new(),
             free: Vec::new(),
@@ -133,6 +137,17 @@ impl<'a> TableWriter<'a> {
         Ok(ModuleRef(at as u32))
     }
 
+    /// What is published from now on belongs to another epoch, this one: an address may mean something
+    /// else than before.
+    pub fn begin_epoch(&mut self, epoch: u16) {
+        self.epoch = u32::from(epoch);
+    }
+
+    /// What is published from now on has the first thread's stack end here, 0 for nowhere.
+    pub fn end_stack_at(&mut self, end: u64) {
+        self.stack_end = end;
+    }
+
     /// Publishes the target's mappings: executable ranges, and ranges [lo, hi) that can be read and
     /// written. Both in any order; empty ones are left out.
     pub fn publish(
@@ -157,7 +172,9 @@ impl<'a> TableWriter<'a> {
         writable.sort_unstable();
 
         let head = u64::from(ranges.len() as u32) | (writable.len() as u64) << 32;
-        let mut words = vec![head, self.generation + 1];
+        let stack = writable.iter().position(|(_, end)| *end == self.stack_end);
+        let stack = stack.map_or(0, |number| number as u64 + 1);
+        let mut words = vec![head, self.generation + 1, u64::from(self.epoch) | stack << 32];
         for range in &ranges {
             words.extend([range.start, range.end, range.bias, u64::from(range.module)]);
         }

@@ -11,6 +11,7 @@ mod error;
 pub mod escape;
 pub mod export;
 mod load;
+pub mod modules;
 mod names;
 mod news;
 mod profile;

@@ -30,6 +30,16 @@ impl Folded {
         self.count_where(|frame| frame.contains(part))
     }
 
+    /// Count of stacks in which each frame whose name contains `function` is called by one whose name
+    /// contains `caller`.
+    pub(crate) fn count_of_call(&self, function: &str, caller: &str) -> u64 {
+        let right = |stack: &[String]| {
+            let mut places = (0..stack.len()).filter(|&at| stack[at].contains(function)).peekable();
+            places.peek().is_some() && places.all(|at| at > 0 && stack[at - 1].contains(caller))
+        };
+        self.stacks.iter().filter(|(stack, _)| right(stack)).map(|(_, count)| count).sum()
+    }
+
     fn count_where(&self, matches: impl Fn(&str) -> bool) -> u64 {
         let holds = |stack: &[String]| stack.iter().any(|frame| matches(frame));
         self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
@@ -38,6 +48,13 @@ impl Folded {
     /// Share of all counts, in percent.
     pub(crate) fn percent_of(&self, function: &str) -> f64 {
         100.0 * self.count_of(function) as f64 / self.total().max(1) as f64
+    }
+
+    /// Count of the stacks that hold both functions.
+    pub(crate) fn count_of_both(&self, one: &str, other: &str) -> u64 {
+        let holds = |stack: &[String], name: &str| stack.iter().any(|frame| frame == name);
+        let both = |stack: &[String]| holds(stack, one) && holds(stack, other);
+        self.stacks.iter().filter(|(stack, _)| both(stack)).map(|(_, count)| count).sum()
     }
 
     /// Count of stacks with this function in which its direct caller is another than `caller`.
@@ -61,6 +78,7 @@ mod tests {
         assert_eq!(folded.count_of("leaf"), 6);
         assert_eq!(folded.count_containing("a "), 3);
         assert_eq!(folded.count_with_other_caller("leaf", "a b"), 3);
+        assert_eq!(folded.count_of_call("le", "a"), 3);
         assert!((folded.percent_of("main") - 90.0).abs() < 1e-9);
     }
 

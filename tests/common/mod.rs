@@ -12,6 +12,7 @@ mod program;
 mod recorder;
 mod snapshot;
 mod target;
+mod team;
 
 pub(crate) use folded::Folded;
 pub(crate) use host::{
@@ -22,14 +23,15 @@ pub(crate) use jail::{ERRNO, KILL, without, without_perf};
 pub(crate) use maker::Maker;
 pub(crate) use peak::peak_kib;
 pub(crate) use program::{
-    cpp_program, go_program, has_command, java_classes, program, program_for_everyone, scratch_dir,
-    script, variant,
+    cpp_program, go_program, go_program_with, has_command, java_classes, program,
+    program_for_everyone, rust_variant, scratch_dir, script, variant,
 };
 pub(crate) use recorder::{
     Outcome, Recorder, Trace, as_nobody, periods_of, record, record_cpu, traceprof,
 };
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;
+pub(crate) use team::record_team;
 
 use std::io::Write;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -19,12 +19,7 @@ fn source_dir() -> PathBuf {
 pub(crate) fn program(name: &str) -> PathBuf {
     let source = source_dir();
     if source.join(format!("{name}.rs")).exists() {
-        return made(name, |fresh| {
-            let mut compiler = Command::new("rustc");
-            compiler.args(["--edition", "2024", "-O", "-g"]).arg(source.join(format!("{name}.rs")));
-            compiler.arg("-o").arg(fresh);
-            compiler
-        });
+        return rust_variant(name, &format!("{name}.rs"), &["-O"]);
     }
     let flags = match name {
         "plugin" | "sync_log" => &["-shared", "-fPIC"][..],
@@ -46,6 +41,16 @@ pub(crate) fn variant(name: &str, file: &str, compiler: &str, flags: &[&str]) ->
     })
 }
 
+/// The Rust program NAME built from this file of `tests/targets` with these flags.
+pub(crate) fn rust_variant(name: &str, file: &str, flags: &[&str]) -> PathBuf {
+    made(name, |fresh| {
+        let mut compiler = Command::new("rustc");
+        compiler.args(["--edition", "2024", "-g"]).args(flags).arg(source_dir().join(file));
+        compiler.arg("-o").arg(fresh);
+        compiler
+    })
+}
+
 /// The C++ program built from `tests/targets/NAME.cpp`.
 pub(crate) fn cpp_program(name: &str) -> PathBuf {
     variant(name, &format!("{name}.cpp"), "c++", &["-std=c++17", "-pthread"])
@@ -53,9 +58,14 @@ pub(crate) fn cpp_program(name: &str) -> PathBuf {
 
 /// The Go program built from `tests/targets/FILE`.
 pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
+    go_program_with(name, file, &[])
+}
+
+/// The same with these options of `go build`.
+pub(crate) fn go_program_with(name: &str, file: &str, options: &[&str]) -> PathBuf {
     made(name, |fresh| {
         let mut go = Command::new("go");
-        go.args(["build", "-o"]).arg(fresh).arg(source_dir().join(file));
+        go.arg("build").args(options).arg("-o").arg(fresh).arg(source_dir().join(file));
         // The compiler wants a place for its cache even where there is no home.
         go.env("GOCACHE", fresh.with_file_name("go-cache")).env("GO111MODULE", "off");
         go

@@ -171,6 +171,39 @@ impl Run {
         is_naked
     }
 
+    /// A call of the target's may end with EINTR: whoever died did so where that cannot be avoided.
+    ///
+    /// - From the request to stop to the repair of the call that the stop ends. The kernel has `epoll_wait`
+    ///   and its like return EINTR to whoever is woken for a tracer, and only a tracer can have it say
+    ///   otherwise.
+    /// - While a thread is on a chain whose sleep the kernel had restarted before: what is left of it is in
+    ///   the kernel alone, which forgets it with the chain's end.
+    fn may_see_eintr(&self, scenario: &Scenario, fault: &Fault) -> bool {
+        if matches!(fault, Fault::After(..)) {
+            return scenario.sees_restart() || scenario.sees_stop();
+        }
+        let log = self.text("log");
+        let deed = fault.point().map_or(String::new(), |(point, _)| format!("{}=", point.name()));
+        let (mut call, mut is_on_chain, mut is_going_back) = ("", false, false);
+        for line in log.lines().take_while(|line| !line.starts_with(&deed)) {
+            match line.split_once(' ') {
+                Some(("call", name)) => {
+                    call = name;
+                    let is_back = is_going_back && call == "PTRACE_SETREGSET";
+                    is_on_chain &= !is_back;
+                }
+                Some((point, "guardian")) => {
+                    is_on_chain |= point == Point::LeadWritten.name();
+                    is_going_back = point == Point::BackMasked.name()
+                        || (is_going_back && point == Point::ThreadTouched.name());
+                }
+                _ => {}
+            }
+        }
+        (scenario.sees_restart() && is_on_chain)
+            || (scenario.sees_stop() && call == "PTRACE_INTERRUPT")
+    }
+
     fn end(&mut self) -> Result<ExitStatus, String> {
         let ended = wait_until(PATIENCE, || self.child.try_wait().unwrap().is_some());
         if !ended {
@@ -251,7 +284,8 @@ pub(super) fn strike(scenario: &Scenario, fault: &Fault) -> Result<Option<Outcom
                     Fault::AtTouch(..) => scenario.may_be_naked() && run.died_naked(),
                     Fault::After(..) => false,
                 };
-            check_harmless(scenario, &mut target, &before, (fault, is_naked))?
+            let may_see_eintr = deed != Deed::Recorder && run.may_see_eintr(scenario, fault);
+            check_harmless(scenario, &mut target, &before, (fault, is_naked, may_see_eintr))?
         }
     };
     let gone = wait_until(PATIENCE, || run.segments() == 0);
@@ -315,7 +349,7 @@ fn check_harmless(
     scenario: &Scenario,
     target: &mut Target,
     before: &Snapshot,
-    (fault, is_naked): (&Fault, bool),
+    (fault, is_naked, may_see_eintr): (&Fault, bool, bool),
 ) -> Result<Outcome, String> {
     let deed = fault.deed();
     let mut outcome = Outcome { is_naked, ..Outcome::default() };
@@ -351,9 +385,7 @@ fn check_harmless(
         check(last.0 == Some(0), || format!("detach: {last:?}"))?;
     }
     let code = end(target)?.code();
-    // Also between a stop that ends a call with EINTR and the repair of that.
-    let may_see_eintr = scenario.sees_restart() || !matches!(fault, Fault::At(..));
-    outcome.saw_eintr = code == Some(EINTR_SEEN) && may_see_eintr && !guardian_lives;
+    outcome.saw_eintr = code == Some(EINTR_SEEN) && may_see_eintr;
     check(code == Some(scenario.code) || outcome.saw_eintr, || {
         format!("the target ended with {code:?}")
     })?;

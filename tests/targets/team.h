@@ -11,7 +11,7 @@
 struct member {
     uint64_t start_ns, x;
     char *buffer;
-    int zero;
+    int zero, index;
 };
 
 static volatile int go;
@@ -30,7 +30,7 @@ static uint64_t spent_ns(const struct member *member) {
     return clock_ns(CLOCK_THREAD_CPUTIME_ID) - member->start_ns;
 }
 
-static void read_zeros(const struct member *member, size_t bytes) {
+__attribute__((unused)) static void read_zeros(const struct member *member, size_t bytes) {
     if (read(member->zero, member->buffer, bytes) < 0)
         abort();
 }
@@ -38,11 +38,11 @@ static void read_zeros(const struct member *member, size_t bytes) {
 static void *run_member(void *argument) {
     int index = (int)(intptr_t)argument;
     char name[16];
-    struct member member = {0, 1, malloc(BUFFER_BYTES), open("/dev/zero", O_RDONLY)};
+    struct member member = {0, 1, malloc(BUFFER_BYTES), open("/dev/zero", O_RDONLY), index};
     snprintf(name, sizeof name, "busy-%d", index);
     prctl(PR_SET_NAME, name, 0, 0, 0);
     while (!go && !stop)
-        usleep(1000);
+        usleep(20000);
     member.start_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     work(&member);
     sink = member.x;

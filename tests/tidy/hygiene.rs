@@ -55,7 +55,7 @@ fn promises_have_an_issue(file: &Source) -> Vec<String> {
 fn paths_are_of_no_machine(file: &Source) -> Vec<String> {
     let starts_path = |line: &str, at: usize| {
         let before = line[..at].chars().next_back();
-        before.is_none_or(|c| c.is_whitespace() || "\"'`(=:<[,".contains(c))
+        before.is_none_or(|c| c.is_whitespace() || c.is_control() || "\"'`(=:<[,".contains(c))
     };
     let is_bad = |line: &&str| {
         MACHINE_PATHS
@@ -121,6 +121,7 @@ mod tests {
         for path in MACHINE_PATHS {
             check(rule, "README.md", &format!("see {path}x"), 1);
             check(rule, "README.md", &format!("open(\"{path}x\")"), 1);
+            check(rule, "tests/corpus/x", &format!("\0{path}x\0"), 1);
         }
         check(rule, "src/x.rs", concat!("/proc/PID/ro", "ot/tmp"), 0);
     }

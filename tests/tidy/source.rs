@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// A text file; the path is relative to the top of the tree.
+/// A file as text, whatever it is; the path is relative to the top of the tree.
 pub(super) struct Source {
     pub(super) path: String,
     pub(super) text: String,
@@ -20,7 +20,7 @@ impl Source {
     }
 }
 
-/// Every text file that belongs to the project.
+/// Every file that belongs to the project.
 pub(super) fn tree() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -43,8 +43,9 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) {
         } else if kind.is_file()
             && name != "Cargo.lock"
             && name != ".git"
-            && let Ok(text) = fs::read_to_string(&path)
+            && let Ok(bytes) = fs::read(&path)
         {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
             let path = path.strip_prefix(root).expect("below the root");
             found.push(Source { path: path.to_string_lossy().into_owned(), text });
         }

@@ -23,6 +23,7 @@ use self::table::{Put, TraceTable};
 pub mod hazard;
 pub mod log;
 pub mod rotation;
+pub mod slice;
 pub mod table;
 
 /// Id of a trace that found no room. Ids with an upper half of 0 are reserved.

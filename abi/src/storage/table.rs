@@ -30,12 +30,21 @@ pub const SLOTS_OFFSET: u64 = 0x1000;
 pub const ARENA_OFFSET: u64 = 0x10_0000;
 /// Offset of the log within a table.
 pub const LOG_OFFSET: u64 = 0x280_0000;
+/// Offset of the head of the slices within a table.
+pub const SLICES_OFFSET: u64 = 0x380_0000;
+/// From there to the first slice.
+pub const SLICES_HEADER: u64 = 0x1000;
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<TableHeader>() as u64 <= SLOTS_OFFSET);
     assert!(SLOTS_OFFSET + SLOTS as u64 * 8 <= ARENA_OFFSET);
     assert!(ARENA_OFFSET + ARENA_WORDS as u64 * 8 <= LOG_OFFSET);
-    assert!(LOG_OFFSET + LOG_RECORDS as u64 * 128 <= crate::layout::TRACE_TABLE_STRIDE);
+    assert!(LOG_OFFSET + LOG_RECORDS as u64 * 128 <= SLICES_OFFSET);
+    assert!(size_of::<super::slice::SlicesHeader>() as u64 <= SLICES_HEADER);
+    assert!(
+        SLICES_OFFSET + SLICES_HEADER + super::slice::SLICES as u64 * 8192
+            <= crate::layout::TRACE_TABLE_STRIDE
+    );
 };
 
 /// The head of a table.
@@ -254,17 +263,18 @@ impl<'a> TraceTable<'a> {
 
     /// Appends a sample; false when the log is full.
     pub fn append(&self, sample: &Sample) -> bool {
+        self.append_at(sample).is_some()
+    }
+
+    /// Appends a sample, and tells its place in the log; `None` when that is full.
+    pub fn append_at(&self, sample: &Sample) -> Option<usize> {
         // Relaxed: reservation only; the record has its own commit word.
         let index = self.header.log_used.fetch_add(1, Ordering::Relaxed) as usize;
         let limit = self.header.log_limit.load(Ordering::Relaxed) as usize;
         let instance = self.header.instance.load(Ordering::Relaxed) as u32;
-        match self.log.get(index) {
-            Some(record) if index < limit => {
-                record.commit(instance, index, sample);
-                true
-            }
-            _ => false,
-        }
+        let record = self.log.get(index).filter(|_| index < limit)?;
+        record.commit(instance, index, sample);
+        Some(index)
     }
 
     /// Samples in the order of their reservation; `None` is a hole.

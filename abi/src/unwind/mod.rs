@@ -4,27 +4,29 @@
 //! return address, so that what is looked up is the byte before it. The leaf and the frame below
 //! a signal frame are exact.
 //!
-//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` applies a rule to
-//! a frame. Another architecture is another file beside that one, with the same items.
+//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` and `aarch64` apply a
+//! rule to a frame of theirs. They touch nothing but numbers, so each is there on every host.
 //!
 //! # Invariants
 //! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
 //!   that is not ours.
 
-#[cfg(all(test, not(loom), target_arch = "x86_64"))]
+#[cfg(not(loom))]
+pub mod aarch64;
+#[cfg(all(test, not(loom)))]
 mod hostile;
 pub mod rule;
 #[cfg(not(loom))]
 pub mod tables;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
+#[cfg(not(loom))]
 mod walk;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-mod x86_64;
+#[cfg(not(loom))]
+pub mod x86_64;
 
 pub use rule::Rule;
 #[cfg(not(loom))]
 pub use tables::{Snapshot, Tables};
-#[cfg(all(not(loom), target_arch = "x86_64"))]
+#[cfg(not(loom))]
 pub use walk::{Memory, Unwound, unwind};
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub use x86_64::{RBP, RSP, Registers};
@@ -35,6 +37,23 @@ pub const RETURN_ADDRESS: u64 = 1 << 63;
 /// The address to look a frame word up by: an AVMA inside the calling instruction.
 pub fn lookup_avma(frame: u64) -> u64 {
     (frame & !RETURN_ADDRESS) - (frame >> 63)
+}
+
+/// The flags of a trace: why its unwinding ended, and the epoch of the mappings that it was unwound
+/// with. Equal frames of different epochs are different traces, since another file may have been mapped
+/// in the place of one.
+pub fn trace_flags(end: EndReason, epoch: u16) -> u32 {
+    end as u32 | u32::from(epoch) << 16
+}
+
+/// The number of the [`EndReason`] in a trace's flags.
+pub fn trace_end(flags: u32) -> u16 {
+    flags as u16
+}
+
+/// The epoch in a trace's flags.
+pub fn trace_epoch(flags: u32) -> u16 {
+    (flags >> 16) as u16
 }
 
 /// Why an unwinding ended.
@@ -55,11 +74,13 @@ pub enum EndReason {
     Depth = 5,
     /// Memory that should be stack could not be read.
     Unreadable = 6,
+    /// The stack goes on where the copy that was taken of it ends.
+    Copied = 7,
 }
 
 impl EndReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Root,
         Self::Gap,
         Self::NoModule,
@@ -67,6 +88,7 @@ impl EndReason {
         Self::Range,
         Self::Depth,
         Self::Unreadable,
+        Self::Copied,
     ];
 
     /// The reason with this number.
@@ -84,6 +106,7 @@ impl EndReason {
             Self::Range => "range",
             Self::Depth => "depth",
             Self::Unreadable => "unreadable",
+            Self::Copied => "end of the copy",
         }
     }
 }

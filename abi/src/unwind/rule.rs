@@ -34,21 +34,40 @@ pub mod op {
     pub const PLT_10: u8 = 9;
     /// As [`PLT_11`] with 9: with `endbr64` and no `bnd`.
     pub const PLT_9: u8 = 14;
+    /// sp, fp and pc come from registers: the last three bytes of o, lowest first, are their numbers in
+    /// DWARF order. The end of `longjmp`; exact frames only.
+    pub const FROM_REGISTERS: u8 = 15;
+    /// sp, fp and pc come from `[r + 8 * n]`: the bytes of o, lowest first, are r in DWARF order and the
+    /// three n. The end of `setcontext`; exact frames only.
+    pub const FROM_CONTEXT: u8 = 16;
     /// All registers come from the `ucontext` at sp: the trampoline that ends a signal handler.
     pub const SIGNAL: u8 = 10;
     /// The outermost frame: it has no caller.
     pub const STOP: u8 = 11;
     /// No call frame information here; taken to be code with frame pointers.
     pub const GAP_FP: u8 = 12;
-    /// No call frame information here; taken to be hand-written code: a leaf may keep its return
-    /// address at `[sp]`, all else is tried as code with frame pointers.
+    /// No call frame information here, and the code does not keep frame pointers: a leaf may have its
+    /// return address at `[sp]`, and a single function a frame pointer. Either is believed where the
+    /// call that it tells of leads here.
     pub const GAP_GUESS: u8 = 13;
+    /// As [`FP_STD`], on whichever stack fp is: the frame of a function that has moved sp to another
+    /// stack, which may lie in the same memory and below.
+    pub const FP_SWITCH: u8 = 17;
+    /// As [`SP`], for code that a signal's handler had called between two instructions: the caller is
+    /// exact, it has called nothing.
+    pub const SP_INJECTED: u8 = 18;
+    /// cfa = `[sp + the lower 24 bits of o]` + 8 * the upper 8.
+    pub const DEREF_SP_ADD: u8 = 19;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only, but rbx also
     /// where it is followed through the frames below (see [`crate::unwind::tables::RBX_LOST`]).
     pub const REG_LEAF: u8 = 0x20;
     /// cfa = sp + o, pc = r for register `op - RA_REG_LEAF` in DWARF order; exact frames only.
     pub const RA_REG_LEAF: u8 = 0x40;
-    /// Registers that [`REG_LEAF`] and [`RA_REG_LEAF`] can name.
+    /// cfa = `[sp + 8 * r + o]` + 8 for register `op - INDEXED_LEAF` in DWARF order; exact frames only.
+    /// Multiplications of long numbers keep the caller's sp behind an array on the stack, whose length
+    /// is in a register.
+    pub const INDEXED_LEAF: u8 = 0x60;
+    /// Registers that [`REG_LEAF`], [`RA_REG_LEAF`] and [`INDEXED_LEAF`] can name.
     pub const REGISTERS: u8 = 16;
 }
 
@@ -63,6 +82,40 @@ pub mod fp_op {
     pub const AT_FP: u8 = 2;
     /// The caller's frame pointer is not kept: 0.
     pub const CLEAR: u8 = 3;
+    /// fp = `[sp + f]`
+    pub const AT_SP: u8 = 4;
+}
+
+/// Values of [`Rule::fp_op`] on aarch64, where calls leave the return address in a register: where it
+/// and the caller's frame pointer are.
+pub mod ra_op {
+    /// Neither is saved: pc = x30, fp = x29; exact frames only.
+    pub const LINK: u8 = 0;
+    /// A frame record: fp = `[cfa + f]`, pc = `[cfa + f + 8]`
+    pub const PAIR: u8 = 1;
+    /// pc = `[cfa + f]`, fp = x29
+    pub const RA_ONLY: u8 = 2;
+    /// fp = `[cfa + f]`, pc = x30; exact frames only.
+    pub const FP_ONLY: u8 = 3;
+    /// And all above: pc = `[cfa + f]`, and fp so far from it as [`fp_distance`] says.
+    pub const APART: u8 = 0x80;
+    /// The op that is the middle of those above.
+    const MIDDLE: i64 = 0xC0;
+
+    /// From the return address to the saved frame pointer, in bytes.
+    pub const fn fp_distance(op: u8) -> i64 {
+        (op as i64).wrapping_sub(MIDDLE).wrapping_mul(8)
+    }
+
+    /// The op for a distance, if there is one.
+    pub const fn apart(distance: i64) -> Option<u8> {
+        let op = MIDDLE.wrapping_add(distance / 8);
+        if distance % 8 == 0 && op >= APART as i64 && op <= u8::MAX as i64 {
+            Some(op as u8)
+        } else {
+            None
+        }
+    }
 }
 
 /// An unwind rule. See [`op`] and [`fp_op`] for the formulas.
@@ -71,11 +124,12 @@ pub mod fp_op {
 pub struct Rule {
     /// One of [`op`].
     pub op: u8,
-    /// One of [`fp_op`].
+    /// One of [`fp_op`], or on aarch64 of [`ra_op`].
     pub fp_op: u8,
     /// Offset of the saved frame pointer, in units of 8 bytes.
     pub fp_off: i16,
-    /// Offset that belongs to [`Self::op`], in bytes.
+    /// Offset that belongs to [`Self::op`], in bytes; four bytes for [`op::FROM_REGISTERS`] and
+    /// [`op::FROM_CONTEXT`].
     pub cfa_off: i32,
 }
 #[cfg(not(loom))]
@@ -95,12 +149,22 @@ impl Rule {
     pub const GAP_FP: Self = Self::plain(op::GAP_FP);
     /// A gap in code that may be hand-written.
     pub const GAP_GUESS: Self = Self::plain(op::GAP_GUESS);
+    /// The same twice, for neighbouring functions: those that are told apart are rows of their own.
+    pub const GUESSES: [Self; 2] = [Self::GAP_GUESS, Self { fp_off: 1, ..Self::GAP_GUESS }];
     /// A standard frame.
     pub const FP_STD: Self = Self { op: op::FP_STD, fp_op: fp_op::AT_CFA, fp_off: -2, cfa_off: 16 };
+
+    /// The standard frame of a function that changes stacks.
+    pub const FP_SWITCH: Self = Self { op: op::FP_SWITCH, ..Self::FP_STD };
 
     /// A rule without parameters.
     pub const fn plain(op: u8) -> Self {
         Self { op, fp_op: fp_op::SAME, fp_off: 0, cfa_off: 0 }
+    }
+
+    /// One of the ops that say where sp, fp and pc are.
+    pub const fn from(op: u8, base: u8, [sp, fp, pc]: [u8; 3]) -> Self {
+        Self { cfa_off: i32::from_le_bytes([base, sp, fp, pc]), ..Self::plain(op) }
     }
 
     /// The rule as a word, as it lies in memory.
@@ -125,6 +189,14 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn distances_of_a_record_that_lies_apart_are_read_back() {
+        for distance in [-512, -16, 0, 8, 504] {
+            assert_eq!(ra_op::apart(distance).map(ra_op::fp_distance), Some(distance));
+        }
+        assert_eq!([-520, 4, 512].map(ra_op::apart), [None; 3]);
+    }
 
     #[test]
     fn bits_are_the_layout_in_memory() {

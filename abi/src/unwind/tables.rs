@@ -57,6 +57,10 @@ pub struct SnapshotHead {
     pub writable: u32,
     /// Number of the snapshot, from 1 on.
     pub generation: u64,
+    /// Raised when an address may mean something else than before: see [`super::trace_flags`].
+    pub epoch: u32,
+    /// Number + 1 of the writable range that is the first thread's stack, or 0 if none is.
+    pub stack: u32,
 }
 
 /// An executable range of the target.
@@ -118,7 +122,7 @@ pub struct ModuleHead {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Header>() == 64 && offset_of!(Header, snapshot) == 16);
-    assert!(size_of::<SnapshotHead>() == 16 && offset_of!(SnapshotHead, generation) == 8);
+    assert!(size_of::<SnapshotHead>() == 24 && offset_of!(SnapshotHead, stack) == 20);
     assert!(size_of::<Range>() == 32 && offset_of!(Range, module) == 24);
     assert!(size_of::<Writable>() == 16);
     assert!(size_of::<ModuleHead>() == 56 && offset_of!(ModuleHead, default_rule) == 36);
@@ -199,7 +203,9 @@ impl Tables {
             segment,
             ranges: segment.slice(ranges, head.ranges)?,
             writable: segment.slice(writable, head.writable)?,
+            stack: head.stack,
             generation: head.generation,
+            epoch: head.epoch as u16,
         })
     }
 }
@@ -235,7 +241,9 @@ pub struct Snapshot<'a> {
     segment: Segment<'a>,
     ranges: &'a [Range],
     writable: &'a [Writable],
+    stack: u32,
     generation: u64,
+    epoch: u16,
 }
 
 // SAFETY: shared references to plain bytes, and a pointer that is used the same way.
@@ -267,6 +275,11 @@ impl<'a> Snapshot<'a> {
         self.generation
     }
 
+    /// What addresses mean: see [`super::trace_flags`].
+    pub fn epoch(&self) -> u16 {
+        self.epoch
+    }
+
     /// The executable range that an address lies in.
     #[inline]
     pub fn range(&self, avma: u64) -> Option<&'a Range> {
@@ -280,6 +293,13 @@ impl<'a> Snapshot<'a> {
         let above = partition(self.writable, |range| range.start <= avma);
         let range = self.writable.get(above.wrapping_sub(1))?;
         (avma < range.end).then_some((range.start, range.end))
+    }
+
+    /// One past the last address of the first thread's stack, if this address lies in it. The kernel
+    /// joins that mapping with no other one.
+    pub fn stack_end(&self, avma: u64) -> Option<u64> {
+        let range = self.writable.get((self.stack as usize).wrapping_sub(1))?;
+        (range.start <= avma && avma < range.end).then_some(range.end)
     }
 
     /// The table of a range's module; `None` for anonymous code.
@@ -328,13 +348,15 @@ impl Module<'_> {
     /// The rule at an address of the module, and where it keeps the caller's rbx.
     #[inline]
     pub fn rule_and_rbx(&self, svma: u64) -> (Rule, i16) {
-        let id = self.row_rule(svma).unwrap_or(self.default_rule as usize);
+        let id = self.row(svma).and_then(|row| self.ids.get(row));
+        let id = id.map_or(self.default_rule as usize, |&id| id as usize);
         let rule = self.rules.get(id).copied().unwrap_or(Rule::BAD);
         (rule, self.rbx_slots.get(id).copied().unwrap_or(RBX_LOST))
     }
 
+    /// The number of the row at an address.
     #[inline]
-    fn row_rule(&self, svma: u64) -> Option<usize> {
+    pub fn row(&self, svma: u64) -> Option<usize> {
         let distance = svma.checked_sub(self.base)?;
         let block = usize::try_from(distance / BLOCK).ok()?;
         let low = (distance % BLOCK) as u8;
@@ -343,7 +365,6 @@ impl Module<'_> {
         // At most one row for each byte of the block, whatever the index says.
         let in_block = self.lows.get(first..next).filter(|rows| rows.len() <= BLOCK as usize)?;
         let up_to = in_block.iter().take_while(|&&row| row <= low).count();
-        let row = first.wrapping_add(up_to).checked_sub(1)?;
-        self.ids.get(row).map(|&id| id as usize)
+        first.wrapping_add(up_to).checked_sub(1)
     }
 }

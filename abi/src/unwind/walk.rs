@@ -13,7 +13,26 @@ use super::tables::{Module, RBX_LOST, Range, Snapshot};
 use super::{EndReason, RETURN_ADDRESS};
 use crate::sync::{AtomicU64, Ordering};
 
-use super::x86_64 as arch;
+/// The registers of a machine, to unwind from.
+pub trait Machine {
+    /// Its frames.
+    type Frame: Climb;
+
+    /// The frame that they are of.
+    fn leaf(&self) -> Self::Frame;
+}
+
+/// A machine's frame on the way up.
+pub trait Climb {
+    /// Its program counter.
+    fn pc(&self) -> u64;
+
+    /// The pc is where the frame runs, not where a call returns to.
+    fn is_exact(&self) -> bool;
+
+    /// Moves to the caller.
+    fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason>;
+}
 
 /// The stack that is walked.
 pub trait Memory {
@@ -27,8 +46,9 @@ pub trait Memory {
     /// The stack's readable range [lo, hi).
     fn bounds(&self) -> (u64, u64);
 
-    /// Eight bytes of code, at any address in an executable range, never faulting. Only asked in
-    /// code without unwind information; `None` costs such a leaf its caller and nothing else.
+    /// Eight bytes of code, or of what code names as the place of a jump's target, at any address at
+    /// all, never faulting. Only asked in code without unwind information; `None` costs such a frame
+    /// its caller and nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
     }
@@ -47,11 +67,11 @@ pub struct Unwound {
 /// limit.
 pub fn unwind(
     snapshot: &Snapshot,
-    registers: &arch::Registers,
+    registers: &impl Machine,
     memory: &mut impl Memory,
     frames: &[AtomicU64],
 ) -> Unwound {
-    let mut frame = arch::Frame::new(registers);
+    let mut frame = registers.leaf();
     let mut lookup = Lookup { snapshot, range: None, module: None };
     let mut depth = 0usize;
     for word in frames {
@@ -59,17 +79,27 @@ pub fn unwind(
         // Relaxed: the words are the caller's own until it publishes them.
         word.store((frame.pc() & !RETURN_ADDRESS) | mark, Ordering::Relaxed);
         depth = depth.wrapping_add(1);
-        if let Err(end) = arch::step(&mut frame, &mut lookup, memory) {
+        if let Err(end) = frame.step(&mut lookup, memory) {
             return Unwound { depth, end };
         }
     }
     Unwound { depth, end: EndReason::Depth }
 }
 
+/// One stack word at or above `floor` and below the upper bound.
+#[inline]
+pub(super) fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u64, EndReason> {
+    let (lo, hi) = memory.bounds();
+    if avma < floor || avma < lo || avma & 7 != 0 || hi < 8 || avma > hi.wrapping_sub(8) {
+        return Err(EndReason::Range);
+    }
+    memory.load(avma).ok_or(EndReason::Unreadable)
+}
+
 /// Rule lookups in one snapshot. Neighbouring frames are often of one module, so the last one is
 /// kept.
 #[derive(Debug)]
-pub(super) struct Lookup<'s> {
+pub struct Lookup<'s> {
     snapshot: &'s Snapshot<'s>,
     range: Option<&'s Range>,
     /// The table of `range`; `None` for anonymous code.
@@ -107,6 +137,16 @@ impl<'s> Lookup<'s> {
         let Some(range) = self.snapshot.range(avma) else { return false };
         let module = self.snapshot.module(range);
         module.is_some_and(|it| it.rule(avma.wrapping_sub(range.bias)).op == op::SIGNAL)
+    }
+
+    /// Both addresses lie in one row of a module's table.
+    pub(super) fn is_one_row(&self, one: u64, other: u64) -> bool {
+        let row = |avma: u64| {
+            let range = self.snapshot.range(avma)?;
+            let row = self.snapshot.module(range)?.row(avma.wrapping_sub(range.bias))?;
+            Some((range.module, range.bias, row))
+        };
+        row(one).is_some_and(|one| row(other) == Some(one))
     }
 
     /// The address lies in an executable range.

@@ -1,20 +1,22 @@
 //! One step up an x86_64 stack.
 //!
 //! # Invariants
-//! - Within one stack the CFA grows with every step, so a walk ends at the upper bound.
+//! - Within one stack the CFA grows with every step, so a walk ends at the upper bound; it changes
+//!   stacks a bounded number of times.
 //! - Below `sp` only an exact frame is read, and only its red zone.
-//! - Registers other than sp and fp are known in exact frames alone: the leaf, and a frame that a
-//!   signal interrupted. Only rbx is followed further, through modules that say where it is.
+//! - Registers other than sp and fp are known in the leaf, and in a frame that a signal interrupted.
+//!   Only rbx is followed further, through modules that say where it is.
+
+mod gap;
 
 use super::EndReason;
 use super::rule::{Rule, fp_op, op};
 use super::tables::RBX_LOST;
-use super::walk::{Lookup, Memory};
+use super::walk::{Climb, Lookup, Machine, Memory, word};
+use gap::cross_gap;
 
 /// Bytes below sp that belong to the running function.
 const RED_ZONE: u64 = 128;
-/// Largest frame that is believed where there is no unwind information.
-const GUESSED_FRAME_MAX: u64 = 1 << 20;
 /// Stack switches followed in one walk: rustc and other deep recursions move to new stacks.
 const SWITCHES_MAX: u32 = 64;
 /// Lowest address that can hold code: the first page is never mapped.
@@ -27,7 +29,7 @@ const UCONTEXT_GREGS: u64 = 40;
 /// rax, rcx, rsp.
 const UCONTEXT_ORDER: [usize; 16] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7];
 /// DWARF number of rbx.
-const RBX: u8 = 3;
+const RBX: usize = 3;
 /// DWARF number of the frame pointer.
 pub const RBP: usize = 6;
 /// DWARF number of the stack pointer.
@@ -48,9 +50,11 @@ pub struct Registers {
 
 /// A frame on the way up.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub struct Frame {
     registers: Registers,
     exact: bool,
+    /// All general registers are known.
+    is_whole: bool,
     /// rbx in a frame that is not exact, if it is known.
     rbx: Option<u64>,
     /// No stack is known at sp.
@@ -58,33 +62,53 @@ pub(super) struct Frame {
     switches: u32,
 }
 
-impl Frame {
-    pub(super) fn new(registers: &Registers) -> Self {
-        Self { registers: *registers, exact: true, rbx: None, lost: false, switches: SWITCHES_MAX }
-    }
+impl Machine for Registers {
+    type Frame = Frame;
 
-    pub(super) fn pc(&self) -> u64 {
+    fn leaf(&self) -> Frame {
+        let (rbx, lost, switches) = (None, false, SWITCHES_MAX);
+        Frame { registers: *self, exact: true, is_whole: true, rbx, lost, switches }
+    }
+}
+
+impl Climb for Frame {
+    fn pc(&self) -> u64 {
         self.registers.pc
     }
 
-    /// The pc is where the frame runs, not where a call returns to.
-    pub(super) fn is_exact(&self) -> bool {
+    fn is_exact(&self) -> bool {
         self.exact
     }
 
+    #[inline]
+    fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
+        step(self, lookup, memory)
+    }
+}
+
+impl Frame {
     fn register(&self, number: u8) -> Result<u64, EndReason> {
-        let value = match (self.exact, number) {
-            (true, _) => self.registers.gpr.get(number as usize).copied(),
-            (false, RBX) => self.rbx,
-            (false, _) => None,
+        let value = match number as usize {
+            any if self.is_whole => self.registers.gpr.get(any).copied(),
+            RSP if self.exact => Some(self.registers.sp),
+            RBP if self.exact => Some(self.registers.fp),
+            RBX => self.rbx,
+            _ => None,
         };
         value.ok_or(EndReason::BadRule)
     }
 
+    /// Counts a change of stacks.
+    fn count_switch(&mut self) -> Result<(), EndReason> {
+        self.switches = self.switches.checked_sub(1).ok_or(EndReason::Range)?;
+        Ok(())
+    }
+
     /// Lowest address that the frame may read.
     fn floor(&self, memory: &impl Memory) -> u64 {
-        let red_zone = if self.exact { RED_ZONE } else { 0 };
-        self.registers.sp.saturating_sub(red_zone).max(memory.bounds().0)
+        let sp = self.registers.sp;
+        let floor = if self.exact { red_zone(sp) } else { sp };
+        floor.max(memory.bounds().0)
     }
 
     #[inline]
@@ -98,19 +122,20 @@ impl Frame {
         self.registers.sp = cfa;
         self.registers.fp = fp;
         self.registers.pc = pc;
-        self.exact = false;
+        (self.exact, self.is_whole) = (false, false);
         self.rbx = None;
         Ok(())
     }
 }
 
+/// Where the running function's memory below sp begins.
+fn red_zone(sp: u64) -> u64 {
+    sp.saturating_sub(RED_ZONE)
+}
+
 /// Moves `frame` to its caller.
 #[inline]
-pub(super) fn step(
-    frame: &mut Frame,
-    lookup: &mut Lookup,
-    memory: &mut impl Memory,
-) -> Result<(), EndReason> {
+fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
     let look = frame.pc().wrapping_sub(u64::from(!frame.exact));
     let (rule, rbx) = lookup.rule(look)?;
     let (lo, hi) = memory.bounds();
@@ -123,20 +148,33 @@ pub(super) fn step(
     let plt = |threshold: u64| add(sp).wrapping_add(u64::from(look & 15 >= threshold) << 3);
     let cfa = match rule.op {
         op::SP => add(sp),
-        op::FP | op::FP_STD => add(fp),
+        op::FP | op::FP_STD | op::FP_SWITCH => add(fp),
         op::DEREF_SP => word(memory, floor, add(sp))?,
         op::DEREF_FP => word(memory, floor, add(fp))?,
         op::DEREF_SP_8 => word(memory, floor, add(sp))?.wrapping_add(8),
         op::DEREF_FP_8 => word(memory, floor, add(fp))?.wrapping_add(8),
+        op::DEREF_SP_ADD => {
+            let [low, middle, high, above] = rule.cfa_off.to_le_bytes();
+            let at = sp.wrapping_add(u64::from(u32::from_le_bytes([low, middle, high, 0])));
+            word(memory, floor, at)?.wrapping_add(u64::from(above) << 3)
+        }
         op::PLT_11 => plt(11),
         op::PLT_10 => plt(10),
         op::PLT_9 => plt(9),
+        op::SP_INJECTED => return leave_injected(frame, rule, add(sp), memory),
         op::SIGNAL => return return_from_signal(frame, memory),
+        op::FROM_REGISTERS | op::FROM_CONTEXT if frame.exact => {
+            return resume(frame, rule, memory);
+        }
         op::STOP => return Err(EndReason::Root),
         op::GAP_FP => return cross_gap(frame, false, lookup, memory),
         op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
         op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
             add(frame.register(op.wrapping_sub(op::REG_LEAF))?)
+        }
+        op if op.wrapping_sub(op::INDEXED_LEAF) < op::REGISTERS && frame.exact => {
+            let index = frame.register(op.wrapping_sub(op::INDEXED_LEAF))?;
+            word(memory, floor, add(sp).wrapping_add(index.wrapping_mul(8)))?.wrapping_add(8)
         }
         op if op.wrapping_sub(op::RA_REG_LEAF) < op::REGISTERS && frame.exact => {
             let pc = frame.register(op.wrapping_sub(op::RA_REG_LEAF))?;
@@ -145,16 +183,6 @@ pub(super) fn step(
         _ => return Err(EndReason::BadRule),
     };
     leave(frame, rule, rbx, cfa, memory)
-}
-
-/// One stack word at or above `floor` and below the upper bound.
-#[inline]
-fn word(memory: &mut impl Memory, floor: u64, avma: u64) -> Result<u64, EndReason> {
-    let (lo, hi) = memory.bounds();
-    if avma < floor || avma < lo || avma & 7 != 0 || hi < 8 || avma > hi.wrapping_sub(8) {
-        return Err(EndReason::Range);
-    }
-    memory.load(avma).ok_or(EndReason::Unreadable)
 }
 
 /// Returns to the caller whose CFA is known; its pc is under the CFA.
@@ -170,7 +198,9 @@ fn leave(
     let mut floor = frame.floor(memory);
     let offset = i64::from(rule.fp_off).wrapping_mul(8);
     let saved_fp = fp.wrapping_add_signed(offset);
-    let at_fp = match rule.fp_op {
+    // On the stack that is left, where it is another one.
+    let beside = match rule.fp_op {
+        fp_op::AT_SP => Some(word(memory, floor, sp.wrapping_add_signed(offset))?),
         fp_op::AT_FP if frame.exact && (saved_fp < floor || saved_fp >= cfa) => Some(fp),
         fp_op::AT_FP => Some(word(memory, floor, saved_fp)?),
         _ => None,
@@ -180,8 +210,15 @@ fn leave(
         switch_stack(frame, rule.op, cfa, memory)?;
         floor = memory.bounds().0;
     }
-    let fp = match (rule.fp_op, at_fp) {
-        (fp_op::AT_CFA, _) => word(memory, floor, cfa.wrapping_add_signed(offset))?,
+    let at_cfa = cfa.wrapping_add_signed(offset);
+    let fp = match (rule.fp_op, beside) {
+        // Popped already, and nobody knows what lies below sp: the register has the value again.
+        (fp_op::AT_CFA, _)
+            if frame.exact && at_cfa < memory.bounds().0 && at_cfa >= red_zone(sp) =>
+        {
+            fp
+        }
+        (fp_op::AT_CFA, _) => word(memory, floor, at_cfa)?,
         (fp_op::CLEAR, _) => 0,
         (_, Some(value)) => value,
         _ => fp,
@@ -189,11 +226,24 @@ fn leave(
     let pc = word(memory, floor, cfa.wrapping_sub(8))?;
     let caller_rbx = match rbx {
         RBX_LOST => None,
-        0 => frame.register(RBX).ok(),
+        0 => frame.register(RBX as u8).ok(),
         slot => word(memory, floor, cfa.wrapping_add_signed(i64::from(slot).wrapping_mul(8))).ok(),
     };
     frame.enter_caller(cfa, fp, pc)?;
     frame.rbx = caller_rbx;
+    Ok(())
+}
+
+/// Returns to where the caller was interrupted. Of its registers only sp and fp are known.
+#[cold]
+fn leave_injected(
+    frame: &mut Frame,
+    rule: Rule,
+    cfa: u64,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    leave(frame, rule, RBX_LOST, cfa, memory)?;
+    frame.exact = true;
     Ok(())
 }
 
@@ -207,10 +257,13 @@ fn switch_stack(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let (lo, hi) = memory.bounds();
-    let elsewhere = cfa <= lo || cfa > hi;
-    let can_switch = matches!(op, op::FP | op::FP_STD | op::DEREF_SP..=op::DEREF_FP_8);
-    let left = frame.switches.checked_sub(1).ok_or(EndReason::Range)?;
-    frame.switches = left;
+    // Go's stacks lie side by side in its heap, which is one range.
+    let elsewhere = cfa <= lo || cfa > hi || op == op::FP_SWITCH;
+    let can_switch = matches!(
+        op,
+        op::FP | op::FP_STD | op::FP_SWITCH | op::DEREF_SP_ADD | op::DEREF_SP..=op::DEREF_FP_8
+    );
+    frame.count_switch()?;
     if elsewhere && can_switch && cfa > 8 && memory.rebound(cfa.wrapping_sub(8)) {
         Ok(())
     } else {
@@ -238,6 +291,29 @@ fn leave_through_register(
     frame.enter_caller(cfa, fp, pc)
 }
 
+/// Goes on where the frame is about to jump to, whichever stack that is on.
+#[cold]
+fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(), EndReason> {
+    let [base, places @ ..] = rule.cfa_off.to_le_bytes();
+    let [sp, fp, pc] = if rule.op == op::FROM_REGISTERS {
+        let [sp, fp, pc] = places;
+        [frame.register(sp)?, frame.register(fp)?, frame.register(pc)?]
+    } else {
+        let context = frame.register(base)?;
+        if !memory.rebound(context) {
+            return Err(EndReason::Unreadable);
+        }
+        let mut load = |slot| word(memory, context, context.wrapping_add(u64::from(slot) << 3));
+        let [sp, fp, pc] = places;
+        [load(sp)?, load(fp)?, load(pc)?]
+    };
+    frame.count_switch()?;
+    if !memory.rebound(sp) {
+        return Err(EndReason::Range);
+    }
+    frame.enter_caller(sp, fp, pc)
+}
+
 /// Takes all registers from the `ucontext` at sp.
 #[cold]
 fn return_from_signal(frame: &mut Frame, memory: &mut impl Memory) -> Result<(), EndReason> {
@@ -257,137 +333,38 @@ fn return_from_signal(frame: &mut Frame, memory: &mut impl Memory) -> Result<(),
     if registers.pc >= USER_END {
         return Err(EndReason::Range);
     }
+    let (_, hi) = memory.bounds();
+    if registers.sp <= sp || registers.sp > hi {
+        frame.count_switch()?;
+    }
     frame.lost = !memory.rebound(registers.sp);
     frame.registers = registers;
-    frame.exact = true;
+    (frame.exact, frame.is_whole) = (true, true);
     Ok(())
-}
-
-/// Leaves code without unwind information, where the result is plausible.
-#[cold]
-fn cross_gap(
-    frame: &mut Frame,
-    guess: bool,
-    lookup: &Lookup,
-    memory: &mut impl Memory,
-) -> Result<(), EndReason> {
-    if frame.exact
-        && let Some((cfa, fp, pc)) = leaf_return(frame, guess, lookup, memory)
-    {
-        return frame.enter_caller(cfa, fp, pc);
-    }
-    let Registers { sp, fp, .. } = frame.registers;
-    if fp == 0 && !frame.exact {
-        // The ABI marks the outermost frame with a frame pointer of zero.
-        return Err(EndReason::Root);
-    }
-    let plausible = fp & 7 == 0 && fp >= sp && fp.wrapping_sub(sp) <= GUESSED_FRAME_MAX;
-    if !plausible {
-        return Err(EndReason::Gap);
-    }
-    let in_gap = |_| EndReason::Gap;
-    let caller_fp = word(memory, sp, fp).map_err(in_gap)?;
-    let pc = word(memory, sp, fp.wrapping_add(8)).map_err(in_gap)?;
-    if pc != 0 && !lookup.is_code(pc.wrapping_sub(1)) {
-        return Err(EndReason::Gap);
-    }
-    frame.enter_caller(fp.wrapping_add(16), caller_fp, pc)
-}
-
-/// The caller's (cfa, fp, pc) of a leaf that has not yet, or no longer, a frame of its own: told by
-/// the instruction that it is about to run or, in hand-written code, by a return address at sp. The
-/// first instruction of a signal's handler is told by the trampoline that it returns to.
-fn leaf_return(
-    frame: &Frame,
-    guess: bool,
-    lookup: &Lookup,
-    memory: &mut impl Memory,
-) -> Option<(u64, u64, u64)> {
-    let Registers { pc, sp, fp, .. } = frame.registers;
-    let mut load = |avma| word(memory, sp, avma).ok();
-    let (first, second) = (load(sp)?, load(sp.wrapping_add(8)));
-    if lookup.is_trampoline(first) {
-        return Some((sp.wrapping_add(8), fp, first));
-    }
-    let is_code = |avma: u64| lookup.is_code(avma.wrapping_sub(1));
-    match memory.load_code(pc).map(u64::to_le_bytes) {
-        // push %rbp, ret, repz ret, endbr64
-        Some([0x55 | 0xC3, ..] | [0xF3, 0xC3, ..] | [0xF3, 0x0F, 0x1E, 0xFA, ..])
-            if is_code(first) =>
-        {
-            return Some((sp.wrapping_add(8), fp, first));
-        }
-        // mov %rsp,%rbp in both encodings
-        Some([0x48, 0x89, 0xE5, ..] | [0x48, 0x8B, 0xEC, ..]) => {
-            let caller = second.filter(|&pc| is_code(pc))?;
-            return Some((sp.wrapping_add(16), first, caller));
-        }
-        // add $n,%rsp; ret
-        Some([0x48, 0x83, 0xC4, n, 0xC3, ..]) => {
-            let slot = sp.wrapping_add(u64::from(n));
-            let caller = word(memory, sp, slot).ok().filter(|&pc| is_code(pc))?;
-            return Some((slot.wrapping_add(8), fp, caller));
-        }
-        _ => {}
-    }
-    let before = first.wrapping_sub(8);
-    let called = guess && is_code(first) && is_after_call(memory.load_code(before)?.to_le_bytes());
-    called.then_some((sp.wrapping_add(8), fp, first))
-}
-
-/// The eight bytes end with a call instruction.
-fn is_after_call(before: [u8; 8]) -> bool {
-    // `call *operand` is FF /2; how long it is follows from mod and rm of its second byte.
-    let indirect = |opcode: u8, modrm: u8, length: usize| {
-        let (mode, rm) = (modrm >> 6, modrm & 7);
-        let expected = match (mode, rm) {
-            (0, 5) => 6,
-            (0, 4) => 3,
-            (0 | 3, _) => 2,
-            (1, 4) => 4,
-            (1, _) => 3,
-            (_, 4) => 7,
-            _ => 6,
-        };
-        let long_sib = (mode, rm, length) == (0, 4, 7);
-        opcode == 0xFF && modrm >> 3 & 7 == 2 && (length == expected || long_sib)
-    };
-    let [_, b7, b6, b5, b4, b3, b2, b1] = before;
-    b5 == 0xE8
-        || indirect(b2, b1, 2)
-        || indirect(b3, b2, 3)
-        || indirect(b4, b3, 4)
-        || indirect(b6, b5, 6)
-        || indirect(b7, b6, 7)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(call: &[u8], expected: bool) {
-        let mut before = [0x90; 8];
-        before[8 - call.len()..].copy_from_slice(call);
-        assert_eq!(is_after_call(before), expected, "{call:x?}");
+    #[test]
+    fn of_a_frame_that_was_not_interrupted_the_pointers_alone_are_known() {
+        let gpr = core::array::from_fn(|number| number as u64 * 16);
+        let mut frame = Registers { pc: 0x5000, sp: 7 * 16, fp: 6 * 16, gpr }.leaf();
+        assert_eq!([0, 3, 6, 7].map(|it| frame.register(it)), [Ok(0), Ok(48), Ok(96), Ok(112)]);
+        frame.enter_caller(0x7000, 0x7010, 0x6000).unwrap();
+        assert!((0..16).all(|number| frame.register(number) == Err(EndReason::BadRule)));
+        // As one that a call was injected into.
+        frame.exact = true;
+        let known = [Err(EndReason::BadRule), Ok(0x7010), Ok(0x7000), Err(EndReason::BadRule)];
+        assert_eq!([0, 6, 7, 15].map(|it| frame.register(it)), known);
     }
 
     #[test]
-    fn calls_are_told_from_other_instructions() {
-        check(&[0xE8, 1, 2, 3, 4], true);
-        check(&[0xFF, 0xD0], true); // *%rax
-        check(&[0x41, 0xFF, 0xD4], true); // *%r12
-        check(&[0xFF, 0x13], true); // *(%rbx)
-        check(&[0xFF, 0x14, 0x24], true); // *(%rsp)
-        check(&[0xFF, 0x50, 0x08], true); // *8(%rax)
-        check(&[0xFF, 0x54, 0x24, 0x08], true); // *8(%rsp)
-        check(&[0xFF, 0x15, 1, 2, 3, 4], true); // *0x4030201(%rip)
-        check(&[0xFF, 0x90, 1, 2, 3, 4], true); // *0x4030201(%rax)
-        check(&[0xFF, 0x94, 0x24, 1, 2, 3, 4], true); // *0x4030201(%rsp)
-        check(&[0xFF, 0x14, 0xC5, 1, 2, 3, 4], true); // *0x4030201(,%rax,8)
-        check(&[0xFF, 0xE0], false); // jmp *%rax
-        check(&[0xFF, 0x25, 1, 2, 3, 4], false); // jmp *0x4030201(%rip)
-        check(&[0xE9, 1, 2, 3, 4], false); // jmp
-        check(&[0x90], false);
+    fn stacks_are_changed_a_bounded_number_of_times() {
+        let mut frame = Registers::default().leaf();
+        assert!((0..SWITCHES_MAX).all(|_| frame.count_switch().is_ok()));
+        assert_eq!(frame.count_switch(), Err(EndReason::Range));
     }
 
     #[test]

@@ -165,12 +165,13 @@ fn clock_ns(clock: u64) -> u64 {
 }
 
 /// True if the eight bytes at `avma` can be read. `rt_sigprocmask` copies the set in before it
-/// looks at `how`: EINVAL says readable, EFAULT not (the probe that LLVM's libunwind uses).
+/// looks at `how`: EINVAL says readable, EFAULT not (the probe that LLVM's libunwind uses). No address
+/// at all is no set, which it has nothing against.
 pub fn readable(avma: u64) -> bool {
     const EFAULT: i64 = -14;
     // SAFETY: with this `how` the call reads eight bytes and changes nothing.
     let result = unsafe { syscall4(nr::RT_SIGPROCMASK, [u64::from(u32::MAX), avma, 0, 8]) };
-    result != EFAULT
+    result != EFAULT && avma != 0
 }
 
 /// Sets the calling thread's signal mask.

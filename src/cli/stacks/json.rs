@@ -15,6 +15,7 @@ pub(super) fn write(found: &ProcessStacks, out: &mut dyn Write) -> io::Result<()
         "command_line": words.collect::<Vec<_>>(),
         "longest_stop_ns": found.longest_stop_ns(),
         "threads": found.threads.iter().map(thread_json).collect::<Vec<_>>(),
+        "withheld": found.withheld,
         "notices": found.notices,
     });
     writeln!(out, "{}", json_escaped(&all.to_string()))

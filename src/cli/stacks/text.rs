@@ -22,9 +22,20 @@ pub(super) fn write(found: &ProcessStacks, verbose: bool, out: &mut dyn Write) -
         writeln!(out)?;
         write_thread(thread, verbose, out)?;
     }
-    match found.longest_stop_ns() {
-        Some(ns) if verbose => writeln!(out, "\nlongest stop of a thread: {}", duration(ns)),
-        _ => Ok(()),
+    if let (true, Some(ns)) = (verbose, found.longest_stop_ns()) {
+        writeln!(out, "\nlongest stop of a thread: {}", duration(ns))?;
+    }
+    match found.withheld {
+        0 => Ok(()),
+        count => {
+            let samples =
+                if count == 1 { "1 sample".to_owned() } else { format!("{count} samples") };
+            writeln!(
+                out,
+                "\nthe recording that is under way has lost {samples} to this look: taken in the \
+                 calls that threads were stopped in, their signals would have ended the calls"
+            )
+        }
     }
 }
 
@@ -112,4 +123,23 @@ fn inlined(frame: &NamedFrame) -> &'static str {
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_that_a_recording_has_lost_are_told_of() {
+        let said = |withheld| {
+            let (command_line, threads, notices) = Default::default();
+            let found = ProcessStacks { pid: 1, command_line, threads, withheld, notices };
+            let mut out = Vec::new();
+            write(&found, false, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(!said(0).contains("lost"), "{}", said(0));
+        assert!(said(1).contains("has lost 1 sample to this look"), "{}", said(1));
+        assert!(said(2).contains("has lost 2 samples to this look"), "{}", said(2));
+    }
 }

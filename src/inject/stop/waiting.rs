@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::arch::{self, Interrupted};
+use super::super::arch::Interrupted;
 use super::super::error::InjectError;
 use super::super::ptrace::{Pending, Resume, Stop};
 use super::{NotStopped, SETTLED_MAX, Stopped, failed, system, wait_interrupt};
@@ -21,12 +21,7 @@ impl Stopped {
     /// interrupted system call again as if there were no signal would lose the signal's effect.
     pub(super) fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
         for _ in 0..QUIET_TRIES {
-            self.save().map_err(|error| failed("reading registers", &error))?;
-            if !arch::is_native(&self.saved.registers) {
-                // What was saved of a foreign thread is never put back: detach leaves it as it is.
-                self.is_current = false;
-                return Err(NotStopped::Foreign);
-            }
+            self.save_native()?;
             if self.is_quiet() || self.group {
                 return Ok(());
             }
@@ -85,7 +80,11 @@ impl Stopped {
     /// woke, and is dropped in the end all the same.
     fn due(&self) -> Vec<Pending> {
         let mut due = self.tracee.pending().unwrap_or_default();
-        due.retain(|signal| signal.bit() & !self.saved.mask != 0);
+        if !due.is_empty() {
+            // Of one that is gone it makes no difference.
+            let mask = self.mask().unwrap_or(0);
+            due.retain(|signal| signal.bit() & !mask != 0);
+        }
         if !due.is_empty() {
             let unseen = proc::status(self.tracee.tid()).map_or(0, |status| status.unseen());
             due.retain(|signal| signal.bit() & !unseen != 0);
@@ -133,6 +132,34 @@ impl Stopped {
             // Unknown: the cure then takes the way that is safe for the target.
             Err(_) => true,
         }
+    }
+
+    /// Notes the hits that wait for a thread which is only held. Nothing adds to them as long as nobody
+    /// runs who could: its timers go by its own CPU time, its events are closed. `true` if a signal that
+    /// is the thread's alone, as hits are, is about to be taken when it is let go: it is to be settled.
+    pub(in super::super) fn note_hits(&mut self) -> bool {
+        let Ok(waiting) = self.tracee.own_pending() else {
+            // Unknown: the cure then takes the way that is safe for the target.
+            self.hits = u64::MAX;
+            return true;
+        };
+        let hits = waiting.iter().filter(|signal| signal.is_hit());
+        self.hits = hits.fold(0, |bits, signal| bits | signal.bit());
+        !waiting.is_empty() && !self.group && !self.is_quiet()
+    }
+
+    /// A hit was noted.
+    pub(in super::super) fn has_noted_hit(&self, signal: i32) -> bool {
+        self.hits >> (signal - 1) & 1 == 1
+    }
+
+    /// Settles a thread that was only held; `false` if it has stood still for that.
+    pub(in super::super) fn settle_held(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
+        let is_settled = self.is_quiet() || self.group;
+        if !is_settled {
+            self.settle(deadline)?;
+        }
+        Ok(!is_settled)
     }
 
     /// Takes from a thread that is back in its call the hits of ours that it earned while it was led:

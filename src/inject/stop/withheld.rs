@@ -1,7 +1,8 @@
 //! Hits of ours that a thread does not get: it is held in a call that their handler would end.
 //!
 //! They are counted for the whole process, as threads are let go in many places, also by being dropped.
-//! Whoever has stopped threads of a target that has an agent adds them to what the agent has counted.
+//! Whoever has stopped threads of a target that has an agent of its own adds them to what the agent has
+//! counted; a look at the target of another recording tells of them.
 
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;

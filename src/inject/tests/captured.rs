@@ -1,12 +1,16 @@
 //! Threads that are captured: their copies, and what they notice of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::agent::until;
+use super::owed::{hit, sleeper};
 use super::*;
-use crate::inject::{Capture, Missed, Portrait, capture};
+use crate::inject::{Capture, Captures, Missed, Portrait, capture};
 
 fn take(pid: i32) -> Result<Vec<Capture<()>>, InjectError> {
     let mappings = proc::mappings(pid).unwrap_or_default();
-    capture(pid, proc::start_time(pid).unwrap_or_default(), &mappings, |_| ())
+    let start_time = proc::start_time(pid).unwrap_or_default();
+    capture(pid, start_time, &mappings, |_| ()).map(|all| all.threads)
 }
 
 /// All threads, each with its portrait.
@@ -95,7 +99,7 @@ fn process_that_is_another_by_now_is_left_alone() {
     let mappings = proc::mappings(victim.pid).unwrap();
     let start_time = proc::start_time(victim.pid).unwrap() + 1;
     let outcome = capture(victim.pid, start_time, &mappings, |_| panic!("it was looked at"));
-    assert_eq!(outcome.map(|all: Vec<Capture<()>>| all.len()), Err(InjectError::Gone));
+    assert_eq!(outcome.map(|all: Captures<()>| all.threads.len()), Err(InjectError::Gone));
     victim.expect(7);
 }
 
@@ -108,4 +112,33 @@ fn caller_has_its_signals_back() {
     assert_eq!(portraits(victim.pid).len(), 1);
     assert_eq!(mask(), before);
     victim.expect(7);
+}
+
+/// Hits of a recording that come to a thread all the time: some come when it is stopped in its call.
+#[test]
+fn hits_that_a_capture_keeps_from_a_thread_are_told_of() {
+    let _alone = alone();
+    let victim = sleeper(&["pause"]);
+    let withheld = || {
+        let start_time = proc::start_time(victim.pid).unwrap();
+        let mappings = proc::mappings(victim.pid).unwrap();
+        capture(victim.pid, start_time, &mappings, |_| ()).unwrap().withheld
+    };
+    assert_eq!(withheld(), 0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Relaxed: nothing else is handed over.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                hit(victim.pid);
+                std::thread::sleep(Duration::from_micros(1));
+            }
+        });
+        until("a hit that is withheld", || withheld() > 0);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(withheld(), 0);
+    // One that comes when it is not stopped is taken.
+    hit(victim.pid);
+    victim.expect(100);
 }

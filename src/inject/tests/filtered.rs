@@ -74,3 +74,26 @@ fn thread_in_a_call_that_restarts_unseen_is_the_first_choice() {
     assert_eq!((tid, why), (victim.pid, "it sleeps in a call that the kernel restarts unseen"));
     victim.expect(7);
 }
+
+/// It runs, which makes it the better one otherwise.
+#[test]
+fn thread_under_a_filter_that_came_later_is_not_led_through_the_cure() {
+    let _alone = alone();
+    let mut command = Command::new(build("jailed", JAILED, &[]));
+    command.arg("later");
+    let victim = Victim::start(command);
+    await_sleep(victim.pid);
+    let before = Look::at(victim.pid, false);
+    let stand_in = StandIn::new(victim.pid);
+    let mut guardian = Guardian::start().unwrap();
+    guardian.attach(&stand_in.plan).unwrap();
+    victim.signal(nix::sys::signal::Signal::SIGUSR1);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while proc::task_status(victim.pid, victim.pid).unwrap().seccomp == 0 {
+        assert!(Instant::now() < deadline, "it is under no filter");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(guardian.detach().unwrap().residue, None);
+    assert_eq!(look_again(victim.pid, false, &before), before);
+    victim.expect(7);
+}

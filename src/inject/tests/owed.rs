@@ -25,7 +25,7 @@ use crate::proc;
 const OWED: &str = include_str!("victims/owed.c");
 const WAIT: Duration = Duration::from_secs(5);
 
-fn sleeper(arguments: &[&str]) -> Victim {
+pub(super) fn sleeper(arguments: &[&str]) -> Victim {
     let mut command = Command::new(build("owed", OWED, &[]));
     command.args(arguments);
     let victim = Victim::start(command);
@@ -42,7 +42,7 @@ fn await_sleep(pid: i32) {
 }
 
 /// Queues SIGTRAP to the only thread, as a sampling event's hit looks.
-fn hit(pid: i32) {
+pub(super) fn hit(pid: i32) {
     let mut about = [0u32; 32];
     about[0] = libc::SIGTRAP as u32;
     about[2] = -1i32 as u32; // SI_QUEUE

@@ -8,8 +8,8 @@
 use std::mem::offset_of;
 
 use traceprof_abi::layout::{
-    self, ControlBlock, DATA_DISTANCE, INJECT_LEN, INJECT_OFFSET, SAMPLING, SignalAction,
-    TABLES_DISTANCE,
+    self, ControlBlock, DATA_DISTANCE, INJECT_LEN, INJECT_OFFSET, SAMPLING, SIG_DATA_MARK,
+    SignalAction, TABLES_DISTANCE,
 };
 use traceprof_abi::sync::Ordering;
 
@@ -177,7 +177,8 @@ impl Image {
         bytes.extend(at(HITS as usize));
         bytes.extend([0xf0, 0x48, 0xff, 0x00, 0xc3]);
         let restorer = bytes.len() as u64;
-        bytes.extend([0xb8, 15, 0, 0, 0, 0x0f, 0x05]);
+        // As the agent's: back to its start, where a tracer died that had made another call of it.
+        bytes.extend([0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]);
         Image { bytes, handler, restorer }
     }
 }
@@ -198,7 +199,7 @@ fn open_event(tid: i32, period_ns: u64, flags: u64) -> Option<std::os::fd::Owned
     let mut attr = [0u64; 16];
     attr[..3].copy_from_slice(&[SOFTWARE, TASK_CLOCK, period_ns]);
     attr[5] = FLAGS | flags;
-    attr[15] = 42;
+    attr[15] = u64::from(SIG_DATA_MARK) << 48 | 42;
     // SAFETY: reads the attributes, whose length they name.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), tid, -1, -1, 8) };
     if fd < 0 {

@@ -1,10 +1,11 @@
 //! What is known of a target's modules: names, lines, unwind tables.
 
-use super::super::file;
+use std::sync::Arc;
+
 use super::Finding;
-use crate::elf::Elf;
+use crate::elf::{Elf, Pclntab};
 use crate::proc::{self, Mapping};
-use crate::symbol::{DebugSource, ElfFile};
+use crate::symbol::{DebugFiles, ElfFile, NamesKnown};
 
 /// Modules that are named where something is missing in more of them.
 const NAMED_MAX: usize = 4;
@@ -21,6 +22,8 @@ struct Module {
 
 /// Sums up the files that the target's code comes from.
 pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
+    let owner = proc::status(pid).map_or(0, |status| status.euid);
+    let debug_files = Arc::new(DebugFiles::of(pid, owner, false));
     let mut seen = Vec::new();
     let mut modules = Vec::new();
     for mapping in mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0) {
@@ -29,7 +32,7 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
         let is_segment = mapping.path.to_string_lossy().starts_with("/SYSV");
         if !seen.contains(&file) && !is_segment {
             seen.push(file);
-            modules.push(look(pid, mapping));
+            modules.push(look(pid, mapping, &debug_files));
         }
     }
     let names = |fits: fn(&&Module) -> bool| {
@@ -37,7 +40,7 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
     };
     let unreadable = names(|module| !module.is_readable);
     let bare = names(|module| module.is_readable && !module.has_tables);
-    let nameless = names(|module| module.is_readable && !module.has_symbols && !module.has_lines);
+    let nameless = names(|module| module.is_readable && !module.has_symbols);
     let with_lines = names(|module| module.has_lines).len();
     let count = modules.len();
     vec![
@@ -66,19 +69,21 @@ fn missing(subject: &str, without: &[String], fine: String, lead: &str) -> Findi
     Finding::limit(subject, format!("{lead}{named}{more}"), remedy)
 }
 
-fn look(pid: i32, mapping: &Mapping) -> Module {
+fn look(pid: i32, mapping: &Mapping, debug_files: &Arc<DebugFiles>) -> Module {
     let path = mapping.path.to_string_lossy().into_owned();
     let absent = |path| Module { path, ..Module::default() };
     let Ok(descriptor) = proc::open_mapping(pid, mapping) else { return absent(path) };
-    let Ok(bytes) = file::map(&descriptor) else { return absent(path) };
+    let Ok(bytes) = proc::map_file(&descriptor) else { return absent(path) };
     let Ok(elf) = Elf::parse(&bytes) else { return absent(path) };
     let has = |name: &str| elf.section(name).is_some();
-    let has_tables = elf.eh_frame_hdr().is_some() || has(".eh_frame") || has(".debug_frame");
-    let has_symbols = has(".symtab");
+    let has_tables = elf.eh_frame_hdr().is_some()
+        || has(".eh_frame")
+        || has(".debug_frame")
+        || Pclntab::find(&elf).is_some();
     let build_id = elf.build_id().map(<[u8]>::to_vec).unwrap_or_default();
-    // A file that is only named by a link may be anywhere, or nowhere.
-    let source = DebugSource::of(&ElfFile::new(descriptor, path.clone(), build_id));
-    let has_lines = matches!(source, Some(DebugSource::Own | DebugSource::Separate(_)));
+    let file = ElfFile::new(descriptor, path.clone(), build_id);
+    let names = NamesKnown::of(&file.with_debug_files(Arc::clone(debug_files)));
+    let (has_lines, has_symbols) = (names.lines, names.functions);
     Module { path, is_readable: true, has_lines, has_symbols, has_tables }
 }
 
@@ -93,7 +98,7 @@ mod tests {
         let mappings = proc::mappings(own).unwrap();
         let program = std::env::current_exe().unwrap();
         let mapping = mappings.iter().find(|m| m.exec && *m.path == *program).unwrap();
-        let module = look(own, mapping);
+        let module = look(own, mapping, &Arc::default());
         assert!(module.is_readable && module.has_symbols && module.has_tables, "{module:?}");
         let all = findings(own, &mappings);
         assert_eq!(all.len(), 3);

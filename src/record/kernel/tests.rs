@@ -67,6 +67,33 @@ fn hits_after_the_rotation_come_with_the_next_batch() {
     kernel.take(200, &mut Batch::default(), nobody, |tid, _, _| (tid, 5));
 }
 
+#[test]
+fn a_copy_is_at_fault_only_where_a_word_behind_it_was_missing() {
+    let tables = own(layout::TABLES_LEN);
+    TableWriter::new(tables.words()).publish(&[], &[(0x1000, 0x9000)]).unwrap();
+    let tables = tables.as_tables();
+    let snapshot = tables.snapshot().unwrap();
+    let registers = Registers { sp: 0x2000, ..Registers::default() };
+    let stack = &[1; 16];
+    let interrupted =
+        Interrupted { tid: 1, time_ns: 1, event: 1, cpu: 0, registers, stack: &stack[..] };
+    let mut memory = CopiedStack::new(&snapshot, &interrupted);
+    assert_eq!(memory.bounds(), (0x2000, 0x9000), "the stack goes on behind the copy");
+    let mut end_after = |avma, end| {
+        memory.load(avma);
+        memory.end(end)
+    };
+    assert_eq!(end_after(0x2008, EndReason::Gap), EndReason::Gap);
+    for end in [EndReason::Gap, EndReason::Unreadable, EndReason::Range] {
+        assert_eq!(end_after(0x2010, end), EndReason::Copied);
+    }
+    for end in [EndReason::Root, EndReason::NoModule, EndReason::BadRule, EndReason::Depth] {
+        assert_eq!(end_after(0x2010, end), end);
+    }
+    assert_eq!(end_after(0x1ff8, EndReason::Unreadable), EndReason::Unreadable, "below it");
+    assert_eq!(end_after(0x2000, EndReason::Gap), EndReason::Gap, "a word was there since");
+}
+
 /// The time of a delivery is the signalling family's.
 #[test]
 fn hits_during_the_delivery_of_a_signal_are_left_out() {

@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::super::aftermath::Footprint;
 use super::super::clock::monotonic_now_ns;
 use super::super::prospect::{self, Sampled};
-use super::super::{RecordError, program, target_error, wait_for_handlers};
+use super::super::{Event, RecordError, program, target_error, wait_for_handlers};
 use super::{End, Fate, Recording, note};
 use crate::proc::{self, Mapping, Memory};
 
@@ -34,6 +34,9 @@ impl Recording<'_> {
     pub(super) fn follow(&mut self) -> Result<End, RecordError> {
         let mut time_ns = self.done.as_ref().map_or_else(monotonic_now_ns, |done| done.times_ns.1);
         loop {
+            if let Some(text) = self.jvm.end() {
+                self.observer.event(Event::Notice(text));
+            }
             let next = Next { pid: self.opened.pid, memory: Memory::of(self.opened.pid).ok() };
             let early = next.name();
             self.wait_for(&next);

@@ -9,8 +9,10 @@ use super::*;
 use crate::record::batch::{ThreadLife, ThreadNews};
 use crate::record::clock::wait_until;
 use crate::record::collections::TraceEntry;
+use crate::record::jit::JitNames;
+use crate::record::modules::{AddressMap, LoadedModule};
 use crate::record::symbolizers::{Symbolizers, Wanted};
-use crate::symbol::{Function, Resolved};
+use crate::symbol::{ElfFile, Function, Resolved};
 use crate::trace::{self, WriterOptions};
 
 fn seen(slot: u32, tid: i32) -> ThreadNews {
@@ -28,7 +30,7 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
+    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
     batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
     let finished = scribe.finish();
     let totals = finished.totals().clone();
@@ -94,7 +96,7 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
+    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
     let mut checker = scribe.open_samples();
     let marked = |checker: &mut OpenSamples, collected: &Batch| {
         let mut live = PreserveSet::with_room(100);
@@ -126,7 +128,7 @@ impl Bench {
     fn new(path: &Path) -> Self {
         let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
         let (queue, messages) = sync_channel(1);
-        let names = Answers(queue).names().unwrap();
+        let names = Answers(queue).names(1, Arc::default()).unwrap();
         let work = Work::new(writer, 1, names, Backlog::with_room(backlog::ROOM));
         Self { work, messages, blanks: sync_channel(1).0 }
     }
@@ -187,7 +189,7 @@ fn what_is_noted_is_in_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
+    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
     scribe.note("executed.1".to_owned(), Value::Unsigned(7));
     assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
     assert_eq!(trace::load(&path).unwrap().metadata["executed.1"], Value::Unsigned(7));
@@ -198,7 +200,7 @@ fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
+    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
     let traces: Vec<_> = (0..5000u64).map(|id| (id + 2, id * 64, false)).collect();
     let shared = Arc::new(batch(&traces, 1));
     let sum = |batch: &Batch| {
@@ -240,9 +242,19 @@ fn with_blocked_names(path: &Path, room: usize) -> (Scribe, Sender<()>) {
         wanted.resolved = wanted.svmas.iter().map(named).collect();
     };
     let names = |answers: Answers| {
-        Ok(Names::of(Symbolizers::with_resolver(resolve, move |answer| answers.send(answer))))
+        let symbolizers = Symbolizers::with_resolver(resolve, move |answer| answers.send(answer));
+        Ok(Names::of(symbolizers, JitNames::start(1, Arc::default())?))
     };
     (Scribe::with_room(room, writer, 1, names).unwrap(), go)
+}
+
+/// A thread, and a module that all addresses are in.
+fn first_batch() -> Arc<Batch> {
+    let elf = std::fs::File::open("/proc/self/exe").unwrap().into();
+    let elf = ElfFile::new(elf, "/lib/lib.so".to_string(), Vec::new());
+    let addresses = AddressMap::of_one(LoadedModule::for_test(0, "/lib/lib.so", elf), 1 << 40);
+    let addresses = Some(Arc::new(addresses));
+    Arc::new(Batch { threads: vec![seen(1, 7)], addresses, ..Batch::default() })
 }
 
 fn is_taken(scribe: &Scribe) -> bool {
@@ -267,7 +279,7 @@ fn a_symbolizer_that_blocks_stops_nothing_and_costs_no_name() {
     let path = folder.path().join("trace");
     let (scribe, go) = with_blocked_names(&path, backlog::ROOM);
     let count = 20 * QUEUE as u64;
-    scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
+    scribe.send(first_batch());
     for number in 0..count {
         // A new address each time, and a trace that was there before.
         let (new, old) = (number + 2, number.saturating_sub(1) + 2);
@@ -298,7 +310,7 @@ fn what_finds_no_room_is_written_without_names_and_in_order() {
     let mut first = one(2, 0);
     Arc::make_mut(&mut first).condense();
     let (scribe, go) = with_blocked_names(&path, 20 * first.bytes());
-    scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
+    scribe.send(first_batch());
     for number in 0..50 {
         scribe.send(one(number + 2, number));
     }
@@ -318,7 +330,8 @@ fn what_finds_no_room_is_written_without_names_and_in_order() {
         assert_eq!(*time_ns, number as u64);
         let id = if number == 50 { 2 } else { number + 2 };
         let known = format!("f{:x}", 0x1000 + id * 16);
-        let expected = if number < unnamed { "[unknown]" } else { known.as_str() };
+        let unknown = format!("[lib.so+{:#x}]", 0x1000 + id * 16);
+        let expected = if number < unnamed { &unknown } else { &known };
         assert_eq!(name, expected, "{number}");
     }
 }

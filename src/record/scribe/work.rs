@@ -5,12 +5,14 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use traceprof_abi::storage::log::Sample as Logged;
+use traceprof_abi::unwind::{trace_end, trace_epoch};
 
 use super::super::batch::{Batch, ThreadLife, ThreadNews};
 use super::super::collections::Collection;
@@ -29,6 +31,25 @@ pub(super) struct Stack {
     /// Root first.
     pub(super) locations: Vec<LocationId>,
     pub(super) end_reason: u16,
+    own_code: Option<Box<OwnCode>>,
+}
+
+/// What a stack is made of that goes through code which the target has made: it may have made other
+/// code there before, and may still tell of it.
+#[derive(Debug, Clone)]
+struct OwnCode {
+    frames: Box<[u64]>,
+    epoch: u16,
+    /// The stack is right for these times,
+    times_ns: Range<u64>,
+    /// as far as was told by then.
+    version: u64,
+}
+
+impl OwnCode {
+    fn holds(&self, time_ns: u64, version: u64) -> bool {
+        self.version == version && self.times_ns.contains(&time_ns)
+    }
 }
 
 /// What the thread has and does.
@@ -137,6 +158,9 @@ impl Work {
     fn write(&mut self, held: &Held) -> Result<(), TraceError> {
         let batch = &*held.batch;
         if let Some(addresses) = &batch.addresses {
+            if addresses.program() != self.addresses.program() {
+                self.names.begin_program();
+            }
             self.write_mappings(addresses)?;
             self.addresses = Arc::clone(addresses);
         }
@@ -144,6 +168,7 @@ impl Work {
             // Those that the collection has no more are not referred to any more.
             self.stacks.retain(|id, _| batch.traces.get(*id).is_some());
         }
+        self.names.refresh(&self.addresses.dumps);
         self.resolve(&batch.traces)?;
         let is_end = |news: &&ThreadNews| matches!(news, ThreadNews::Gone { .. });
         for news in batch.threads.iter().filter(|news| !is_end(news)) {
@@ -171,9 +196,17 @@ impl Work {
     fn resolve(&mut self, traces: &Collection) -> Result<(), TraceError> {
         for entry in traces.entries() {
             if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
-                let frames = traces.frames_of(entry);
-                let locations = self.names.stack(&mut self.writer, &self.addresses, frames)?;
-                place.insert(Stack { locations, end_reason: entry.flags as u16 });
+                let (frames, epoch) = (traces.frames_of(entry), trace_epoch(entry.flags));
+                let (writer, addresses) = (&mut self.writer, &self.addresses);
+                // Before: what is told meanwhile is not in it.
+                let version = self.names.version();
+                let named = self.names.stack(writer, addresses, (frames, epoch), u64::MAX - 1)?;
+                let own_code = named.has_own_code.then(|| {
+                    let (frames, times_ns) = (frames.into(), named.times_ns);
+                    Box::new(OwnCode { frames, epoch, times_ns, version })
+                });
+                let end_reason = trace_end(entry.flags);
+                place.insert(Stack { locations: named.locations, end_reason, own_code });
             }
         }
         Ok(())
@@ -259,7 +292,15 @@ impl Work {
             root_span: logged.root_span,
             tags: [0; 10],
         };
-        let stack = self.stacks.get(&logged.trace_id);
+        let mut stack = self.stacks.get_mut(&logged.trace_id);
+        if let Some(Stack { locations, own_code: Some(own), .. }) = stack.as_deref_mut()
+            && !own.holds(logged.time, self.names.version())
+        {
+            let (writer, frames) = (&mut self.writer, (&*own.frames, own.epoch));
+            own.version = self.names.version();
+            let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
+            (*locations, own.times_ns) = (named.locations, named.times_ns);
+        }
         let stack = stack.map_or(&[][..], |stack| &stack.locations);
         self.writer.sample(thread, &sample, stack)
     }

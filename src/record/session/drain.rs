@@ -74,8 +74,10 @@ impl Session<'_> {
             // Code that no table covers yet: a library was loaded.
             self.refresh.hasten();
         }
+        self.follow_slices(batch);
         self.registry.attribute(&mut batch.samples, &mut batch.threads);
         self.take_kernel(batch, until_ns);
+        self.correct_remapped(batch);
         batch.sort();
         self.collector.preserve(batch);
         batch.addresses = Some(Arc::clone(&self.addresses));
@@ -101,7 +103,8 @@ impl Session<'_> {
         let exits = self.registry.exits(drained);
         if !exits.is_empty() {
             let sampled = if self.attached.setup.kernel { 1000 } else { self.user_share() };
-            self.remainder.settle(&exits, sampled, batch);
+            // After the ends, so that it holds all that they used.
+            self.remainder.settle(&exits, sampled, self.cpu.used_at_most_ns(), batch);
             self.balance.forget(&exits);
         }
         if self.events.is_some() {
@@ -209,7 +212,7 @@ mod tests {
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
     use crate::record::liveness::LastOfThreads;
-    use crate::record::scribe::{Answers, Scribe};
+    use crate::record::scribe::Scribe;
     use crate::record::shm::own_data;
     use crate::trace::tests::heap::allocations;
     use crate::trace::{Metadata, TraceWriter, WriterOptions};
@@ -272,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-        let scribe = Scribe::start(writer, 1, Answers::names).unwrap();
+        let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
         let mut collector = Collector::start(data, 1);
         collector.register(Box::new(LastOfThreads::new(data)));
         collector.register(Box::new(Heaviest::new(10)));

@@ -41,6 +41,7 @@ impl<'a> Naming<'a> {
         addresses: &'a AddressMap,
     ) -> io::Result<Self> {
         let mut resolved = HashMap::new();
+        let words = words.map(|word| (*word, addresses.epoch()));
         for answer in symbolizers::resolve(by_module(words, addresses, |_| true))? {
             let number = answer.module.as_ref().map(|module| module.index);
             let places = answer.svmas.into_iter().map(|svma| (number, svma));
@@ -57,7 +58,7 @@ impl<'a> Naming<'a> {
     }
 
     fn functions(&self, word: u64, late: bool) -> Vec<NamedFrame> {
-        let (module, place) = locate(self.addresses, word);
+        let (module, place) = locate(self.addresses, word, self.addresses.epoch());
         let module = module.map(|module| &**module);
         let resolved = self.resolved.get(&place);
         let frame = |function: String, source: Option<(String, u32)>, inlined| NamedFrame {

@@ -8,6 +8,7 @@ use super::lives::Life;
 use super::{Registry, TaskChange, TaskEvent, Turn, UNKNOWN_NS};
 use crate::proc;
 use crate::record::clock::monotonic_now_ns;
+use crate::record::remaps::Mapped;
 
 impl Registry {
     /// To be called in each turn of the loop: listens, and looks at the list of threads when it is
@@ -19,6 +20,11 @@ impl Registry {
             self.listen();
         }
         Turn { new: std::mem::take(&mut self.new) }
+    }
+
+    /// Code that was mapped since the last call.
+    pub(in crate::record) fn mapped(&mut self) -> &mut Vec<Mapped> {
+        &mut self.mapped
     }
 
     /// Takes in what the kernel has told.
@@ -38,6 +44,9 @@ impl Registry {
             return;
         }
         match change {
+            TaskChange::Mapped { range, is_anonymous } => {
+                self.mapped.push(Mapped { time_ns, range, is_anonymous });
+            }
             TaskChange::Executed => self.executed_ns = Some(time_ns),
             TaskChange::Started { parent } => self.hear_start(time_ns, tid, parent),
             TaskChange::Renamed(name) => {

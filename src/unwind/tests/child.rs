@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 
 use nix::sys::ptrace;
@@ -21,11 +20,16 @@ use crate::unwind::{ExecRange, ModuleRef, TableWriter, compile, compile_image};
 
 const PAGE: u64 = 4096;
 
+/// A module's bytes, and an address in it.
+type Place<'a> = (&'a [u8], u64);
+
 /// A child that is stopped whenever this code runs.
 pub(super) struct Stepped {
     process: Child,
     pub(super) pid: Pid,
     modules: HashMap<String, (ModuleRef, Vec<u8>)>,
+    /// The executable mappings that were published last, and of what they are.
+    mapped: Vec<(ExecRange, String)>,
     code: HashMap<u64, [u8; PAGE as usize]>,
 }
 
@@ -38,16 +42,14 @@ impl Drop for Stepped {
 
 impl Stepped {
     /// Starts a program and stops it at its first instruction.
-    pub(super) fn start(program: &Path) -> Self {
-        let mut command = Command::new(program);
-        command.env_clear();
+    pub(super) fn start(mut command: Command) -> Self {
         // SAFETY: one system call, which is safe between fork and exec.
         unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
         let process = command.spawn().unwrap();
         let pid = Pid::from_raw(process.id() as i32);
         let stopped = waitpid(pid, None).unwrap();
         assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
-        Self { process, pid, modules: HashMap::new(), code: HashMap::new() }
+        Self { process, pid, modules: HashMap::new(), mapped: Vec::new(), code: HashMap::new() }
     }
 
     /// One instruction on, giving it a signal; the next signal, or `None` at its end.
@@ -98,7 +100,7 @@ impl Stepped {
     }
 
     /// The first bytes of the instruction at an address.
-    pub(super) fn instruction(&mut self, avma: u64) -> [u8; 3] {
+    pub(super) fn instruction(&mut self, avma: u64) -> [u8; 8] {
         std::array::from_fn(|i| {
             let at = avma + i as u64;
             let start = at - at % PAGE;
@@ -118,7 +120,8 @@ impl Stepped {
     pub(super) fn publish(&mut self, writer: &mut TableWriter<'_>) {
         self.code.clear();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap();
-        let (mut ranges, mut writable) = (Vec::new(), Vec::new());
+        let mut writable = Vec::new();
+        self.mapped.clear();
         for line in maps.lines() {
             let mut fields = line.split_whitespace();
             let (start, end) = fields.next().unwrap().split_once('-').unwrap();
@@ -132,10 +135,11 @@ impl Stepped {
             if access.contains('x') && path != "[vsyscall]" {
                 let module = self.module(path, (start, end), writer);
                 let bias = module.map_or(0, |_| self.bias(path, start, offset));
-                ranges.push(ExecRange { start, end, bias, module });
+                self.mapped.push((ExecRange { start, end, bias, module }, path.to_owned()));
             }
         }
         writer.recycle();
+        let ranges: Vec<ExecRange> = self.mapped.iter().map(|mapped| mapped.0).collect();
         writer.publish(&ranges, &writable).unwrap();
     }
 
@@ -160,6 +164,16 @@ impl Stepped {
             self.modules.insert(path.to_owned(), (writer.add_module(&table).unwrap(), bytes));
         }
         Some(self.modules[path].0)
+    }
+
+    /// What an address lies in: the module's name, its bytes and the address in it; or what it is instead
+    /// of a file.
+    pub(super) fn place(&self, avma: u64) -> Option<(&str, Option<Place<'_>>)> {
+        let inside = |(range, _): &&(ExecRange, String)| (range.start..range.end).contains(&avma);
+        let (range, path) = self.mapped.iter().find(inside)?;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let bytes = self.modules.get(path).map(|module| &module.1[..]);
+        Some((name, bytes.map(|bytes| (bytes, avma.wrapping_sub(range.bias)))))
     }
 
     fn bias(&self, path: &str, start: u64, file_offset: u64) -> u64 {

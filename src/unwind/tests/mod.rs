@@ -4,11 +4,16 @@
 //! Segments are read in memory that a test owns, and the vDSO where the kernel mapped it.
 #![allow(unsafe_code, reason = "reads a segment of its own and steps child processes")]
 
+mod aarch64;
 mod against_gimli;
 mod child;
+mod gap;
 mod hostile;
+mod known_bad;
+mod oracle;
 mod outside;
 mod single_step;
+mod system;
 mod trampoline;
 mod writer;
 

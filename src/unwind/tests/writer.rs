@@ -28,6 +28,12 @@ fn ranges_are_found_at_their_edges() {
     assert_eq!(snapshot.writable(0x4FFF), None);
     assert_eq!(snapshot.writable(0x5000), Some((0x5000, 0x6000)));
     assert_eq!(snapshot.writable(0x8FFF), Some((0x8000, 0x9000)));
+    assert_eq!(snapshot.stack_end(0x8FFF), None, "none of them is the first thread's stack");
+    writer.end_stack_at(0x9000);
+    writer.publish(&ranges, &[(0x8000, 0x9000), (0x5000, 0x6000)]).unwrap();
+    let stack_end = |avma| tables.snapshot().unwrap().stack_end(avma);
+    let ends = [0x5000, 0x7FFF, 0x8000, 0x8FFF, 0x9000].map(stack_end);
+    assert_eq!(ends, [None, None, Some(0x9000), Some(0x9000), None]);
     assert_eq!(snapshot.writable(0x9000), None);
     assert_eq!(snapshot.writable(u64::MAX), None);
 }

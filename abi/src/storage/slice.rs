@@ -1,0 +1,192 @@
+//! Slices of raw stack: what a sample whose stack was not followed to its root brings along, to be
+//! followed outside.
+//!
+//! # Invariants
+//! - A slice counts only if its commit word names its table's instance and its own number, as the
+//!   records of the log ([`super::log`]).
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Slices of each table: one megabyte.
+pub const SLICES: usize = 128;
+/// Stack words of a slice.
+pub const WORDS: usize = 1000;
+/// General registers, in DWARF order.
+const REGISTERS: usize = 16;
+
+/// The head of a table's slices.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct SlicesHeader {
+    /// Slices reserved; may run past the limit.
+    pub used: AtomicU64,
+    /// Slices that are populated.
+    pub limit: AtomicU64,
+}
+
+/// A slice: 8192 bytes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SliceRecord {
+    /// instance id << 32 | number + 1, stored last.
+    commit: AtomicU64,
+    /// Index of the sample in the log.
+    sample: AtomicU64,
+    /// Generation of the mappings that it was unwound with.
+    generation: AtomicU64,
+    pc: AtomicU64,
+    registers: [AtomicU64; REGISTERS],
+    /// Address of the first word.
+    start: AtomicU64,
+    /// Words that follow.
+    count: AtomicU64,
+    reserved: [AtomicU64; 2],
+    words: [AtomicU64; WORDS],
+}
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SliceRecord>() == 8192);
+
+/// The plain values of a slice but its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slice {
+    /// Index of the sample in the log.
+    pub sample: usize,
+    /// Generation of the mappings that it was unwound with.
+    pub generation: u64,
+    /// The program counter.
+    pub pc: u64,
+    /// The general registers in DWARF order.
+    pub registers: [u64; REGISTERS],
+    /// Address of the first word.
+    pub start: u64,
+    /// How many words there are.
+    pub count: usize,
+}
+
+/// The slices of one table.
+#[derive(Debug, Clone, Copy)]
+pub struct Slices<'a> {
+    /// How many there are.
+    pub header: &'a SlicesHeader,
+    /// The slices.
+    pub records: &'a [SliceRecord],
+}
+
+impl<'a> Slices<'a> {
+    /// Adds a slice with words from `load`, which is asked until it has no more; false if there is no
+    /// room. Under the hazard of the table with this instance.
+    pub fn put(
+        &self,
+        instance: u32,
+        slice: &Slice,
+        mut load: impl FnMut(u64) -> Option<u64>,
+    ) -> bool {
+        // Relaxed: reservation only; the record has its own commit word.
+        let number = self.header.used.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: populated before the table became ACTIVE.
+        let limit = self.header.limit.load(Ordering::Relaxed);
+        let Some(record) = self.records.get(number as usize).filter(|_| number < limit) else {
+            return false;
+        };
+        let mut count = 0u64;
+        let mut avma = slice.start;
+        for word in &record.words {
+            let Some(value) = load(avma) else { break };
+            // Relaxed: all of it is published by the commit word.
+            word.store(value, Ordering::Relaxed);
+            (count, avma) = (count.wrapping_add(1), avma.wrapping_add(8));
+        }
+        let store = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
+        store(&record.sample, slice.sample as u64);
+        store(&record.generation, slice.generation);
+        store(&record.pc, slice.pc);
+        store(&record.start, slice.start);
+        store(&record.count, count);
+        for (word, value) in record.registers.iter().zip(slice.registers) {
+            store(word, value);
+        }
+        // Release: pairs with the Acquire in `all`; makes the fields above visible.
+        record.commit.store(commit_word(instance, number), Ordering::Release);
+        true
+    }
+
+    /// The slices of an instance with their words. Only while no hazard names the table.
+    pub fn all(self, instance: u32) -> impl Iterator<Item = (Slice, &'a [AtomicU64])> {
+        // Relaxed: a count; each record is acquired by its commit word.
+        let used = self.header.used.load(Ordering::Relaxed) as usize;
+        let records: &'a [SliceRecord] = self.records;
+        (0u64..).zip(records.iter().take(used)).filter_map(move |(number, record)| {
+            // Acquire: pairs with the Release in `put`.
+            let commit = record.commit.load(Ordering::Acquire);
+            (commit == commit_word(instance, number)).then(|| record.read())
+        })
+    }
+
+    /// Forgets them all. Only while no hazard names the table.
+    pub fn reset(&self) {
+        // Relaxed: published with the ACTIVE word.
+        self.header.used.store(0, Ordering::Relaxed);
+    }
+}
+
+impl SliceRecord {
+    fn read(&self) -> (Slice, &[AtomicU64]) {
+        // Relaxed: ordered by the Acquire of the commit word.
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let count = (load(&self.count) as usize).min(WORDS);
+        let slice = Slice {
+            sample: load(&self.sample) as usize,
+            generation: load(&self.generation),
+            pc: load(&self.pc),
+            registers: self.registers.each_ref().map(load),
+            start: load(&self.start),
+            count,
+        };
+        (slice, self.words.get(..count).unwrap_or(&[]))
+    }
+}
+
+fn commit_word(instance: u32, number: u64) -> u64 {
+    u64::from(instance) << 32 | number.wrapping_add(1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn slices_of_the_instance_are_read_back_until_there_is_no_room() {
+        let header = SlicesHeader::default();
+        header.limit.store(2, Ordering::Relaxed);
+        let blank = || SliceRecord {
+            commit: AtomicU64::new(0),
+            sample: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            pc: AtomicU64::new(0),
+            registers: [const { AtomicU64::new(0) }; REGISTERS],
+            start: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            reserved: Default::default(),
+            words: [const { AtomicU64::new(0) }; WORDS],
+        };
+        let records: Vec<_> = (0..3).map(|_| blank()).collect();
+        let slices = Slices { header: &header, records: &records };
+        let slice = Slice { sample: 7, generation: 3, pc: 5, start: 0x100, ..Slice::default() };
+        assert!(slices.put(4, &slice, |avma| (avma < 0x118).then_some(avma * 2)));
+        assert!(slices.put(4, &Slice { start: 0, ..slice }, Some));
+        assert!(!slices.put(4, &slice, Some), "no room");
+        let all: Vec<_> = slices.all(4).collect();
+        let words =
+            |at: usize| all[at].1.iter().map(|it| it.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        assert_eq!(
+            (all[0].0, words(0)),
+            (Slice { count: 3, ..slice }, [0x200, 0x210, 0x220].into())
+        );
+        assert_eq!((all.len(), all[1].0.count, words(1)[WORDS - 1]), (2, WORDS, 8 * 999));
+        assert_eq!(slices.all(5).count(), 0, "of another instance");
+        slices.reset();
+        assert_eq!(slices.all(4).count(), 0);
+    }
+}

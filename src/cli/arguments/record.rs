@@ -1,0 +1,171 @@
+//! The arguments of `record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "command"]))]
+pub struct RecordArguments {
+    /// Process to record
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+
+    /// How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target's end)
+    #[arg(short, long, value_name = "TIME")]
+    pub duration: Option<RecordingTime>,
+
+    /// Trace file to write; its index is written beside it, with .idx appended
+    ///
+    /// Default: traceprof-PID-N.trace or traceprof-COMMAND-N.trace in the current directory, N
+    /// being the first number that is free.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Samples per second of CPU time of each thread: 1 to 50000, or max
+    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value = "199")]
+    pub rate: Rate,
+
+    /// What samples: auto, perf, or timer
+    ///
+    /// perf uses perf events, which signal each thread from its first instruction, exactly on time.
+    /// Their signal is SIGTRAP: a program that resets its action while it is recorded ends at the
+    /// next sample. The recorder watches for that and goes on with timers, but a reset that is
+    /// followed by a sample within some milliseconds cannot be prevented. timer gives every thread a
+    /// CPU timer with a signal that is ignored by default: a program may do with its signals
+    /// whatever it likes. The kernel delivers at most one such signal a tick (100 to 1000 a second);
+    /// a sample then stands for several periods, and a thread is armed some milliseconds after its
+    /// start. A thread that can have no timer, because the limit of pending signals is used up, has
+    /// perf events of its own, except in a program for which auto would not take perf. auto takes
+    /// perf where it is permitted and safe; for a program that is started, one that handles SIGTRAP,
+    /// or waits for it, or one with a known crash reporter, it takes timer. perf is refused for a
+    /// program that waits for SIGTRAP. Samples of perf are weighted by each thread's own CPU clock
+    /// where time in the kernel is sampled, too.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub engine: EngineName,
+
+    /// When the target executes another program, go on with that one
+    ///
+    /// Without this the recording ends there. Each program is attached to as soon as its exec is seen
+    /// and over, some milliseconds to some tens of milliseconds after it; what it does before is not
+    /// sampled, and the closing report says how much CPU time that was. The trace is one: it names
+    /// the programs and when they were executed, and each has threads of its own in it. --duration
+    /// counts over all of them. As a program that has just been started may yet reset SIGTRAP, auto
+    /// takes the timer engine. One that cannot be attached to (another user's by its set-user-id bit,
+    /// 32-bit) ends the recording, which is kept.
+    #[arg(long)]
+    pub follow_exec: bool,
+
+    /// Replace an existing trace file
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Say what would be done, and do nothing
+    ///
+    /// Makes the checks of a recording and prints the steps that would follow: the engine and why it
+    /// is this one, what would be mapped where, which thread would be stopped, which signals get a
+    /// handler, which files are written. No program is started, no file written, nothing changed in
+    /// the process; only to read seccomp filters its threads may be stopped for a moment. The exit
+    /// code is the one with which the recording would be refused, or 0.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Record a target whose seccomp filter is not known to permit what is done
+    ///
+    /// Some system calls are made in the target, and a filter may kill it for them. Root has the
+    /// filters read and evaluated; who runs under as many filters in the same container has the
+    /// calls tried out in a process of its own. Where neither can be, the target is refused without
+    /// this option. A filter that is known to forbid one of the calls is refused in any case.
+    #[arg(long)]
+    pub allow_seccomp: bool,
+
+    /// Compare the target before the attach and after the detach, and tell what differs
+    ///
+    /// Mappings, signal dispositions, masks and pending signals, threads, descriptors, POSIX timers.
+    /// What can only be of the recording ends the command with code 11; the rest is what the
+    /// program changed itself meanwhile, and is counted.
+    #[arg(long)]
+    pub verify_detach: bool,
+
+    /// Leave out time spent in the kernel, also where it could be seen
+    #[arg(long)]
+    pub no_kernel: bool,
+
+    /// Ask the servers of DEBUGINFOD_URLS for debug information that is not installed
+    ///
+    /// debuginfod-find does it, and keeps what it gets in its cache. Names come late then, for each
+    /// file by a minute at most. Servers that say nothing for ten seconds are not asked again.
+    #[arg(long)]
+    pub debuginfod: bool,
+
+    /// Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods
+    ///
+    /// It is asked through its own attach protocol, about every second: that takes a SIGQUIT, which
+    /// it handles, and leaves a socket in its /tmp until it ends. Whole stacks need a machine that
+    /// was started with -XX:+PreserveFramePointer. The files that it takes, perf-N.map and .attach_pidN
+    /// in its /tmp, are removed again, but not by a recorder that is killed by SIGKILL.
+    #[arg(long)]
+    pub jvm_names: bool,
+
+    /// Exit with code 5 if the quality of the recording is below this
+    #[arg(long, value_name = "PERCENT")]
+    pub fail_under: Option<Percent>,
+
+    /// Keep all samples in memory and write them at the end, each thread's in one piece
+    ///
+    /// Memory grows with the number of samples, and all is lost if the recorder is killed; the
+    /// closing report says how much it was. Without this, memory is bounded and others can read the
+    /// trace while it is written.
+    #[arg(long)]
+    pub collect: bool,
+
+    /// Leave out the storage's id of each sample's call trace
+    #[arg(long)]
+    pub no_trace_ids: bool,
+
+    /// Also write each call trace as an object, to look up by its id
+    #[arg(long)]
+    pub call_traces: bool,
+
+    /// Let the N heaviest call traces keep their ids, and write them as objects
+    ///
+    /// A stack has another id in each rotation of the storage. The heaviest ones, by the weight of
+    /// their samples so far, keep the first id that they had while they were among the N; it is
+    /// listed with the weight in the trace's metadata, as preserved_traces.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub preserve: Option<u16>,
+
+    /// Print what the storage has counted after the closing report: puts, drops, collisions, waits
+    #[arg(long, conflicts_with = "quiet")]
+    pub stats: bool,
+
+    /// How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22
+    ///
+    /// fast is zstd:1, zstd is zstd:3. Without compression the offsets in the index are those in
+    /// the file.
+    #[arg(long, value_name = "METHOD", default_value = "zstd")]
+    pub compress: Compress,
+
+    /// When to force the trace to the disk: none, interval (about every second), or frame (always)
+    ///
+    /// This is about a crash of the machine; of what has been written nothing is lost if only the
+    /// recorder is killed.
+    #[arg(long, value_name = "WHEN", default_value = "interval")]
+    pub durability: Durable,
+
+    /// Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M
+    #[arg(long, value_name = "BYTES", default_value = "64K")]
+    pub block_size: BlockSize,
+
+    /// Program to start and record, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,90 @@
+//! Calls that Go's compiler inlined: a tree for each function that has some.
+
+use super::super::Elf;
+use super::{GoFunction, GoPlace, Layout, Pclntab, u32_at};
+
+/// Index of the tree among a function's tables.
+const TREE: usize = 3;
+/// Where the description of a module, from Go 1.18 on, has the first function's address, and that of
+/// its code.
+const FIRST: u64 = 160;
+const TEXT: u64 = 176;
+/// Inlined calls in one another that are believed.
+const DEPTH_MAX: usize = 64;
+/// Pointers to the table that are looked at; a real one has two or three.
+const POINTERS_MAX: usize = 64;
+
+/// Where functions' offsets of their trees count from. Only the runtime's description of
+/// the module says where they are.
+pub(super) fn trees(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
+    let field = match table.layout {
+        // It keeps pointers instead.
+        Layout::V116 => return None,
+        Layout::V118 => 304,
+        Layout::V120 => 320,
+    };
+    elf.word(description(elf, table, svma, data)?.checked_add(field)?)
+}
+
+/// What functions' offsets count from, by the description of the module.
+pub(super) fn text_start(
+    elf: &Elf<'_>,
+    table: &Pclntab<'_>,
+    svma: u64,
+    data: &[u8],
+) -> Option<u64> {
+    let start = description(elf, table, svma, data)?;
+    let text = elf.word(start.checked_add(TEXT)?)?;
+    // Where later versions may have something else, the two do not agree.
+    let first = elf.word(start.checked_add(FIRST)?)?;
+    (text.checked_add(table.number(0)?)? == first).then_some(text)
+}
+
+/// Where the runtime's description of the module is.
+fn description(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
+    let names = svma.checked_add((data.len() - table.names.len()) as u64)?;
+    // It begins with pointers to the table and to the names.
+    let mut descriptions = elf.pointers_to(svma).take(POINTERS_MAX);
+    descriptions.find(|&at| elf.word(at.wrapping_add(8)) == Some(names))
+}
+
+/// The places at an address, outermost first.
+pub(super) fn places<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Vec<GoPlace<'a>> {
+    let mut found = Vec::new();
+    let mut at = svma;
+    while found.len() < DEPTH_MAX
+        && let Some((name, parent)) = inlined(function, at)
+    {
+        let (file, line) = function.file_and_line(at);
+        found.push(GoPlace { name, file, line });
+        at = parent;
+    }
+    let (file, line) = function.file_and_line(at);
+    found.extend(function.name().map(|name| GoPlace { name, file, line }));
+    found.reverse();
+    found
+}
+
+/// Name of the inlined function at an address, and an address at its call.
+fn inlined<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Option<(&'a str, u64)> {
+    let table = function.table;
+    let tree = table.trees?.get(tree_offset(function)?..)?;
+    let number = function.inlined_call(svma)?;
+    let (len, name, parent) = match table.layout {
+        Layout::V116 | Layout::V118 => (20, 12, 16),
+        Layout::V120 => (16, 4, 8),
+    };
+    let call = tree.get(number.checked_mul(len)?..)?;
+    let parent = function.range.start.checked_add(u64::from(u32_at(call, parent)?))?;
+    // Nonsense is no call: the description may have been read by the wrong layout.
+    let name = table.name(u32_at(call, name)?)?;
+    function.range.contains(&parent).then_some((name, parent))
+}
+
+fn tree_offset(function: &GoFunction<'_, '_>) -> Option<usize> {
+    let tail = function.tail();
+    let tables = usize::from(*function.record.get(tail - 1)?);
+    let behind_values = tail.checked_add((function.field(6)? as usize).checked_mul(4)?)?;
+    let offset = u32_at(function.record, behind_values.checked_add(4 * TREE)?)?;
+    (tables > TREE && offset != u32::MAX).then_some(offset as usize)
+}

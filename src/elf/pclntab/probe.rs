@@ -1,0 +1,30 @@
+//! Entrance for fuzzing: bytes in, and what must hold whatever they are.
+
+use super::Pclntab;
+
+/// Where functions may be.
+const CODE: std::ops::Range<u64> = 0x1000..0x9000;
+
+/// A table of Go's functions; it panics where an invariant is broken, and only there.
+pub fn pclntab(bytes: &[u8]) {
+    let Some(table) = Pclntab::parts(bytes) else { return };
+    let table = Pclntab { text: CODE.start, code: CODE, trees: Some(bytes), ..table };
+    let mut behind = CODE.start;
+    for function in table.functions() {
+        let range = function.range.clone();
+        assert!(behind <= range.start && range.start < range.end && range.end <= CODE.end);
+        behind = range.end;
+        let mut at = range.start;
+        for (values, _) in function.frame_sizes() {
+            assert!(values.start == at && values.start < values.end);
+            at = values.end;
+        }
+        assert!(at <= range.end);
+        for svma in [range.start, range.end - 1] {
+            function.places(svma);
+        }
+    }
+    for svma in CODE.step_by(97).chain([0, u64::MAX]) {
+        assert!(table.find_function(svma).is_none_or(|it| it.range.contains(&svma)));
+    }
+}

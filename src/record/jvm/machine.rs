@@ -1,0 +1,355 @@
+//! A Java virtual machine as its attach protocol knows it: a file, a signal, a socket.
+//!
+//! # Invariants
+//! - SIGQUIT goes to the one thread of the machine that handles it, never to the process: with another
+//!   program that thread is gone, and so is a signal that waits for it. It would end a program that
+//!   does not handle it.
+//! - A socket is spoken with if it is the machine's own: another process may have put one there.
+//! - It is not left with a SIGQUIT that it would take for a user's, as long as that can be helped: it
+//!   writes all its stacks to its output then. A stopped machine gets none, and the file by which it
+//!   knows what is meant stays a moment even when the end is asked for.
+//! - Nothing is waited for longer than a few seconds, after the end is asked for a shorter time yet.
+//! - Only files that were made here, or by the machine because it was asked from here, are removed.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt,
+};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+
+use crate::proc::{self, Memory, Root, Status};
+use crate::record::signals;
+
+const FOLDER: &str = "/tmp";
+/// The thread of HotSpot that runs its operations: the only one that does not block SIGQUIT.
+const HANDLES_QUIT: &str = "VM Thread";
+/// Version, command, its first argument, two more that are empty.
+const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
+/// Longest answer that is read.
+const ANSWER_MAX: u64 = 64 << 10;
+
+/// How long a machine is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// One that has not opened its socket by then will not.
+    pub(super) socket: Duration,
+    /// Writing a map of a hundred thousand methods takes less than a second.
+    pub(super) answer: Duration,
+    /// The same, for each of them, when the end is asked for: what it writes then could not be removed.
+    pub(super) last: Duration,
+    /// Between two looks.
+    pub(super) step: Duration,
+}
+
+impl Patience {
+    pub(super) const USUAL: Self = Self {
+        socket: Duration::from_secs(5),
+        answer: Duration::from_secs(10),
+        last: Duration::from_secs(2),
+        step: Duration::from_millis(10),
+    };
+}
+
+/// What names a file for good: its device and inode.
+type FileId = (u64, u64);
+
+/// A map that is there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FoundMap {
+    file: FileId,
+    /// When it was written to last.
+    modified: SystemTime,
+}
+
+/// Why a machine has not written its map.
+#[derive(Debug)]
+pub(super) enum AskError {
+    /// It handles no SIGQUIT: it may be starting, or be stopped.
+    NotYet,
+    /// The program is gone, or the end is asked for.
+    Over,
+    /// It was refused, by the machine or because of what was found in its folder.
+    Refused(String),
+    /// It does not speak, or something failed.
+    Failed(io::Error),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYet => {
+                f.write_str("it does not handle SIGQUIT (yet), is stopped, or is not HotSpot")
+            }
+            Self::Over => f.write_str("it has ended"),
+            Self::Refused(why) => f.write_str(why),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Errno> for AskError {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A machine that runs.
+pub(super) struct Machine {
+    pid: i32,
+    /// Its process id in its own namespace.
+    inner: i32,
+    /// Whose it is.
+    owner: (u32, u32),
+    /// What tells it from another program of the same process.
+    memory: Memory,
+    folder: OwnedFd,
+    patience: Patience,
+}
+
+impl Machine {
+    /// That of a process.
+    pub(super) fn of(pid: i32) -> io::Result<Self> {
+        let memory = Memory::of(pid)?;
+        let status = proc::status(pid)?;
+        let folder = Root::open(pid, status.euid)?.directory(FOLDER.as_ref())?;
+        let (inner, owner) = (status.inner_tgid, (status.euid, status.egid));
+        Ok(Self { pid, inner, owner, memory, folder, patience: Patience::USUAL })
+    }
+
+    /// The program that it was is no more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.memory.is_gone()
+    }
+
+    /// The map that is there.
+    ///
+    /// # Errors
+    /// What is there is not a file of the machine's: writing to it would write elsewhere.
+    pub(super) fn map(&self) -> Result<Option<FoundMap>, AskError> {
+        let name = self.map_name();
+        let Some(found) = self.look(&name)? else { return Ok(None) };
+        if SFlag::S_IFMT.bits() & found.st_mode != SFlag::S_IFREG.bits() || !self.owns(&found) {
+            return Err(AskError::Refused(format!(
+                "{FOLDER}/{name} is there and not its own file"
+            )));
+        }
+        // None is from before 1970.
+        let (seconds, nanoseconds) = (found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32);
+        let modified = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        Ok(Some(FoundMap { file: (found.st_dev, found.st_ino), modified }))
+    }
+
+    /// Removes the map, if it is still this one. It was asked for last at that time: when the machine is
+    /// gone, the next program may have written its own over it since.
+    pub(super) fn remove_map(&self, map: FoundMap, asked: SystemTime) {
+        if map.modified <= asked || !self.is_gone() {
+            self.remove(&self.map_name(), map.file);
+        }
+    }
+
+    /// Has it write the map; how long that took.
+    pub(super) fn ask(&self, is_ending: &dyn Fn() -> bool) -> Result<Duration, AskError> {
+        self.map()?;
+        let mut stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.wake(is_ending)?,
+        };
+        let start = Instant::now();
+        stream.set_read_timeout(Some(self.patience.step))?;
+        stream.set_write_timeout(Some(self.patience.answer))?;
+        stream.write_all(REQUEST)?;
+        let answer = self.answer(stream, is_ending)?;
+        match answer.split_once('\n') {
+            Some(("0", _)) => Ok(start.elapsed()),
+            Some((_, why)) => {
+                Err(AskError::Refused(why.lines().next().unwrap_or("refused").to_owned()))
+            }
+            None if is_ending() || self.is_gone() => Err(AskError::Over),
+            None => Err(silent("the Java virtual machine did not answer")),
+        }
+    }
+
+    fn answer(&self, stream: UnixStream, is_ending: &dyn Fn() -> bool) -> io::Result<String> {
+        let mut deadline = Instant::now() + self.patience.answer;
+        let mut stream = stream.take(ANSWER_MAX);
+        let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+        while Instant::now() < deadline {
+            match stream.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(len) => answer.extend(&chunk[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It has ended.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+                Err(error) => return Err(error),
+            }
+            if is_ending() {
+                deadline = deadline.min(Instant::now() + self.patience.last);
+            }
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// `None` if it listens to nobody yet.
+    fn connect(&self) -> Result<Option<UnixStream>, AskError> {
+        let name = format!(".java_pid{}", self.inner);
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = match openat(&self.folder, name.as_str(), flags, Mode::empty()) {
+            Err(Errno::ENOENT) => return Ok(None),
+            file => file?,
+        };
+        let found = fstat(&file)?;
+        let strange = |what| AskError::Refused(format!("{FOLDER}/{name} is {what}"));
+        if SFlag::S_IFMT.bits() & found.st_mode != SFlag::S_IFSOCK.bits() || !self.owns(&found) {
+            return Err(strange("there and not its own socket"));
+        }
+        // One that does not accept would be waited for without end.
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        // By the open file: there may be another one by that name now.
+        let address = UnixAddr::new(&proc::descriptor_path(&file))?;
+        match connect(socket.as_raw_fd(), &address) {
+            // What is left of a process that had its number; a machine makes it anew.
+            Err(Errno::ECONNREFUSED) => return Ok(None),
+            result => result?,
+        }
+        let peer = getsockopt(&socket, sockopt::PeerCredentials)?;
+        if peer.pid() != self.pid {
+            return Err(strange("the socket of another process"));
+        }
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(Some(stream))
+    }
+
+    /// Has it open its socket.
+    fn wake(&self, is_ending: &dyn Fn() -> bool) -> Result<UnixStream, AskError> {
+        let words = proc::command_line(self.pid)?;
+        let refuses = |word: &OsString| word == "-Xrs" || word == "-XX:+DisableAttachMechanism";
+        if let Some(word) = words.iter().find(|word| refuses(word)) {
+            let text = format!("it was started with {}", word.to_string_lossy());
+            return Err(AskError::Refused(text));
+        }
+        let status = proc::status(self.pid)?;
+        if !status.catches(Signal::SIGQUIT as i32) {
+            return Err(AskError::NotYet);
+        }
+        let tid = self.quit_thread()?;
+        let request = self.make_request()?;
+        let woken = self.signal_and_wait(tid, is_ending);
+        if let Some((name, file)) = request {
+            self.remove(&name, file);
+        }
+        // A map that it would begin to write now is of no use.
+        if is_ending() { Err(AskError::Over) } else { woken }
+    }
+
+    /// The thread that handles SIGQUIT.
+    fn quit_thread(&self) -> Result<i32, AskError> {
+        let handles = |tid: &i32| {
+            let status = proc::task_status(self.pid, *tid);
+            // The first thread's number is the process's: it is there in the next program, too.
+            *tid != self.pid && status.is_ok_and(|status| handles_quit(&status))
+        };
+        proc::tasks(self.pid)?.into_iter().find(handles).ok_or(AskError::NotYet)
+    }
+
+    /// The file that tells it that SIGQUIT is meant so: its name and what it is, unless somebody else
+    /// attaches at the same time.
+    fn make_request(&self) -> Result<Option<(String, FileId)>, AskError> {
+        let name = format!(".attach_pid{}", self.inner);
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(0o600);
+        let file = match openat(&self.folder, name.as_str(), flags | OFlag::O_WRONLY, mode) {
+            Err(Errno::EEXIST) => return Ok(None),
+            file => file?,
+        };
+        let found = fstat(&file)?;
+        let made = (found.st_dev, found.st_ino);
+        if self.owner.0 != geteuid().as_raw() {
+            // It heeds no stranger's file, and would write out all its stacks for the signal.
+            let (user, group) = (Uid::from_raw(self.owner.0), Gid::from_raw(self.owner.1));
+            if let Err(error) = fchown(&file, Some(user), Some(group)) {
+                self.remove(&name, made);
+                return Err(error.into());
+            }
+        }
+        Ok(Some((name, made)))
+    }
+
+    fn signal_and_wait(
+        &self,
+        tid: i32,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<UnixStream, AskError> {
+        if is_ending() || self.is_gone() {
+            return Err(AskError::Over);
+        }
+        signals::send(self.pid, tid, Signal::SIGQUIT as i32, 0)?;
+        let sent = Instant::now();
+        while !self.is_gone() {
+            if let Some(stream) = self.connect()? {
+                return Ok(stream);
+            }
+            let patience = if is_ending() { self.patience.last } else { self.patience.socket };
+            if sent.elapsed() >= patience {
+                return Err(silent("it did not open its socket"));
+            }
+            std::thread::sleep(self.patience.step);
+        }
+        Err(AskError::Over)
+    }
+
+    fn map_name(&self) -> String {
+        format!("perf-{}.map", self.inner)
+    }
+
+    fn owns(&self, found: &FileStat) -> bool {
+        found.st_uid == self.owner.0 || found.st_uid == 0
+    }
+
+    fn look(&self, name: &str) -> Result<Option<FileStat>, AskError> {
+        match fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// Removes a file, if it is still this one.
+    fn remove(&self, name: &str, file: FileId) {
+        let is_same = |found: FileStat| (found.st_dev, found.st_ino) == file;
+        if self.look(name).is_ok_and(|found| found.is_some_and(is_same)) {
+            // The target may have removed it meanwhile, or its folder.
+            let _ = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// One that is stopped would handle it when nobody waits for that any more.
+fn handles_quit(thread: &Status) -> bool {
+    let is_stopped = matches!(thread.state, 'T' | 't');
+    thread.name == HANDLES_QUIT && !is_stopped && !thread.blocks(Signal::SIGQUIT as i32)
+}
+
+fn silent(text: &str) -> AskError {
+    AskError::Failed(io::Error::new(io::ErrorKind::TimedOut, text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

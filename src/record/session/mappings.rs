@@ -1,0 +1,76 @@
+//! What is mapped in the target: when it is read, and what becomes of samples that came before.
+
+use std::io;
+use std::time::Instant;
+
+use super::super::batch::Batch;
+use super::super::clock::monotonic_now_ns;
+use super::{Event, Session};
+use crate::proc;
+
+impl Session<'_> {
+    /// Takes in what the kernel told of mappings.
+    pub(super) fn hear_of_code(&mut self) {
+        self.remaps.hear(self.registry.mapped(), &self.addresses);
+    }
+
+    /// Reads the mappings; false if the agent's are not among them.
+    pub(super) fn look_at_mappings(&mut self) -> bool {
+        let (began, began_ns) = (Instant::now(), monotonic_now_ns());
+        let mappings = match proc::mappings(self.pid) {
+            Ok(mappings) => mappings,
+            // Another program that this user may not look into.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return !self.registry.is_program_gone();
+            }
+            Err(_) => return true,
+        };
+        if mappings.is_empty() {
+            // It is exiting: its memory is gone before it is. What was mapped last still names the
+            // samples that wait.
+            return true;
+        }
+        if !self.attached.is_in(&mappings) {
+            return false;
+        }
+        let (before, ended_ns) = (self.addresses.epoch(), monotonic_now_ns());
+        match self.attached.refresh(&mappings) {
+            Ok(Some(addresses)) => self.addresses = addresses,
+            Ok(None) => {}
+            Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
+        }
+        self.remaps.settle((began_ns, ended_ns), (before, self.addresses.epoch()));
+        self.refresh.spend(began.elapsed());
+        self.tell_notices();
+        true
+    }
+
+    /// Follows stacks that the handlers could not, with what is mapped by now.
+    pub(super) fn follow_slices(&mut self, batch: &mut Batch) {
+        if batch.slices.has_unknown_code(&batch.samples) && !self.has_looked() {
+            return;
+        }
+        let tables = self.attached.tables();
+        let Some(snapshot) = tables.snapshot() else { return };
+        // Code of another program says nothing of this one's stacks.
+        let pid = (!self.registry.is_program_gone()).then_some(self.pid);
+        let collector = &mut self.collector;
+        self.slices.follow(batch, pid, &snapshot, || collector.take_instance());
+    }
+
+    /// Puts samples right that came between a mapping and its discovery.
+    pub(super) fn correct_remapped(&mut self, batch: &mut Batch) {
+        self.hear_of_code();
+        if self.remaps.is_pending() && !self.has_looked() {
+            return;
+        }
+        let collector = &mut self.collector;
+        self.remaps.correct(batch, &self.addresses, || collector.take_instance());
+    }
+
+    /// The mappings are as they were at the end of the batch, or too much time went into reading them;
+    /// false if they are another program's.
+    fn has_looked(&mut self) -> bool {
+        self.has_left || !self.refresh.may_be_hastened() || self.look_at_mappings()
+    }
+}

@@ -1,0 +1,451 @@
+//! Names of code that a runtime made while it ran, as it tells them itself in a file.
+//!
+//! # Invariants
+//! - Of what was told of one address the last holds: runtimes move code, and reuse its memory.
+//! - Files may be torn anywhere and hold anything; what cannot be read is left out.
+//!
+//! # Does not
+//! - open or watch files: it is fed with bytes.
+
+mod dump;
+mod perf_map;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::name::printable;
+use super::resolved::{Function, Resolved};
+
+pub use dump::JitDump;
+pub use perf_map::PerfMap;
+
+/// Bytes that pieces of code, former ones included, their names and lines may take; the largest runtimes
+/// make half a million of them. What is told when they are used up is not known.
+const ROOM: usize = 256 << 20;
+/// What a piece takes besides its name and lines, its place in the tree included.
+const PIECE_LEN: usize = 128;
+/// Former pieces that are remembered. Samples are named within seconds, and in one second no runtime
+/// makes more.
+const FORMER_MAX: usize = 1 << 16;
+/// No runtime makes a piece of code larger than this.
+const LEN_MAX: u64 = 1 << 30;
+
+/// A reader of one format, which keeps what a torn piece at the end lacks.
+pub trait CodeReader: Send {
+    /// Takes the next bytes of the file.
+    fn feed(&mut self, bytes: &[u8], code: &mut JitCode);
+}
+
+/// Lines of a piece of code.
+#[derive(Debug, Default)]
+struct Lines {
+    /// File of each number below.
+    files: Vec<String>,
+    /// From this many bytes behind the start on: file and line. Sorted.
+    places: Vec<(u32, u32, u32)>,
+}
+
+#[derive(Debug, Clone)]
+struct Piece {
+    end: u64,
+    name: Arc<str>,
+    /// `None` for what is left of a piece that was partly overwritten, too.
+    lines: Option<Arc<Lines>>,
+    /// When it came there, CLOCK_MONOTONIC nanoseconds; 0 if that was not told.
+    since_ns: u64,
+}
+
+impl Piece {
+    /// What two pieces share counts for each.
+    fn bytes(&self) -> usize {
+        PIECE_LEN + self.name.len() + self.lines.as_ref().map_or(0, |lines| lines.bytes())
+    }
+
+    /// What is left of it from a later address on: its lines count from the old one.
+    fn rest(&self) -> Self {
+        Self { lines: None, ..self.clone() }
+    }
+
+    fn resolved(&self, start: u64, avma: u64) -> Resolved {
+        let function = Function { name: self.name.to_string(), start_svma: start };
+        let lines = self.lines.as_deref();
+        let place = lines.and_then(|lines| lines.find(u32::try_from(avma - start).ok()?));
+        let (file, line) = place.map_or((None, 0), |(file, line)| (Some(file.to_owned()), line));
+        Resolved { function: Some(function), file, line, inlined: Vec::new() }
+    }
+}
+
+/// A piece that is not there any more.
+#[derive(Debug)]
+struct Former {
+    start: u64,
+    piece: Piece,
+    /// When it went.
+    until_ns: u64,
+}
+
+/// Where a former piece is kept: by the power of two that its length reaches, so that those over an
+/// address are found among few; then by its start, and by when it was told of.
+type FormerKey = (u32, u64, u64);
+
+/// What was at an address at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FoundCode {
+    /// Its name.
+    pub resolved: Option<Resolved>,
+    /// How long that held, CLOCK_MONOTONIC nanoseconds, as far as it is known by now.
+    pub times_ns: Range<u64>,
+}
+
+/// Pieces of code by their addresses (AVMAs).
+#[derive(Debug)]
+pub struct JitCode {
+    pieces: BTreeMap<u64, Piece>,
+    /// Those of which it was told when they went, the last ones,
+    former: BTreeMap<FormerKey, Former>,
+    /// in the order in which that was told.
+    told: VecDeque<FormerKey>,
+    version: u64,
+    /// Bytes of all of them, the former ones included.
+    used: usize,
+    /// Bytes that they may take.
+    room: usize,
+}
+
+impl Default for JitCode {
+    fn default() -> Self {
+        let (pieces, former, told) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { pieces, former, told, version: 0, used: 0, room: ROOM }
+    }
+}
+
+impl JitCode {
+    /// What is known of an address, by the last word on it.
+    pub fn find(&self, avma: u64) -> Option<Resolved> {
+        let (start, piece) = self.piece(avma)?;
+        Some(piece.resolved(start, avma))
+    }
+
+    /// What was at an address at a time.
+    pub fn find_at(&self, avma: u64, time_ns: u64) -> FoundCode {
+        let now = self.piece(avma);
+        let since_ns = now.map_or(u64::MAX, |(_, piece)| piece.since_ns);
+        if let Some((start, piece)) = now
+            && since_ns <= time_ns
+        {
+            let resolved = Some(piece.resolved(start, avma));
+            return FoundCode { resolved, times_ns: since_ns..u64::MAX };
+        }
+        // The last word, and between which of the others the time is.
+        let mut was: Option<(&FormerKey, &Former)> = None;
+        let mut gap = 0..since_ns;
+        for (key, former) in self.formers(avma) {
+            let times_ns = former.piece.since_ns..former.until_ns;
+            if times_ns.contains(&time_ns) {
+                was = was.filter(|was| was.0.2 > key.2).or(Some((key, former)));
+            } else if times_ns.end <= time_ns {
+                gap.start = gap.start.max(times_ns.end);
+            } else {
+                gap.end = gap.end.min(times_ns.start);
+            }
+        }
+        if let Some((_, Former { start, piece, until_ns })) = was {
+            let resolved = Some(piece.resolved(*start, avma));
+            return FoundCode { resolved, times_ns: piece.since_ns..*until_ns };
+        }
+        // What came later is a guess, but who tells of code after it has run is more likely than code
+        // of which nothing is told.
+        let resolved = now.map(|(start, piece)| piece.resolved(start, avma));
+        FoundCode { resolved, times_ns: gap }
+    }
+
+    /// The former pieces over an address.
+    fn formers(&self, avma: u64) -> impl Iterator<Item = (&FormerKey, &Former)> {
+        let of_class = move |class| {
+            let first = avma.saturating_sub((2_u64 << class) - 1);
+            self.former.range((class, first, 0)..=(class, avma, u64::MAX))
+        };
+        let all = (0..=LEN_MAX.ilog2()).flat_map(of_class);
+        all.filter(move |(_, former)| avma < former.piece.end)
+    }
+
+    /// Pieces that are known.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Where they start, by address.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn starts(&self) -> impl Iterator<Item = u64> {
+        self.pieces.keys().copied()
+    }
+
+    /// None is known.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Another number after each change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn piece(&self, avma: u64) -> Option<(u64, &Piece)> {
+        let (&start, piece) = self.pieces.range(..=avma).next_back()?;
+        (avma < piece.end).then_some((start, piece))
+    }
+
+    fn add(&mut self, start: u64, len: u64, name: &str, lines: Option<Arc<Lines>>) {
+        self.add_since(0, (start, len), name, lines);
+    }
+
+    fn add_since(
+        &mut self,
+        since_ns: u64,
+        (start, len): (u64, u64),
+        name: &str,
+        lines: Option<Arc<Lines>>,
+    ) {
+        let Some(end) = start.checked_add(len).filter(|_| len > 0 && len <= LEN_MAX) else {
+            return;
+        };
+        let name = printable(name);
+        let is_same = |piece: &Piece| {
+            piece.end == end && *piece.name == *name && piece.lines.is_none() && lines.is_none()
+        };
+        if self.pieces.get(&start).is_some_and(is_same) {
+            // It was told of again.
+            return;
+        }
+        self.version += 1;
+        self.clear(start, end, since_ns);
+        self.insert(start, Piece { end, name: name.into(), lines, since_ns });
+    }
+
+    /// Former pieces make room for those that are there.
+    fn insert(&mut self, start: u64, piece: Piece) {
+        let bytes = piece.bytes();
+        while self.used + bytes > self.room && self.drop_former() {}
+        if self.used + bytes <= self.room {
+            self.used += bytes;
+            self.pieces.insert(start, piece);
+        }
+    }
+
+    fn remove(&mut self, start: u64) -> Option<Piece> {
+        let piece = self.pieces.remove(&start)?;
+        self.used -= piece.bytes();
+        Some(piece)
+    }
+
+    /// Forgets the oldest former piece, if there is one.
+    fn drop_former(&mut self) -> bool {
+        let oldest = self.told.pop_front().and_then(|key| self.former.remove(&key));
+        self.used -= oldest.as_ref().map_or(0, |former| former.piece.bytes());
+        oldest.is_some()
+    }
+
+    /// The piece at `from` is at `to` now. What is left of one that was partly overwritten, too.
+    fn relocate(&mut self, since_ns: u64, from: u64, (to, len): (u64, u64)) {
+        let whole = self.pieces.get(&from).map_or(0, |piece| piece.end - from);
+        let len = len.min(whole);
+        if len > 0
+            && to.checked_add(len).is_some()
+            && let Some(piece) = self.remove(from)
+        {
+            self.version += 1;
+            self.add_since(since_ns, (to, len), &piece.name.clone(), piece.lines.clone());
+            self.keep_former(from, piece, since_ns);
+        }
+    }
+
+    /// Forgets what was in a range.
+    fn clear(&mut self, start: u64, end: u64, until_ns: u64) {
+        let before = self.pieces.range_mut(..start).next_back();
+        if let Some((&at, piece)) = before
+            && piece.end > start
+        {
+            let whole = piece.clone();
+            piece.end = start;
+            if whole.end > end {
+                self.insert(end, whole.rest());
+            }
+            self.keep_former(at, whole, until_ns);
+        }
+        while let Some((&at, _)) = self.pieces.range(start..end).next()
+            && let Some(piece) = self.remove(at)
+        {
+            if piece.end > end {
+                self.insert(end, piece.rest());
+            }
+            self.keep_former(at, piece, until_ns);
+        }
+    }
+
+    /// What came instead may be asked for by the time.
+    fn keep_former(&mut self, start: u64, piece: Piece, until_ns: u64) {
+        let bytes = piece.bytes();
+        if until_ns > piece.since_ns && self.used + bytes <= self.room {
+            self.used += bytes;
+            // Each change has a number of its own, and moves or ends a piece at a start once.
+            let key = ((piece.end - start).ilog2(), start, self.version);
+            self.former.insert(key, Former { start, piece, until_ns });
+            self.told.push_back(key);
+            while self.former.len() > FORMER_MAX && self.drop_former() {}
+        }
+    }
+}
+
+impl Lines {
+    fn bytes(&self) -> usize {
+        let names: usize = self.files.iter().map(|file| file.len() + size_of::<String>()).sum();
+        names + self.places.len() * size_of::<(u32, u32, u32)>()
+    }
+
+    fn find(&self, offset: u32) -> Option<(&str, u32)> {
+        let after = self.places.partition_point(|(at, ..)| *at <= offset);
+        let (_, file, line) = self.places.get(after.checked_sub(1)?)?;
+        Some((self.files.get(*file as usize)?, *line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(code: &JitCode, avmas: &[u64]) -> Vec<Option<String>> {
+        let name = |avma| Some(code.find(avma)?.function?.name);
+        avmas.iter().map(|&avma| name(avma)).collect()
+    }
+
+    #[test]
+    fn the_last_word_on_an_address_holds() {
+        let mut code = JitCode::default();
+        code.add(100, 100, "old", None);
+        code.add(120, 10, "inside", None);
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(
+            names(&code, &[99, 100, 119, 120, 129, 130, 199, 200]),
+            [
+                None,
+                some("old"),
+                some("old"),
+                some("inside"),
+                some("inside"),
+                some("old"),
+                some("old"),
+                None
+            ]
+        );
+        code.add(90, 200, "over", None);
+        assert_eq!((code.len(), names(&code, &[90, 125, 289])), (1, vec![some("over"); 3]));
+        code.relocate(0, 90, (1000, 10));
+        assert_eq!(names(&code, &[90, 1000, 1009, 1010]), [None, some("over"), some("over"), None]);
+        code.relocate(0, 1000, (u64::MAX, 10));
+        code.relocate(0, 1000, (2000, 0));
+        code.relocate(0, 1000, (1004, u64::MAX));
+        let at = names(&code, &[1000, 1004, 1013, 1014]);
+        assert_eq!(at, [None, some("over"), some("over"), None]);
+        code.add(u64::MAX, 2, "nonsense", None);
+        code.add(0, 0, "empty", None);
+        code.add(0, u64::MAX, "everything", None);
+        assert_eq!(code.len(), 1);
+    }
+
+    #[test]
+    fn each_time_has_its_name() {
+        let mut code = JitCode::default();
+        let at = |code: &JitCode, avma, time_ns| {
+            let found = code.find_at(avma, time_ns);
+            assert!(found.times_ns.contains(&time_ns), "{found:?}");
+            let name = found.resolved.and_then(|found| found.function).map(|it| it.name);
+            (name.unwrap_or_default(), found.times_ns)
+        };
+        let expected = |name: &str, times: Range<u64>| (name.to_owned(), times);
+        assert_eq!(at(&code, 100, 5), expected("", 0..u64::MAX));
+        code.add_since(1000, (100, 10), "first", None);
+        assert_eq!(at(&code, 100, 999), expected("first", 0..1000), "nothing better is known");
+        code.add_since(2000, (105, 10), "second", None);
+        code.add_since(3000, (100, 10), "third", None);
+        assert_eq!(at(&code, 104, 2999), expected("first", 1000..3000));
+        assert_eq!(at(&code, 105, 1999), expected("first", 1000..2000));
+        assert_eq!(at(&code, 105, 2000), expected("second", 2000..3000));
+        assert_eq!(at(&code, 105, 3000), expected("third", 3000..u64::MAX));
+        assert_eq!(at(&code, 112, 3000), expected("second", 2000..u64::MAX));
+        code.relocate(4000, 100, (200, 10));
+        assert_eq!(at(&code, 100, 3999), expected("third", 3000..4000));
+        assert_eq!(at(&code, 100, 4000), expected("", 4000..u64::MAX), "until more is told");
+        assert_eq!(at(&code, 100, 0), expected("", 0..1000));
+        assert_eq!(at(&code, 300, 0), expected("", 0..u64::MAX), "others are none of its business");
+        assert_eq!(at(&code, 200, 4000), expected("third", 4000..u64::MAX));
+        let version = code.version();
+        code.add_since(5000, (200, 10), "third", None);
+        assert_eq!(code.version(), version, "nothing new");
+        // A map tells no times: its last word holds.
+        code.add(200, 10, "fourth", None);
+        assert_eq!(at(&code, 200, 4500), expected("fourth", 0..u64::MAX));
+        for number in 0..2 * FORMER_MAX as u64 {
+            code.add_since(5000 + number, (100, 10), &format!("f{number}"), None);
+        }
+        assert!(code.former.len() <= FORMER_MAX);
+    }
+
+    /// Whatever overlaps what, the tree finds what a look at all of them would.
+    #[test]
+    fn former_pieces_are_found_by_their_addresses() {
+        let (mut code, mut random) = (JitCode::default(), 1_u64);
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % below
+        };
+        for time_ns in 1..3000 {
+            let most = 1 << next(9);
+            let len = 1 + next(most);
+            code.add_since(time_ns, (next(500), len), &format!("f{time_ns}"), None);
+            if next(4) == 0 {
+                code.relocate(time_ns, next(500), (next(500), 1 + next(20)));
+            }
+        }
+        assert!(code.former.len() > 2000 && code.former.len() == code.told.len());
+        for avma in 0..520 {
+            let all = code.former.values();
+            let all = all.filter(|it| (it.start..it.piece.end).contains(&avma)).count();
+            assert_eq!(code.formers(avma).count(), all);
+        }
+    }
+
+    /// A stack through it is resolved once, not for each of its samples.
+    #[test]
+    fn what_is_not_known_holds_until_something_is() {
+        let mut code = JitCode::default();
+        for (since_ns, name) in [(1000, "a"), (3000, "b")] {
+            code.add_since(since_ns, (100, 10), name, None);
+            code.relocate(since_ns + 1000, 100, (500, 10));
+        }
+        for (time_ns, times_ns) in
+            [(999, 0..1000), (2000, 2000..3000), (2999, 2000..3000), (4000, 4000..u64::MAX)]
+        {
+            let found = code.find_at(105, time_ns);
+            assert_eq!(found, FoundCode { resolved: None, times_ns }, "{time_ns}");
+        }
+    }
+
+    #[test]
+    fn names_take_a_bounded_room() {
+        let (mut code, name) = (JitCode { room: 1 << 20, ..JitCode::default() }, "n".repeat(4000));
+        for number in 0..400_u64 {
+            code.add_since(number, (number * 16, 16), &name, None);
+        }
+        let before = code.len();
+        assert!(code.used <= code.room && before > 200, "{} {before}", code.used);
+        // Splits what is there, and keeps what was.
+        for number in 0..before as u64 {
+            code.add_since(1000 + number, (number * 16 + 4, 4), &name, None);
+        }
+        assert!(code.used <= code.room);
+        code.add_since(5000, (0, 400 * 16), "all", None);
+        while code.drop_former() {}
+        assert_eq!((code.len(), code.used), (1, PIECE_LEN + 3));
+    }
+}

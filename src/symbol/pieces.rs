@@ -1,0 +1,211 @@
+//! The pieces of spread debug information, found and read: `.dwo` files, `.dwp` packages, and what
+//! `dwz` put aside.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addr2line::SplitDwarfLoad;
+use gimli::{Dwarf, DwarfPackage, EndianArcSlice, LittleEndian, Reader, SectionId};
+use object::{Object, ObjectSection};
+
+use super::debug_file::installed;
+use super::elf_file::DebugFiles;
+use super::outline::Outline;
+use crate::proc::{self, descriptor_path, open_regular};
+
+/// Bytes of sections of one program and of its pieces that are kept.
+pub(super) const LEN_MAX: u64 = 1 << 30;
+
+/// The bytes of a section.
+pub(super) type Bytes = EndianArcSlice<LittleEndian>;
+/// A unit whose piece is wanted.
+pub(super) type Wanted = SplitDwarfLoad<Bytes>;
+
+/// Why a file's sections cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It is no file, or none that makes sense.
+    File,
+    /// It is more than may be kept.
+    Size,
+    /// Its debug information makes no sense.
+    Dwarf(gimli::Error),
+}
+
+impl From<gimli::Error> for Unreadable {
+    fn from(error: gimli::Error) -> Self {
+        Self::Dwarf(error)
+    }
+}
+
+/// The part that is in the program, or in its debug file.
+pub(super) struct OwnPart {
+    pub(super) dwarf: Dwarf<Bytes>,
+    /// What was put aside is nowhere.
+    pub(super) lacks_supplement: bool,
+}
+
+/// Where the pieces of a program are.
+pub(super) struct Pieces {
+    files: Arc<DebugFiles>,
+    /// The program's folder: builds that are moved take their pieces along.
+    folder: PathBuf,
+    /// That of the file with the debug information.
+    debug_folder: PathBuf,
+    /// Where a package of all pieces may be.
+    packages: Vec<PathBuf>,
+    /// The package; `None` inside if there is none.
+    package: Option<Option<DwarfPackage<Bytes>>>,
+    /// Bytes that may still be kept.
+    room: u64,
+}
+
+impl Pieces {
+    /// Of a program at a path, whose debug information is in a file of its own where one is named.
+    pub(super) fn of(files: Arc<DebugFiles>, path: &Path, debug_file: Option<&Path>) -> Self {
+        let folder = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+        let (folder, debug_folder) = (folder(path), folder(debug_file.unwrap_or(path)));
+        let mut packages = vec![with_ending(path)];
+        if let Some(debug_file) = debug_file {
+            packages.extend([with_ending(debug_file), with_ending(&debug_file.with_extension(""))]);
+        }
+        packages.retain(|path| path.is_absolute());
+        Self { files, folder, debug_folder, packages, package: None, room: LEN_MAX }
+    }
+
+    /// What is at a path, which leads to the program or to its debug file.
+    pub(super) fn own(&mut self, path: &Path) -> Result<OwnPart, Unreadable> {
+        let file = File::open(path).map_err(|_| Unreadable::File)?;
+        let mut dwarf = Dwarf::load(self.sections(&file, |id| Some(id.name()))?)?;
+        let link = supplement_of(&file);
+        let supplement = link.as_ref().and_then(|link| self.open_supplement(link));
+        let lacks_supplement = link.is_some() && supplement.is_none();
+        supplement.into_iter().for_each(|supplement| dwarf.set_sup(supplement));
+        Ok(OwnPart { dwarf, lacks_supplement })
+    }
+
+    /// On the target's system, or on this one: a debug file that is here has its supplement here.
+    fn open_supplement(&mut self, (name, build_id): &(PathBuf, Vec<u8>)) -> Option<Dwarf<Bytes>> {
+        let named = Some(self.debug_folder.join(name)).filter(|path| path.is_absolute());
+        let theirs = named.into_iter().chain(installed(build_id));
+        let theirs = theirs.filter_map(|path| self.files.open(&path).ok());
+        // The name is one of their system; here it would lead to others' files.
+        let ours = installed(build_id).filter_map(|path| open_regular(&path).ok());
+        let is_it = |file: &File| {
+            let outline = Outline::read(&descriptor_path(file));
+            outline.is_some_and(|outline| outline.build_id.as_ref() == Some(build_id))
+        };
+        let file = theirs.chain(ours).find(is_it)?;
+        self.kept(|it| Dwarf::load(it.sections(&file, |id| Some(id.name())).ok()?).ok())
+    }
+
+    /// What does not fit after all takes no room.
+    fn kept<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let room = self.room;
+        let kept = read(self);
+        if kept.is_none() {
+            self.room = room;
+        }
+        kept
+    }
+
+    /// The piece of a unit.
+    pub(super) fn find(&mut self, wanted: &Wanted) -> Option<Dwarf<Bytes>> {
+        if self.package.is_none() {
+            self.package = Some(self.open_package());
+        }
+        let package = self.package.as_ref()?.as_ref();
+        let packed = package.and_then(|it| it.find_cu(wanted.dwo_id, &wanted.parent).ok()?);
+        let fits = |dwarf: &Dwarf<Bytes>| is_of(dwarf, wanted);
+        packed.filter(fits).or_else(|| {
+            let paths = self.paths(wanted).into_iter();
+            let mut found = paths.filter_map(|path| self.kept(|it| it.open(&path, wanted)));
+            found.next()
+        })
+    }
+
+    fn open_package(&mut self) -> Option<DwarfPackage<Bytes>> {
+        let files = self.packages.iter().filter_map(|path| self.files.open(path).ok());
+        let files: Vec<File> = files.collect();
+        files.iter().find_map(|file| {
+            self.kept(|it| {
+                let sections = it.sections(file, SectionId::dwo_name).ok()?;
+                let package = DwarfPackage::load::<_, Unreadable>(sections, empty()).ok()?;
+                (package.cu_index.unit_count() > 0).then_some(package)
+            })
+        })
+    }
+
+    /// Where the piece of a unit may be.
+    fn paths(&self, wanted: &Wanted) -> Vec<PathBuf> {
+        let path = |bytes: &Option<Bytes>| {
+            let bytes = bytes.as_ref()?.to_slice().ok()?;
+            Some(PathBuf::from(OsStr::from_bytes(&bytes)))
+        };
+        let Some(name) = path(&wanted.path) else { return Vec::new() };
+        let compiled = path(&wanted.comp_dir).map(|dir| dir.join(&name));
+        let beside =
+            [Some(self.folder.join(&name)), name.file_name().map(|it| self.folder.join(it))];
+        let mut paths: Vec<PathBuf> =
+            compiled.into_iter().chain(beside.into_iter().flatten()).collect();
+        paths.retain(|path| path.is_absolute());
+        paths.dedup();
+        paths
+    }
+
+    fn open(&mut self, path: &Path, wanted: &Wanted) -> Option<Dwarf<Bytes>> {
+        let file = self.files.open(path).ok()?;
+        let sections = self.sections(&file, SectionId::dwo_name).ok()?;
+        let mut dwarf = Dwarf::load(sections).ok()?;
+        dwarf.make_dwo(&wanted.parent);
+        is_of(&dwarf, wanted).then_some(dwarf)
+    }
+
+    /// Reads the sections of a file as they are asked for.
+    fn sections<'p>(
+        &'p mut self,
+        file: &File,
+        name: impl Fn(SectionId) -> Option<&'static str> + 'p,
+    ) -> Result<impl FnMut(SectionId) -> Result<Bytes, Unreadable> + 'p, Unreadable> {
+        Outline::read(&descriptor_path(file)).ok_or(Unreadable::File)?;
+        let map = proc::map_file(file).map_err(|_| Unreadable::File)?;
+        Ok(move |id| {
+            let Some(name) = name(id) else { return Ok(empty()) };
+            let elf = object::File::parse(&*map).map_err(|_| Unreadable::File)?;
+            let Some(section) = elf.section_by_name(name) else { return Ok(empty()) };
+            let range = section.compressed_file_range().map_err(|_| Unreadable::File)?;
+            let room = self.room.checked_sub(range.uncompressed_size);
+            self.room = room.ok_or(Unreadable::Size)?;
+            let bytes = section.uncompressed_data().map_err(|_| Unreadable::File)?;
+            Ok(Bytes::new(Arc::from(bytes), LittleEndian))
+        })
+    }
+}
+
+/// Name and build id of the file with what was put aside, if there is one.
+fn supplement_of(file: &File) -> Option<(PathBuf, Vec<u8>)> {
+    let map = proc::map_file(file).ok()?;
+    let elf = object::File::parse(&*map).ok()?;
+    let (name, build_id) = elf.gnu_debugaltlink().ok()??;
+    Some((PathBuf::from(OsStr::from_bytes(name)), build_id.to_vec()))
+}
+
+/// The identifier of the piece is the one that the program states.
+fn is_of(dwarf: &Dwarf<Bytes>, wanted: &Wanted) -> bool {
+    let header = dwarf.units().next().ok().flatten();
+    let unit = header.and_then(|header| dwarf.unit(header).ok());
+    unit.is_some_and(|unit| unit.dwo_id == Some(wanted.dwo_id))
+}
+
+fn with_ending(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".dwp");
+    name.into()
+}
+
+fn empty() -> Bytes {
+    Bytes::new(Arc::default(), LittleEndian)
+}

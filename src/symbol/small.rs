@@ -1,0 +1,89 @@
+//! The compressed symbol table that some distributions leave in stripped files (`.gnu_debugdata`).
+//!
+//! It may unpack to 128 MiB, and is kept unpacked, in memory, as long as the file's names are.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use liblzma::read::XzDecoder;
+use liblzma::stream::Stream;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use object::{Object, ObjectSection, ReadCache};
+
+use super::outline::Outline;
+use super::parser::{NameSource, Parser};
+use super::{Resolved, guard};
+use crate::proc::descriptor_path;
+
+/// The section's name.
+pub(super) const SECTION: &str = ".gnu_debugdata";
+/// A longer table is none: that of a program of a hundred megabytes has ten.
+const LEN_MAX: u64 = 128 << 20;
+/// Memory of the decoder; the strongest preset asks for 65 MiB.
+const MEMORY_MAX: u64 = 96 << 20;
+
+/// The table of a file, unpacked when the first address is asked for.
+pub(super) struct SmallSymbols {
+    path: PathBuf,
+    /// `None` inside if it cannot be unpacked. The file is open as long as it is read from.
+    unpacked: Option<Option<(File, Parser)>>,
+}
+
+impl SmallSymbols {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, unpacked: None }
+    }
+}
+
+impl NameSource for SmallSymbols {
+    fn resolve(&mut self, outline: &Outline, svmas: &[u64]) -> Option<Vec<Option<Resolved>>> {
+        let unpack = || {
+            let file = guard::contain(|| read(&self.path)).flatten()?;
+            let path = descriptor_path(&file);
+            // It is a file of its own, and what it claims is as much to be looked at.
+            Outline::read(&path)?;
+            Some((file, Parser::new(path, false)))
+        };
+        let (_, parser) = self.unpacked.get_or_insert_with(unpack).as_mut()?;
+        parser.resolve(outline, svmas)
+    }
+}
+
+/// The ELF file inside, as a file in memory.
+fn read(path: &Path) -> Option<File> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let elf = object::File::parse(&cache).ok()?;
+    let section = elf.section_by_name(SECTION)?;
+    unpack(section.data().ok()?).ok()
+}
+
+fn unpack(packed: &[u8]) -> io::Result<File> {
+    let stream = Stream::new_stream_decoder(MEMORY_MAX, 0).map_err(io::Error::other)?;
+    let mut unpacked = Vec::new();
+    XzDecoder::new_stream(packed, stream).take(LEN_MAX + 1).read_to_end(&mut unpacked)?;
+    if unpacked.len() as u64 > LEN_MAX {
+        return Err(io::Error::other("longer than any symbol table"));
+    }
+    let mut file = File::from(memfd_create(c"symbols", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(&unpacked)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use liblzma::write::XzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn what_unpacks_without_end_is_left() {
+        let mut packer = XzEncoder::new(Vec::new(), 1);
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..=LEN_MAX >> 20 {
+            packer.write_all(&zeros).unwrap();
+        }
+        assert!(unpack(&packer.finish().unwrap()).is_err());
+        assert!(unpack(b"no xz at all").is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! Debug information that is not in the file itself, in every form that there is.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::proc::Root;
+
+/// What must be known of `outer` from debug information: its line, and the calls inlined there.
+fn check_outer(elf: &ElfFile, (start, size): (u64, u64), what: &str) {
+    let svmas: Vec<u64> = (start..start + size).collect();
+    let all = Symbolizer::new().resolve(elf, &svmas);
+    let deepest = all.iter().find(|resolved| resolved.inlined.len() == 2);
+    let deepest = deepest.unwrap_or_else(|| panic!("{what}: {all:?}"));
+    let function = Function { name: "outer".into(), start_svma: start };
+    assert_eq!(deepest.function.as_ref(), Some(&function), "{what}");
+    let calls: Vec<_> =
+        deepest.inlined.iter().map(|call| (call.name.as_str(), call.line)).collect();
+    assert_eq!((deepest.line, &calls[..]), (10, &[("middle", 6), ("innermost", 2)][..]), "{what}");
+    let file = deepest.file.as_deref().unwrap_or_default();
+    assert!(file.ends_with("lines.c"), "{what}: {file}");
+    assert!(all.iter().all(|it| name(it) == Some("outer")), "{what}: {all:?}");
+}
+
+fn source(elf: &ElfFile, svma: u64) -> String {
+    let mut symbolizer = Symbolizer::new();
+    symbolizer.resolve(elf, &[svma]);
+    symbolizer.source(elf).unwrap()
+}
+
+#[test]
+fn every_version_of_dwarf_is_read() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        for packed in ["-gz=none", "-gz=zlib"] {
+            let built = build("cc", "lines.c", C_SOURCE, &["-O2", version, packed]);
+            check_outer(&open(&built.path), symbol(&built.path, "outer"), version);
+        }
+    }
+}
+
+/// Compiled and linked in two steps: the pieces are made beside the object.
+fn build_split(flags: &[&str]) -> Built {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("lines.c"), C_SOURCE).unwrap();
+    run("cc", &[&["-O2", "-c", "lines.c"], flags].concat(), dir.path());
+    run("cc", &["-o", "program", "lines.o"], dir.path());
+    let path = dir.path().join("program");
+    Built { dir, path }
+}
+
+#[test]
+fn split_debug_information_is_found_beside_the_object_and_in_packages() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let built = build_split(&["-gsplit-dwarf", version]);
+        let (dir, outer) = (built.dir.path(), symbol(&built.path, "outer"));
+        let whole = "its own debug information";
+        check_outer(&open(&built.path), outer, version);
+        assert_eq!(source(&open(&built.path), outer.0), whole);
+
+        // Moved, with its pieces.
+        let moved = tempfile::tempdir().unwrap();
+        fs::rename(dir.join("lines.dwo"), moved.path().join("lines.dwo")).unwrap();
+        fs::copy(&built.path, moved.path().join("program")).unwrap();
+        check_outer(&open(&moved.path().join("program")), outer, "moved");
+
+        // Nowhere: the symbol table has its name, the program its line, and it is told of.
+        let bare = Symbolizer::new().resolve(&open(&built.path), &[outer.0]);
+        assert_eq!(name(&bare[0]), Some("outer"));
+        assert!((8..=9).contains(&bare[0].line), "{}", bare[0].line);
+        let lack = format!("{whole}, without 1 split file (.dwo)");
+        assert_eq!(source(&open(&built.path), outer.0), lack);
+
+        // The pieces of another build.
+        let other = build_split(&["-gsplit-dwarf", version, "-DX", "-fno-ipa-ra"]);
+        fs::copy(other.dir.path().join("lines.dwo"), dir.join("lines.dwo")).unwrap();
+        assert_eq!(source(&open(&built.path), outer.0), lack);
+        fs::remove_file(dir.join("lines.dwo")).unwrap();
+
+        if version == "-gdwarf-5" {
+            // The packer of binutils leaves the units of DWARF 5 out, and the one of LLVM 14 never ends.
+            continue;
+        }
+        run("dwp", &["-o", "program.dwp", moved.path().join("lines.dwo").to_str().unwrap()], dir);
+        check_outer(&open(&built.path), outer, "package");
+        assert_eq!(source(&open(&built.path), outer.0), whole);
+        run("objcopy", &["--only-keep-debug", "program", "program.debug"], dir);
+        run("objcopy", &["-S", "--add-gnu-debuglink=program.debug", "program"], dir);
+        check_outer(&open(&built.path), outer, "package of a stripped program");
+    }
+}
+
+#[test]
+fn damaged_pieces_cost_names_and_nothing_else() {
+    let built = build_split(&["-gsplit-dwarf"]);
+    let (start, size) = symbol(&built.path, "outer");
+    let svmas: Vec<u64> = (start..start + size).collect();
+    let piece = built.dir.path().join("lines.dwo");
+    let pristine = fs::read(&piece).unwrap();
+    for (round, at) in (0..pristine.len()).step_by(1 + pristine.len() / 150).enumerate() {
+        let mut bytes = pristine.clone();
+        bytes[at] ^= [0xff, 1, 0x80][round % 3];
+        bytes.truncate(if round % 10 == 0 { at } else { bytes.len() });
+        fs::write(&piece, &bytes).unwrap();
+        let answers = Symbolizer::new().resolve(&open(&built.path), &svmas);
+        // The symbol table is there all the time.
+        let nameless: Vec<_> = answers.iter().filter(|it| name(it).is_none()).collect();
+        assert!(nameless.is_empty(), "damage at {at} of round {round}: {nameless:?}");
+    }
+}
+
+/// What several programs have in common, in a file of its own.
+#[test]
+fn supplementary_files_of_dwz_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("lines.c"), C_SOURCE).unwrap();
+    let cc = |name| run("cc", &["-g", "-O2", "-Wl,--build-id", "-o", name, "lines.c"], dir.path());
+    ["program", "other"].into_iter().for_each(cc);
+    let path = dir.path().join("program");
+    let outer = symbol(&path, "outer");
+    if Command::new("dwz").arg("--version").output().is_err() {
+        let required = std::env::var_os("TRACEPROF_TEST_REQUIRE").is_some();
+        assert!(!required, "dwz is needed here");
+        eprintln!("skipped: dwz is not installed");
+        return;
+    }
+    run("dwz", &["-m", "common.debug", "program", "other"], dir.path());
+    let bytes = fs::read(&path).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    assert!(elf.section_by_name(".gnu_debugaltlink").is_some(), "the premise");
+    check_outer(&open(&path), outer, "dwz");
+    fs::remove_file(dir.path().join("common.debug")).unwrap();
+    let bare = Symbolizer::new().resolve(&open(&path), &[outer.0]);
+    assert_eq!(name(&bare[0]), Some("outer"), "the symbol table is still there");
+    let lack = "its own debug information, without what dwz put aside";
+    assert_eq!(source(&open(&path), outer.0), lack);
+    let all: Vec<u64> = (outer.0..outer.0 + outer.1).collect();
+    let all = Symbolizer::new().resolve(&open(&path), &all);
+    assert!(all.iter().flat_map(|it| &it.inlined).all(|call| !call.name.is_empty()));
+}
+
+#[test]
+fn debug_link_beside_the_file_is_followed_and_its_checksum_compared() {
+    let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2", "-Wl,--build-id=none"]);
+    let (hidden, _) = symbol(&built.path, "hidden");
+    let dir = built.dir.path();
+    run("objcopy", &["--only-keep-debug", "program", "program.debug"], dir);
+    run("objcopy", &["--strip-all", "--add-gnu-debuglink=program.debug", "program"], dir);
+    let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
+    assert!(name(&answers[0]).is_some_and(|name| name.starts_with("hidden")));
+    assert_eq!(answers[0].line, 12);
+
+    let debug = dir.join("program.debug");
+    let mut bytes = fs::read(&debug).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&debug, bytes).unwrap();
+    let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
+    assert_eq!(answers[0], Resolved::default(), "a debug file of another build");
+}
+
+/// A container has its debug files where they are for itself.
+#[test]
+fn debug_files_of_the_targets_own_system_are_found() {
+    let built = build("cc", "lines.c", C_SOURCE, &["-g", "-O2", "-Wl,--build-id"]);
+    let (hidden, _) = symbol(&built.path, "hidden");
+    let dir = built.dir.path();
+    run("objcopy", &["--only-keep-debug", "program", "program.debug"], dir);
+    run("strip", &["program"], dir);
+    let ask = |elf: ElfFile, root: &Path| {
+        let root = Root::at(root, nix::unistd::geteuid().as_raw()).unwrap();
+        let system = System::Another(root);
+        let elf = elf.with_debug_files(Arc::new(DebugFiles { system, fetcher: None }));
+        let mut symbolizer = Symbolizer::new();
+        let line = symbolizer.resolve(&elf, &[hidden])[0].line;
+        (line, symbolizer.source(&elf).unwrap())
+    };
+    let id = crate::elf::build_id_text(open(&built.path).build_id());
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(ask(open(&built.path), root.path()), (0, "its exported names only".to_owned()));
+    let place = format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    fs::create_dir_all(root.path().join(&place).parent().unwrap()).unwrap();
+    // As some distributions do it: a link, which counts from the container's own root.
+    fs::copy(dir.join("program.debug"), root.path().join("real.debug")).unwrap();
+    std::os::unix::fs::symlink("/real.debug", root.path().join(&place)).unwrap();
+    assert_eq!(ask(open(&built.path), root.path()), (12, format!("debug file /{place}")));
+
+    // By the link, beside a program that is /opt/program in there, and has no build id.
+    run(
+        "objcopy",
+        &["--add-gnu-debuglink=program.debug", "-R", ".note.gnu.build-id", "program"],
+        dir,
+    );
+    let linked =
+        || ElfFile::new(File::open(&built.path).unwrap().into(), "/opt/program".into(), vec![]);
+    fs::remove_file(root.path().join(&place)).unwrap();
+    fs::rename(dir.join("program.debug"), dir.join("moved")).unwrap();
+    fs::create_dir_all(root.path().join("opt/.debug")).unwrap();
+    let beside = root.path().join("opt/.debug/program.debug");
+    fs::copy(dir.join("moved"), &beside).unwrap();
+    let source = "debug file /opt/.debug/program.debug".to_owned();
+    assert_eq!(ask(linked(), root.path()), (12, source));
+    fs::write(&beside, "of another build").unwrap();
+    assert_eq!(ask(linked(), root.path()).0, 0);
+}

@@ -1,0 +1,119 @@
+//! Call frame information that is known to be wrong.
+//!
+//! Nothing but the code itself shows it, so the code is recognised, instruction by instruction.
+
+use std::ops::Range;
+
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::op;
+
+/// Functions of this length, in bytes, are looked at.
+const LENGTHS: Range<usize> = 128..512;
+/// From the first of two calls to the end of a function that returns to another, in bytes: 128 in libgcc
+/// of GCC 12.
+const RETURN_LENGTH: usize = 192;
+/// Where a `ucontext` keeps rsp, rbp and rip, in units of 8 bytes.
+const PLACES: [u8; 3] = [20, 15, 21];
+/// The encodings of a base register, rdx or rsi, in the second byte of an instruction's operand.
+const BASES: [u8; 2] = [2, 6];
+/// DWARF numbers of the same.
+const NUMBERS: [u8; 2] = [1, 4];
+
+/// The part of glibc's `swapcontext` in which sp is on the new stack already and the return address is
+/// not yet: what is stated there is that it lies at sp, as before.
+pub(super) fn stack_switch(code: &[u8]) -> Option<(Range<u32>, Rule)> {
+    if !LENGTHS.contains(&code.len()) {
+        return None;
+    }
+    BASES.into_iter().zip(NUMBERS).find_map(|(base, number)| {
+        // mov 160(base),%rsp
+        let switch = [0x48, 0x8B, 0xA0 | base, 160, 0, 0, 0];
+        // mov 168(base),%rcx; push %rcx
+        let push = [0x48, 0x8B, 0x88 | base, 168, 0, 0, 0, 0x51];
+        let start = find(code, &switch)? + switch.len();
+        let end = start + find(&code[start..], &push)? + push.len();
+        let rule = Rule::from(op::FROM_CONTEXT, number, PLACES);
+        Some((start as u32..end as u32, rule))
+    })
+}
+
+/// The end of the functions of libgcc that return to where an exception is caught: what they have saved
+/// for their caller is by then that of the function to return to, which is on the stack further up than
+/// the rows say. `is_code` tells of offsets from the function's start.
+pub(super) fn exception_return(
+    code: &[u8],
+    is_code: impl Fn(i64) -> bool,
+) -> Option<(Range<u32>, Rule)> {
+    // mov %rcx,%rsp; pop %rcx; jmp *%rcx, and mov %rcx,%rsp; ret
+    const ENDS: [&[u8]; 2] = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1], &[0x48, 0x89, 0xCC, 0xC3]];
+    let end = ENDS.iter().find_map(|end| Some(find(code, end)? + end.len()))?;
+    let is_call = |at: &usize| {
+        let operand = code.get(at + 1..).and_then(<[u8]>::first_chunk::<4>);
+        let target = operand.map(|it| *at as i64 + 5 + i64::from(i32::from_le_bytes(*it)));
+        code[*at] == 0xE8 && target.is_some_and(&is_code)
+    };
+    // One puts the other function's values in their places, the next is for debuggers.
+    let mut calls = (end.saturating_sub(RETURN_LENGTH)..end).rev().filter(is_call);
+    let (_debuggers, places) = (calls.next()?, calls.next()?);
+    // From the call's last byte on, which is where its return address is looked up.
+    Some((places as u32 + 4..end as u32, Rule::BAD))
+}
+
+fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
+    code.windows(pattern.len()).position(|window| window == pattern)
+}
+
+/// glibc's `__start_context`, which a function given to `makecontext` returns to: the context to go on
+/// with lies above it, no caller.
+pub(super) fn is_fiber_root(code: &[u8]) -> bool {
+    // mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
+    code.starts_with(&[0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_of_contexts_is_recognised() {
+        // Of glibc 2.36: mov 160(%rdx),%rsp; mov 128(%rdx),%rbx; mov 168(%rdx),%rcx; push %rcx
+        let switch = [0x48, 0x8B, 0xA2, 160, 0, 0, 0, 0x48, 0x8B, 0x9A, 128, 0, 0, 0];
+        let push = [0x48, 0x8B, 0x8A, 168, 0, 0, 0, 0x51];
+        let code = [&[0x90; 160][..], &switch, &push, &[0xC3]].concat();
+        let rule = Rule::from(op::FROM_CONTEXT, 1, PLACES);
+        assert_eq!(stack_switch(&code), Some((167..182, rule)));
+        let mut other = code.clone();
+        // %rsi in place of %rdx.
+        [162, 169, 176].into_iter().for_each(|at| other[at] ^= 4);
+        let rule = Rule::from(op::FROM_CONTEXT, 4, PLACES);
+        assert_eq!(stack_switch(&other), Some((167..182, rule)));
+        other[176] ^= 4;
+        assert_eq!(stack_switch(&other), None, "from two contexts");
+        assert_eq!(stack_switch(&code[..code.len() - 2]), None, "nothing is pushed");
+        assert_eq!(stack_switch(&code[100..]), None, "too short");
+    }
+
+    #[test]
+    fn the_end_of_a_function_that_returns_elsewhere_is_recognised() {
+        let call = |target: i32, at: i32| {
+            [&[0xE8][..], &(target - at - 5).to_le_bytes(), &[0x90]].concat()
+        };
+        for end in [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1][..], &[0x48, 0x89, 0xCC, 0xC3]] {
+            let code =
+                [&[0x90; 40][..], &call(-0x100, 40), &[0x90; 10], &call(-0x200, 56), end].concat();
+            let expected = Some((44..62 + end.len() as u32, Rule::BAD));
+            let is_code = |offset| [-0x100, -0x200].contains(&offset);
+            assert_eq!(exception_return(&code, is_code), expected);
+            assert_eq!(exception_return(&code, |offset| offset == -0x100), None, "one is no call");
+            assert_eq!(exception_return(&code[..code.len() - 1], is_code), None);
+        }
+        assert_eq!(exception_return(&[], |_| true), None);
+    }
+
+    #[test]
+    fn the_root_of_a_fiber_is_recognised() {
+        // Of glibc 2.36: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
+        let code = [0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74, 0x24];
+        assert!(is_fiber_root(&code) && !is_fiber_root(&code[1..]) && !is_fiber_root(&code[..10]));
+    }
+}

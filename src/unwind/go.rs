@@ -1,0 +1,262 @@
+//! Rows for a Go program, from its own table of frame sizes.
+//!
+//! It says at each instruction how many bytes of stack are in use. Where the caller's frame pointer
+//! is saved it does not say, but that is always under the return address, from the prologue's store
+//! on, which is told by its bytes.
+//!
+//! # Invariants
+//! - A function that moves the stack pointer to another stack keeps its frame through the frame
+//!   pointer, or ends the walk: frame sizes say nothing there.
+
+use std::ops::Range;
+
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::{fp_op, op};
+
+use crate::elf::{Elf, GoFunction};
+
+/// Outermost functions by their names: Go 1.16 has no flag for them.
+const OUTERMOST: [&str; 3] = ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"];
+/// Runs on a signal's stack, above the trampoline that leads back to what was interrupted.
+const SIGNAL_ENTRY: &str = "runtime.sigtramp";
+/// Go to the system's stack and never come back from there: what runs on it then is no work of the
+/// goroutine's, and Go itself takes them for outermost.
+const LEAVERS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
+
+/// Called by the handlers of signals, between any two instructions of the function below.
+const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2"];
+
+/// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement.
+const SAVES: [&[u8]; 2] = [&[0x48, 0x89, 0x6C, 0x24], &[0x48, 0x89, 0xAC, 0x24]];
+/// `mov disp(%rsp),%rbp`.
+const RESTORES: [&[u8]; 2] = [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24]];
+/// `push %rbp`.
+const PUSH: u8 = 0x55;
+/// Length of the instructions with 8 and with 32 bits of displacement.
+const LENGTHS: [usize; 2] = [5, 8];
+/// `lea disp(%rsp),%rbp` is as long as the store before it; `mov %rsp,%rbp`.
+const MOVE_LEN: u64 = 3;
+
+/// Frame sizes of one function that are believed.
+const SIZES_MAX: usize = 1 << 16;
+
+/// From an address on, a rule holds.
+pub(super) type GoRow = (u64, Rule);
+
+/// It has no more frame sizes than a function may have.
+pub(super) fn is_plausible(function: &GoFunction<'_, '_>) -> bool {
+    function.frame_sizes().nth(SIZES_MAX).is_none()
+}
+
+/// The rows of a function, ascending.
+pub(super) fn rows(elf: &Elf<'_>, function: &GoFunction<'_, '_>) -> Vec<GoRow> {
+    let start = function.range.start;
+    let name = function.name().unwrap_or_default();
+    let is_outermost = function.is_outermost() || OUTERMOST.contains(&name);
+    if is_outermost && name != SIGNAL_ENTRY {
+        return vec![(start, Rule::STOP)];
+    }
+    let code = elf.data(start).unwrap_or_default();
+    let len = usize::try_from(function.range.end - start).unwrap_or(usize::MAX);
+    let code = &code[..code.len().min(len)];
+    let first = function.frame_sizes().find(|(_, size)| *size > 0);
+    let frame = first.map_or(Frame::NONE, |first| Frame::find(start, first, code));
+    let mut rows = Vec::new();
+    for (range, size) in function.frame_sizes() {
+        frame.add_rows(range, size, &mut rows);
+    }
+    if INJECTED.contains(&name) {
+        let by_sp = rows.iter_mut().filter(|(_, rule)| rule.op == op::SP);
+        by_sp.for_each(|(_, rule)| rule.op = op::SP_INJECTED);
+    }
+    if function.writes_sp() {
+        frame.keep_across_stacks(function, code, &mut rows);
+    }
+    rows
+}
+
+/// Where a function keeps its caller's frame pointer.
+struct Frame {
+    /// From here on it is in the frame.
+    saved: Option<u64>,
+    /// From here on the register has the frame's address.
+    set: Option<u64>,
+}
+
+impl Frame {
+    const NONE: Self = Self { saved: None, set: None };
+
+    /// By the first part of a function in which it uses the stack, and how many bytes of it.
+    fn find(start: u64, (range, size): (Range<u64>, i32), code: &[u8]) -> Self {
+        let at = (range.start - start) as usize;
+        // Go 1.21 and later push it; the row begins behind the push.
+        if size == 8 && at > 0 && code.get(at - 1) == Some(&PUSH) {
+            return Self { saved: Some(range.start), set: Some(range.start + MOVE_LEN) };
+        }
+        let here = code.get(at..).unwrap_or_default();
+        match access(&SAVES, here) {
+            Some((len, displacement)) if displacement == size - 8 => {
+                let saved = range.start + len as u64;
+                Self { saved: Some(saved), set: Some(saved + len as u64) }
+            }
+            _ => Self::NONE,
+        }
+    }
+
+    fn add_rows(&self, range: Range<u64>, size: i32, rows: &mut Vec<GoRow>) {
+        let own = match size.checked_add(8) {
+            Some(cfa_off) if size >= 0 => Rule { cfa_off, ..Rule::plain(op::SP) },
+            _ => Rule::BAD,
+        };
+        let with_saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..own };
+        match self.saved.filter(|_| size > 0 && own != Rule::BAD) {
+            Some(saved) if saved <= range.start => rows.push((range.start, with_saved)),
+            Some(saved) if saved < range.end => {
+                rows.extend([(range.start, own), (saved, with_saved)]);
+            }
+            _ => rows.push((range.start, own)),
+        }
+    }
+
+    /// Between its setting and its restoring the frame pointer leads to the frame, on whichever
+    /// stack the function is. Without one, what a function calls on the other stack is told of by
+    /// the frame pointer that it left alone: its caller's.
+    fn keep_across_stacks(
+        &self,
+        function: &GoFunction<'_, '_>,
+        code: &[u8],
+        rows: &mut Vec<GoRow>,
+    ) {
+        let start = function.range.start;
+        let name = function.name().unwrap_or_default();
+        let end = |from: u64| {
+            let behind = code.get((from - start) as usize..).unwrap_or_default();
+            let mut starts =
+                (0..behind.len()).filter(|&at| access(&RESTORES, &behind[at..]).is_some());
+            starts.next().map_or(function.range.end, |at| from + at as u64)
+        };
+        let part = match self.set {
+            Some(set) => (set < function.range.end).then(|| (set..end(set), Rule::FP_SWITCH)),
+            None => {
+                let rule = if LEAVERS.contains(&name) { Rule::STOP } else { Rule::FP_SWITCH };
+                switched(code).map(|part| (start + part.start..start + part.end, rule))
+            }
+        };
+        if let Some((range, rule)) = part {
+            replace(rows, range, rule);
+        }
+    }
+}
+
+/// Puts one rule over a range of rows.
+fn replace(rows: &mut Vec<GoRow>, range: Range<u64>, rule: Rule) {
+    let behind = rows.iter().rev().find(|row| row.0 <= range.end).copied();
+    rows.retain(|row| !range.contains(&row.0) && row.0 != range.end);
+    rows.push((range.start, rule));
+    rows.extend(behind.map(|(_, rule)| (range.end, rule)));
+    rows.sort_by_key(|row| row.0);
+}
+
+/// Length and displacement of an access to the stack that has one of two encodings.
+fn access(encodings: &[&[u8]; 2], code: &[u8]) -> Option<(usize, i32)> {
+    let which = encodings.iter().position(|start| code.starts_with(start))?;
+    let displacement = match which {
+        0 => i32::from(*code.get(4)? as i8),
+        _ => i32::from_le_bytes(*code.get(4..)?.first_chunk()?),
+    };
+    Some((LENGTHS[which], displacement))
+}
+
+/// Where code without a frame is on another stack: from the first change of the stack pointer up to
+/// the second, or to the end.
+fn switched(code: &[u8]) -> Option<Range<u64>> {
+    let mut changes = (0..code.len()).filter_map(|at| Some((at, sp_change_len(&code[at..])?)));
+    let (first, len) = changes.next()?;
+    let last = changes.next_back().filter(|(at, _)| *at >= first + len);
+    let end = last.map_or(code.len(), |(at, len)| at + len);
+    Some((first + len) as u64..end as u64)
+}
+
+/// The code starts with a move to the stack pointer, from a register or from memory: its length.
+fn sp_change_len(code: &[u8]) -> Option<usize> {
+    let [rex, opcode, modrm, ..] = *code.first_chunk::<3>()?;
+    let (mode, register, base) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+    match (rex, opcode) {
+        (0x48 | 0x4C, 0x89) if mode == 3 && base == 4 => Some(3),
+        (0x48 | 0x49, 0x8B) if register == 4 && base != 4 && mode == 1 => Some(4),
+        (0x48 | 0x49, 0x8B) if register == 4 && base != 4 && mode == 2 => Some(7),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x1000;
+
+    /// The rows of a function with this prologue, whose frame sizes are told from these offsets on.
+    fn rows_of(code: &[u8], sizes: &[(u64, i32)]) -> Vec<GoRow> {
+        let end = |at: usize| sizes.get(at + 1).map_or(0x100, |(from, _)| *from);
+        let sizes = sizes.iter().enumerate();
+        let parts: Vec<_> =
+            sizes.map(|(at, (from, size))| (START + from..START + end(at), *size)).collect();
+        let first = parts.iter().find(|(_, size)| *size > 0).cloned();
+        let frame = first.map_or(Frame::NONE, |first| Frame::find(START, first, code));
+        let mut rows = Vec::new();
+        parts.into_iter().for_each(|(range, size)| frame.add_rows(range, size, &mut rows));
+        rows
+    }
+
+    fn row(offset: u64, cfa_off: i32, has_saved: bool) -> GoRow {
+        let rule = Rule { cfa_off, ..Rule::plain(op::SP) };
+        let with_saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..rule };
+        (START + offset, if has_saved { with_saved } else { rule })
+    }
+
+    #[test]
+    fn a_frame_pointer_is_stored_up_to_go_1_20() {
+        // cmp 16(%r14),%rsp; jbe; sub $24,%rsp; mov %rbp,16(%rsp); lea 16(%rsp),%rbp
+        let check = [0x49, 0x3B, 0x66, 0x10, 0x76, 0x40];
+        let near = [0x48, 0x83, 0xEC, 24, 0x48, 0x89, 0x6C, 0x24, 16, 0x48, 0x8D, 0x6C, 0x24, 16];
+        let sizes = [(0, 0), (10, 24), (0x50, 0)];
+        let expected =
+            [row(0, 8, false), row(10, 32, false), row(15, 32, true), row(0x50, 8, false)];
+        assert_eq!(rows_of(&[&check[..], &near].concat(), &sizes), expected);
+        // sub $512,%rsp; mov %rbp,504(%rsp)
+        let far = [0x48, 0x81, 0xEC, 0, 2, 0, 0, 0x48, 0x89, 0xAC, 0x24, 0xF8, 1, 0, 0];
+        let expected = [row(0, 8, false), row(13, 520, false), row(21, 520, true)];
+        assert_eq!(rows_of(&[&check[..], &far].concat(), &[(0, 0), (13, 512)]), expected);
+        // A store elsewhere is none of the frame pointer.
+        let other = [0x48, 0x83, 0xEC, 24, 0x48, 0x89, 0x6C, 0x24, 8];
+        let expected = [row(0, 8, false), row(10, 32, false)];
+        assert_eq!(rows_of(&[&check[..], &other].concat(), &sizes[..2]), expected);
+    }
+
+    #[test]
+    fn a_frame_pointer_is_pushed_from_go_1_21_on() {
+        // cmp 16(%r14),%rsp; jbe; push %rbp; mov %rsp,%rbp; sub $16,%rsp
+        let code = [
+            0x49, 0x3B, 0x66, 0x10, 0x76, 0x40, 0x55, 0x48, 0x89, 0xE5, 0x48, 0x83, 0xEC, 16, 0x90,
+        ];
+        let expected = [row(0, 8, false), row(7, 16, true), row(14, 32, true)];
+        assert_eq!(rows_of(&code, &[(0, 0), (7, 8), (14, 24)]), expected);
+        let frame = Frame::find(START, (START + 7..START + 14, 8), &code);
+        assert_eq!((frame.saved, frame.set), (Some(START + 7), Some(START + 10)));
+        // Damage.
+        assert_eq!(rows_of(&code, &[(0, -8)]), [(START, Rule::BAD)]);
+        assert_eq!(rows_of(&[], &[(0, 0), (7, 8)]), [row(0, 8, false), row(7, 16, false)]);
+    }
+
+    #[test]
+    fn code_without_a_frame_is_on_another_stack_between_two_changes() {
+        // mov %rsp,%r12; mov 56(%rsi),%rsp; and $-16,%rsp; call *%rax; mov %r12,%rsp; ret
+        let code = [
+            0x49, 0x89, 0xE4, 0x48, 0x8B, 0x66, 0x38, 0x48, 0x83, 0xE4, 0xF0, 0xFF, 0xD0, 0x4C,
+            0x89, 0xE4, 0xC3,
+        ];
+        assert_eq!(switched(&code), Some(7..16));
+        assert_eq!(switched(&code[..13]), Some(7..13), "it does not come back");
+        assert_eq!(switched(&code[7..13]), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! Real programs, sampled by this command and by perf at the same time: stacks reach their roots, and
+//! both find the same functions hot.
+
+#[path = "real/flat.rs"]
+mod flat;
+#[path = "real/perf.rs"]
+mod perf;
+#[path = "real/places.rs"]
+mod places;
+#[path = "real/programs.rs"]
+mod programs;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use traceprof::trace::{self, LoadedTrace, LocationId, Sample};
+use traceprof_abi::unwind::EndReason;
+
+use crate::common::{
+    Outcome, Recorder, Target, is_long_run, needs_recording, scratch_dir, skip, together,
+};
+use flat::Flat;
+use perf::{Hit, Perf};
+use places::{Place, Places};
+use programs::Start;
+
+/// Of a thousand samples as many as this reach a root.
+const ROOTED: f64 = 0.999;
+/// Of the samples of both, as many are in the same hot functions.
+const OVERLAP: f64 = 0.95;
+/// Of the periods as many have the name that perf has, too, where it has one: 97.6 % of `openssl`, whose PLT
+/// stubs have a neighbour's name there, and above 99.7 % of the others.
+const NAMED_ALIKE: f64 = 0.95;
+/// What the overlap of all functions may be less than that of two samplers of the same thing.
+const BEYOND_CHANCE: f64 = 0.03;
+/// Prime, and unlike the clock tick.
+const HZ: u32 = 4999;
+/// Lines of each kind in a message.
+const TOPS: usize = 12;
+/// The two sides of a [`Flat`].
+const OURS: usize = 0;
+const PERFS: usize = 1;
+
+fn cpu_wanted() -> Duration {
+    Duration::from_millis(if is_long_run() { 8_000 } else { 2_000 })
+}
+
+/// A sample of ours, with where it was and who called that.
+struct Own {
+    sample: Sample,
+    leaf: Option<LocationId>,
+    caller: Option<LocationId>,
+}
+
+/// What came of a program.
+struct Comparison {
+    samples: usize,
+    ends: BTreeMap<&'static str, usize>,
+    flat: Flat<Place>,
+    /// The functions with their callers.
+    callers: Flat<(Place, Place)>,
+    /// Of the periods in functions that perf has a name for, the share that has the same one here.
+    named_alike: f64,
+    /// Functions with different names.
+    misnamed: Vec<String>,
+    /// Where stacks end that reach no root.
+    short: Vec<String>,
+}
+
+/// Both on the same process, while it uses so much CPU time.
+fn record_both(target: &Target) -> (Outcome, Vec<Hit>, Places) {
+    let dir = scratch_dir();
+    let (pid, freq) = (target.pid().to_string(), HZ.to_string());
+    let args = ["--pid", &pid, "--freq", &freq, "--engine", "perf"];
+    let mut recorder = Recorder::start(&args);
+    recorder.wait_until_attached(target.pid());
+    let mut perf = Perf::start(target.pid(), HZ, dir.path());
+    recorder.wait_for_cpu(target.pid(), cpu_wanted());
+    let places = Places::of(target.pid());
+    perf.stop();
+    recorder.send(Signal::SIGINT);
+    (recorder.finish().expect_code(0), perf.hits(), places)
+}
+
+/// The function that a location is in, where it was inlined last of all.
+fn function(trace: &LoadedTrace, mut id: LocationId) -> (Option<&str>, &str, u64) {
+    let svma = trace.locations[id.0 as usize].svma;
+    while let Some(parent) = trace.locations[id.0 as usize].inline_parent {
+        id = parent;
+    }
+    let method = &trace.methods[trace.locations[id.0 as usize].method.0 as usize];
+    let module = method.module.map(|module| trace.modules[module.0 as usize].path.as_str());
+    (module, &method.name, svma)
+}
+
+fn place_of(places: &mut Places, trace: &LoadedTrace, id: LocationId) -> Place {
+    let (module, name, svma) = function(trace, id);
+    match module {
+        Some(path) => places.in_module(path, svma, name),
+        None => Place::Named(name.to_owned()),
+    }
+}
+
+/// Who called the function that the leaf is in, past what was inlined into that.
+fn caller(trace: &LoadedTrace, stack: &[LocationId]) -> Option<LocationId> {
+    let is_inlined = |id: &LocationId| trace.locations[id.0 as usize].inline_parent.is_some();
+    let own = stack.iter().rposition(|id| !is_inlined(id))?;
+    stack[..own].last().copied()
+}
+
+/// When both were there.
+fn common_span(samples: &[Own], hits: &[Hit]) -> RangeInclusive<u64> {
+    let ours = || samples.iter().map(|own| own.sample.time_ns);
+    let perfs = || hits.iter().map(|hit| hit.time_ns);
+    let from = ours().min().max(perfs().min());
+    let to = ours().max().into_iter().chain(perfs().max()).min();
+    from.expect("a sample")..=to.expect("a sample")
+}
+
+/// What is counted by a key, the most frequent first, for messages.
+#[derive(Default)]
+struct Tops(BTreeMap<String, f64>);
+
+impl Tops {
+    fn add(&mut self, key: String, count: f64) {
+        *self.0.entry(key).or_default() += count;
+    }
+
+    fn lines(self) -> Vec<String> {
+        let mut all: Vec<_> = self.0.into_iter().collect();
+        all.sort_by(|(_, a), (_, b)| f64::total_cmp(b, a));
+        all.iter().take(TOPS).map(|(key, count)| format!("{count:6.0} {key}")).collect()
+    }
+}
+
+impl Comparison {
+    fn of(outcome: &Outcome, hits: &[Hit], places: &mut Places) -> Self {
+        let trace = trace::load(&outcome.trace.path()).expect("a trace");
+        let (mut samples, mut ends, mut short) = (Vec::new(), BTreeMap::new(), Tops::default());
+        for thread in &trace.threads {
+            thread.for_each_sample(&mut |sample, stack| {
+                let end = EndReason::from_number(sample.end_reason);
+                let end = end.map_or("unknown", EndReason::name);
+                *ends.entry(end).or_default() += 1;
+                if end != EndReason::Root.name() {
+                    let names = stack.iter().take(3).map(|id| function(&trace, *id).1);
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    short.add(format!("{end} after {names}, flags {}", sample.flags), 1.0);
+                }
+                let leaf = stack.last().copied();
+                samples.push(Own { sample: sample.clone(), leaf, caller: caller(&trace, stack) });
+            });
+        }
+        let span = common_span(&samples, hits);
+        let hits = hits.iter().filter(|hit| span.contains(&hit.time_ns));
+        let (mut flat, mut callers, mut names) = (Flat::default(), Flat::default(), HashMap::new());
+        for hit in hits {
+            let place = places.at(hit.pc, hit.name.as_deref());
+            // It was not there when it was not sampled.
+            if place == Place::Agent {
+                continue;
+            }
+            names.extend(hit.name.clone().map(|name| (place.clone(), name)));
+            if let Some(caller) = &hit.caller {
+                callers.add(PERFS, (place.clone(), places.of_frame(caller)), 1.0);
+            }
+            flat.add(PERFS, place, 1.0);
+        }
+        let (mut alike, mut named, mut misnamed) = (0.0, 0.0, Tops::default());
+        for own in samples.iter().filter(|it| span.contains(&it.sample.time_ns)) {
+            let Some(leaf) = own.leaf else { continue };
+            let (_, name, _) = function(&trace, leaf);
+            let place = place_of(places, &trace, leaf);
+            let periods = f64::from(own.sample.weight);
+            if let Some(other) = names.get(&place) {
+                let is_same = places.is_same(&place, name, other);
+                named += periods;
+                alike += if is_same { periods } else { 0.0 };
+                if !is_same {
+                    misnamed.add(format!("{name} is {other} for perf"), periods);
+                }
+            }
+            if let Some(caller) = own.caller {
+                callers.add(OURS, (place.clone(), place_of(places, &trace, caller)), periods);
+            }
+            flat.add(OURS, place, periods);
+        }
+        let named_alike = alike / f64::max(named, 1.0);
+        let (misnamed, short) = (misnamed.lines(), short.lines());
+        Self { samples: samples.len(), ends, flat, callers, named_alike, misnamed, short }
+    }
+
+    fn rooted(&self) -> f64 {
+        let rooted = self.ends.get(EndReason::Root.name()).copied().unwrap_or(0);
+        rooted as f64 / self.samples.max(1) as f64
+    }
+
+    /// A row of the table that `scripts/compare-perf` prints.
+    fn row(&self, program: &str) -> String {
+        let [own, other] = self.flat.totals();
+        let mut ends = String::new();
+        for (end, count) in self.ends.iter().filter(|(end, _)| **end != EndReason::Root.name()) {
+            ends += &format!("{end} {count} ");
+        }
+        format!(
+            "| {program:<15} | {:>7} | {:>7.2} | {:<32} | {own:>7.0} / {other:>7} | {:>6.1} | {:>6.1} | {:>6.1} | {:>6.1} | {:>6.1} | {:>6.1} |",
+            self.samples,
+            100.0 * self.rooted(),
+            ends.trim_end(),
+            100.0 * self.flat.overlap_of_hot(),
+            100.0 * self.flat.overlap(),
+            100.0 * self.flat.overlap_by_chance(),
+            100.0 * self.callers.overlap(),
+            100.0 * self.callers.overlap_by_chance(),
+            100.0 * self.named_alike,
+        )
+    }
+
+    /// The functions about which the two differ most.
+    fn differences(&self) -> String {
+        let mut shares = self.flat.shares();
+        shares.sort_by(|(_, a), (_, b)| f64::total_cmp(&(b[0] - b[1]).abs(), &(a[0] - a[1]).abs()));
+        let lines = shares.iter().take(TOPS).map(|(place, [own, other])| {
+            format!("{:6.2} % / {:6.2} % {place:?}", 100.0 * own, 100.0 * other)
+        });
+        let lines: Vec<_> = lines.collect();
+        let mut callers = self.callers.shares();
+        callers
+            .sort_by(|(_, a), (_, b)| f64::total_cmp(&(b[0] - b[1]).abs(), &(a[0] - a[1]).abs()));
+        let callers = callers.iter().take(TOPS).map(|((place, caller), [own, other])| {
+            format!("{:6.2} % / {:6.2} % {place:?} by {caller:?}", 100.0 * own, 100.0 * other)
+        });
+        let callers: Vec<_> = callers.collect();
+        [lines, callers, self.misnamed.clone(), self.short.clone()].concat().join("\n")
+    }
+}
+
+/// `rooted` is the share that must reach a root, and perf finds callers unless code is made at run time.
+fn check(program: &str, start: Start, (rooted, has_callers): (f64, bool)) {
+    needs_recording!();
+    if !programs::has_perf() {
+        skip!("perf: not installed");
+    }
+    let _machine = together();
+    let dir = scratch_dir();
+    let Some(target) = start(dir.path()) else {
+        skip!("{program}: not installed");
+    };
+    let (outcome, hits, mut places) = record_both(&target);
+    let map = format!("/tmp/perf-{}.map", target.pid());
+    drop(target);
+    // Only a program that names its compiled code leaves one.
+    let _ = std::fs::remove_file(map);
+    let found = Comparison::of(&outcome, &hits, &mut places);
+    // A closed stderr is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "measured: {}", found.row(program));
+    let text = || format!("{}\n{}\n{}", found.row(program), found.differences(), outcome.text());
+    assert!(found.rooted() >= rooted, "{}", text());
+    assert!(found.flat.overlap_of_hot() >= OVERLAP, "{}", text());
+    assert!(found.flat.overlap() >= found.flat.overlap_by_chance() - BEYOND_CHANCE, "{}", text());
+    assert!(found.named_alike >= NAMED_ALIKE, "{}", text());
+    let callers = &found.callers;
+    let is_alike = callers.overlap() >= callers.overlap_by_chance() - BEYOND_CHANCE;
+    assert!(is_alike || !has_callers, "{}", text());
+}
+
+#[test]
+fn python_is_as_perf_has_it() {
+    check("python3", programs::python, (ROOTED, true));
+}
+
+#[test]
+fn perl_is_as_perf_has_it() {
+    check("perl", programs::perl, (ROOTED, true));
+}
+
+#[test]
+fn openssl_is_as_perf_has_it() {
+    check("openssl sha256", programs::openssl_sha256, (ROOTED, true));
+    check("openssl rsa2048", programs::openssl_rsa, (ROOTED, true));
+}
+
+#[test]
+fn git_is_as_perf_has_it() {
+    check("git log -p", programs::git, (ROOTED, true));
+}
+
+/// Its stacks are deep: of a hit in the kernel a part is copied, and not all of them fit.
+#[test]
+fn cc1_is_as_perf_has_it() {
+    check("cc1 -O3", programs::cc1, (0.997, true));
+}
+
+/// Compiled code that is being thrown away (deoptimized) has no frames to follow.
+#[test]
+fn node_is_as_perf_has_it() {
+    check("node", programs::node, (0.985, false));
+}

@@ -1,0 +1,305 @@
+//! Runtimes that make their own code and their own stacks: callers, names and roots, each on the real
+//! thing.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{
+    Folded, Outcome, Recorder, Target, Trace, go_program_with, has_command, java_classes,
+    needs_recording, program, record_cpu, scratch_dir, script, skip, together, traceprof,
+};
+
+/// Of a thousand samples as many as this must reach a root.
+const ROOTED: u64 = 999;
+
+/// Every caller that the source tells, and nothing else.
+const GO_CALLERS: [(&str, &str); 14] = [
+    ("main.leafShort", "main.parentShort"),
+    ("main.parentShort", "main.rootShort"),
+    ("main.rootShort", "runtime.goexit"),
+    ("main.inlinedInner", "main.inlinedOuter"),
+    ("main.inlinedOuter", "main.parentInlined"),
+    ("main.parentInlined", "main.rootInlined"),
+    ("main.parentDeep", "main.rootDeep"),
+    ("main.leafTime", "main.parentTime"),
+    ("main.parentTime", "main.rootTime"),
+    ("main.rootTime", "runtime.goexit"),
+    ("time.Now", "main.leafTime"),
+    ("main.leafMake", "main.parentMake"),
+    ("main.parentMake", "main.rootMake"),
+    ("main.rootMake", "runtime.goexit"),
+];
+
+fn rooted_per_mille(outcome: &Outcome) -> u64 {
+    1000 * outcome.trace.number("rooted") / outcome.trace.number("samples").max(1)
+}
+
+/// Twenty thousand samples without one wrong caller.
+fn go_callers_are_exact(name: &str, options: &[&str]) {
+    needs_recording!();
+    if !has_command("go") {
+        skip!("go: not installed");
+    }
+    let _machine = together();
+    let program = go_program_with(name, "unique.go", options);
+    let target = Target::spawn(Command::new(program));
+    // Of hits in the kernel only the stack that the system call was made on is known.
+    let options = ["--freq", "10000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_millis(2500), &options);
+    let folded = outcome.trace.folded();
+    for (function, caller) in GO_CALLERS {
+        assert!(folded.count_of(function) > 10, "{function} is rare\n{}", outcome.text());
+        let wrong = folded.count_with_other_caller(function, caller);
+        assert_eq!(wrong, 0, "{function} is called by {caller} only\n{}", outcome.text());
+    }
+    assert!(folded.count_of("clock_gettime") > 10, "the vDSO is called from the system's stack");
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    let text = outcome.trace.view(&["dump", "--json"]);
+    assert!(text.contains("unique.go"), "files and lines are known");
+}
+
+#[test]
+fn go_stripped_callers_are_exact() {
+    go_callers_are_exact("unique-stripped", &["-ldflags=-s -w"]);
+}
+
+#[test]
+fn go_at_any_address_callers_are_exact() {
+    go_callers_are_exact("unique-pie", &["-buildmode=pie", "-ldflags=-s -w"]);
+}
+
+/// A file that a target made outside of its own directory, removed with the value.
+struct Litter(PathBuf);
+
+impl Drop for Litter {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn perf_map_of(target: &Target) -> Litter {
+    Litter(PathBuf::from(format!("/tmp/perf-{}.map", target.pid())))
+}
+
+/// Of all stacks with this function, the share in percent in which another one calls it that has a name.
+fn percent_called_otherwise(folded: &Folded, function: &str, caller: &str) -> f64 {
+    let all = folded.count_containing(function);
+    let by = |caller| folded.count_of_call(function, caller);
+    assert!(all > 100, "{function} is rare: {all}");
+    100.0 * all.saturating_sub(by(caller) + by("[unknown]")) as f64 / all as f64
+}
+
+/// Stacks through V8's own code, whose names are told by a file that it is asked for.
+fn node_names_come_from(option: &str, unknown_max: f64) {
+    needs_recording!();
+    if !has_command("node") {
+        skip!("node: not installed");
+    }
+    let _machine = together();
+    let folder = scratch_dir();
+    let mut node = Command::new("node");
+    node.args(["--no-turbo-inlining", "--interpreted-frames-native-stack", option]);
+    node.arg(script("hot.js")).current_dir(folder.path());
+    let target = Target::spawn(node);
+    let _map = perf_map_of(&target);
+    let options = ["--freq", "5000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    let folded = outcome.trace.folded();
+    let unknown = folded.percent_of("[unknown]");
+    assert!(unknown < unknown_max, "{unknown} % have code without a name");
+    // A frame that is about to be made, or was just taken away, hides its caller.
+    for (function, caller) in [("leafHot", "parentHot"), ("parentHot", "rootHot")] {
+        let wrong = percent_called_otherwise(&folded, function, caller);
+        assert!(wrong < 2.0, "{function}: {wrong} %");
+    }
+    assert!(
+        folded.count_of("Builtins_ArrayPrototypeSort") > 10,
+        "builtins are part of the program"
+    );
+}
+
+#[test]
+fn node_names_come_from_its_perf_map() {
+    node_names_come_from("--perf-basic-prof", 2.0);
+}
+
+#[test]
+fn node_names_come_from_its_dump() {
+    // It writes two megabytes at a time: what it has made last is not told yet.
+    node_names_come_from("--perf-prof", 60.0);
+}
+
+/// A Java machine with these options, which compiles but does not inline.
+fn java_chain(options: &[&str]) -> Target {
+    let classes = java_classes("Chain");
+    let mut java = Command::new("java");
+    java.args(["-Xmx64m", "-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Chain.*"]);
+    java.args(options).arg("-cp").arg(classes).arg("Chain");
+    Target::spawn(java)
+}
+
+fn has_java() -> bool {
+    has_command("java") && has_command("javac")
+}
+
+#[test]
+fn java_names_are_asked_for_and_nothing_is_left() {
+    needs_recording!();
+    if !has_java() {
+        skip!("java: not installed");
+    }
+    let _machine = together();
+    let mut target = java_chain(&["-XX:+PreserveFramePointer"]);
+    let _socket = Litter(PathBuf::from(format!("/tmp/.java_pid{}", target.pid())));
+    let map = perf_map_of(&target);
+    let attach_file = PathBuf::from(format!("/tmp/.attach_pid{}", target.pid()));
+    let options = ["--freq", "1000", "--no-kernel", "--jvm-names"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
+    assert!(!map.0.exists() && !attach_file.exists(), "what was not there before is removed");
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert!(!outcome.text().contains("Java"), "nothing is missing: {}", outcome.text());
+    let folded = outcome.trace.folded();
+    let unknown = folded.percent_of("[unknown]");
+    assert!(unknown < 5.0, "{unknown} % have code without a name");
+    for (function, caller) in
+        [("Chain.leafChain", "Chain.parentChain"), ("parentChain", "rootChain")]
+    {
+        let wrong = percent_called_otherwise(&folded, function, caller);
+        assert!(wrong < 5.0, "{function}: {wrong} %");
+    }
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn java_without_names_is_told_of() {
+    needs_recording!();
+    if !has_java() {
+        skip!("java: not installed");
+    }
+    let _machine = together();
+    let target = java_chain(&[]);
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &[]);
+    assert!(!perf_map_of(&target).0.exists(), "nobody has asked for it");
+    let text = outcome.text();
+    for option in ["--jvm-names", "-XX:+PreserveFramePointer"] {
+        assert!(text.contains(option), "{option} in: {text}");
+    }
+    // Compiled code without frame pointers hides its callers, and the report does not say otherwise.
+    assert!(rooted_per_mille(&outcome) < 500, "{text}");
+}
+
+/// SIGQUIT would end it, and it is not asked.
+#[test]
+fn java_that_leaves_signals_alone_lives() {
+    needs_recording!();
+    if !has_java() {
+        skip!("java: not installed");
+    }
+    let _machine = together();
+    let target = java_chain(&["-Xrs"]);
+    // Such a machine has its socket from the beginning on.
+    let socket = Litter(PathBuf::from(format!("/tmp/.java_pid{}", target.pid())));
+    drop(socket);
+    let outcome = record_cpu(target.pid(), Duration::from_millis(500), &["--jvm-names"]);
+    assert!(outcome.text().contains("it was started with -Xrs"), "{}", outcome.text());
+    assert!(target.state() != '?' && target.state() != 'Z', "it lives");
+}
+
+/// It is not there yet when its program starts.
+#[test]
+fn java_that_is_started_is_asked_as_soon_as_it_is_there() {
+    needs_recording!();
+    if !has_java() {
+        skip!("java: not installed");
+    }
+    let _machine = together();
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--jvm-names", "--no-kernel", "--output"]);
+    command.arg(trace.path()).args(["--", "java", "-Xmx64m", "-XX:+PreserveFramePointer"]);
+    command.args(["-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Chain.*", "-cp"]);
+    let output = command.arg(java_classes("Chain")).args(["Chain", "60000"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !text.contains("no names"), "{text}");
+    let folded = trace.folded();
+    let named = folded.count_of_call("Chain.leafChain", "Chain.parentChain");
+    let total = folded.total();
+    assert!(total > 20 && named > total / 2, "{named} of {total} stacks have names\n{text}");
+}
+
+/// A signal that is meant for a Java machine ends whatever else gets it.
+#[test]
+fn program_that_takes_a_machines_place_gets_no_signal_of_its() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let library = folder.path().join("libjvm.so");
+    std::fs::copy(program("plugin"), &library).unwrap();
+    for _ in 0..5 {
+        let mut target = Target::start("posing", &[library.to_str().unwrap()]);
+        let pid = target.pid().to_string();
+        let arguments = ["--pid", &pid, "--jvm-names", "--duration", "200ms"];
+        let outcome = Recorder::start(&arguments).finish();
+        // It may be gone in the moment of the attach, or be the next program.
+        assert!(!outcome.text().contains("panicked"), "{}", outcome.text());
+        target.goes_on_and_ends_by_itself();
+        assert_eq!(target.fact("executed"), 1);
+    }
+}
+
+/// Each function is at the same place, and has the name that it had then.
+#[test]
+fn code_that_is_written_over_has_the_name_of_its_time() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let mut command = Command::new(program("jit"));
+    command.current_dir(folder.path());
+    let mut target = Target::spawn(command);
+    let options = ["--freq", "2000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+    target.goes_on_and_ends_by_itself();
+    let folded = outcome.trace.folded();
+    for own in 0..8 {
+        let made = format!("made_{own}");
+        let right = folded.count_of_call(&made, &format!("caller_{own}"));
+        assert!(right > 100, "{right} of {}", folded.count_of(&made));
+        for other in (0..8).filter(|other| *other != own) {
+            let wrong = folded.count_of_both(&made, &format!("caller_{other}"));
+            assert_eq!(wrong, 0, "{made} under caller_{other}, and {right} are right");
+        }
+    }
+    assert!(folded.percent_of("[unknown]") < 0.5, "{}", folded.percent_of("[unknown]"));
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+}
+
+/// A Python that gives each of its functions a trampoline, if there is one.
+fn python_with_trampolines() -> Option<&'static str> {
+    ["python3", "python3.12", "python3.13"].into_iter().find(|name| {
+        let asked = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
+        let output = Command::new(name).args(["-X", "perf", "-c", asked]).output();
+        output.is_ok_and(|output| output.status.success())
+    })
+}
+
+#[test]
+fn python_functions_have_names_and_callers() {
+    needs_recording!();
+    let Some(python) = python_with_trampolines() else {
+        skip!("python 3.12: not installed");
+    };
+    let _machine = together();
+    let mut command = Command::new(python);
+    command.args(["-X", "perf"]).arg(script("chain.py"));
+    let target = Target::spawn(command);
+    let _map = perf_map_of(&target);
+    let options = ["--freq", "2000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    let folded = outcome.trace.folded();
+    let counts =
+        ["leaf", "parent", "root"].map(|it| folded.count_containing(&format!("py::{it}_chain")));
+    assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
+}

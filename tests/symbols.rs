@@ -1,0 +1,69 @@
+//! Where the names of a recording come from, and what is said of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{
+    Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
+};
+
+fn run(program: &str, args: &[&str], dir: &std::path::Path) {
+    let status = Command::new(program).args(args).current_dir(dir).status();
+    assert!(status.unwrap_or_else(|error| panic!("{program}: {error}")).success(), "{args:?}");
+}
+
+/// A fetcher that has one file stands for the servers.
+#[test]
+fn debug_information_is_fetched_when_that_is_asked_for() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let path = |name: &str| folder.path().join(name);
+    fs::copy(program("split"), path("split")).unwrap();
+    run("objcopy", &["--only-keep-debug", "split", "split.debug"], folder.path());
+    run("strip", &["split"], folder.path());
+    let fetcher = format!(
+        "#!/bin/sh\necho \"$@\" >> {0}/asked\necho {0}/split.debug\n",
+        folder.path().display()
+    );
+    fs::write(path("debuginfod-find"), fetcher).unwrap();
+    fs::set_permissions(path("debuginfod-find"), fs::Permissions::from_mode(0o755)).unwrap();
+    let paths = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let target = Target::spawn(Command::new(path("split")));
+    let pid = target.pid().to_string();
+    let record = |options: &[&str]| {
+        let mut command = traceprof(&["record", "--pid", &pid]);
+        command.args(options).env("PATH", &paths).env("DEBUGINFOD_URLS", "http://127.0.0.1:1");
+        Recorder::spawn(command, Trace::new()).record_cpu(target.pid(), Duration::from_millis(800))
+    };
+    let without = record(&[]);
+    assert!(!path("asked").exists(), "nobody asked for it");
+    assert_eq!(without.trace.folded().count_of("kernel_alpha"), 0);
+    let info = without.trace.view(&["info"]);
+    assert!(info.contains("its exported names only") && info.contains("--debuginfod"), "{info}");
+
+    let with = record(&["--debuginfod"]);
+    assert!(with.trace.folded().count_of("kernel_alpha") > 10, "{}", with.text());
+    let info = with.trace.view(&["info"]);
+    let (_, block) = info.split_once("/split\n").expect("a block of the program");
+    let block = block.split("\n\n").next().unwrap();
+    assert!(block.contains("debug file") && block.contains("split.debug"), "{info}");
+    assert!(!block.contains("for more"), "nothing is missing: {info}");
+    let build_id = block.lines().find_map(|line| line.trim().strip_prefix("build id")).unwrap();
+    let asked = fs::read_to_string(path("asked")).unwrap();
+    assert!(asked.contains(build_id.trim()), "{build_id} in {asked}");
+}
+
+#[test]
+fn fetching_without_servers_is_told_of() {
+    needs_recording!();
+    let _machine = together();
+    let target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    let mut command = traceprof(&["record", "--debuginfod", "--duration", "0.2", "--pid", &pid]);
+    command.env_remove("DEBUGINFOD_URLS");
+    let outcome = Recorder::spawn(command, Trace::new()).finish();
+    assert!(outcome.text().contains("DEBUGINFOD_URLS names no servers"), "{}", outcome.text());
+}
