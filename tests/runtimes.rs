@@ -163,7 +163,8 @@ fn java_names_are_asked_for_and_nothing_is_left() {
     assert!(!outcome.text().contains("Java"), "nothing is missing: {}", outcome.text());
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
-    assert!(unknown < 5.0, "{unknown} % have code without a name");
+    // Compilers replace what they made after a part of a second: samples wait for its names.
+    assert!(unknown < 1.0, "{unknown} % have code without a name");
     for (function, caller) in
         [("Chain.leafChain", "Chain.parentChain"), ("parentChain", "rootChain")]
     {

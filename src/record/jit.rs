@@ -106,6 +106,7 @@ struct Look {
 /// What is known of the target's own code.
 pub(super) struct JitNames {
     known: Shared,
+    writings: Arc<Writings>,
     looks: Sender<Look>,
     back: Receiver<()>,
     /// The reader has not come back from its last look.
@@ -121,8 +122,8 @@ impl JitNames {
     pub(super) fn start(pid: i32, writings: Arc<Writings>) -> io::Result<Self> {
         let known = Shared::default();
         let theirs = known.clone();
-        let mut reader = None;
-        let mut names = Self::over(known, move |look| {
+        let (mut reader, asked) = (None, Arc::clone(&writings));
+        let mut names = Self::over(known, asked, move |look| {
             // The first look into its folders is one, too.
             let reader =
                 reader.get_or_insert_with(|| JitReader::start(pid, &writings, theirs.clone()));
@@ -133,7 +134,11 @@ impl JitNames {
     }
 
     /// With such a reader.
-    fn over(known: Shared, mut read: impl FnMut(Look) + Send + 'static) -> io::Result<Self> {
+    fn over(
+        known: Shared,
+        writings: Arc<Writings>,
+        mut read: impl FnMut(Look) + Send + 'static,
+    ) -> io::Result<Self> {
         let (looks, asked) = channel();
         let (done, back) = channel();
         let work = move || {
@@ -146,7 +151,7 @@ impl JitNames {
         };
         // It ends when nobody asks any more, or with this process.
         std::thread::Builder::new().name("jit names".to_string()).spawn(work)?;
-        Ok(Self { known, looks, back, is_away: false, patience: PATIENCE, program: 0 })
+        Ok(Self { known, writings, looks, back, is_away: false, patience: PATIENCE, program: 0 })
     }
 
     /// Another program runs in the process: what was told of the last one is not of this.
@@ -173,6 +178,17 @@ impl JitNames {
         // A reader that is gone does not come back either.
         let _ = self.looks.send(Look { program: self.program, dumps: dumps.to_vec() });
         (self.is_away, self.patience) = (true, PATIENCE);
+    }
+
+    /// The runtime tells of its code when it is asked to.
+    pub(super) fn can_be_asked(&self) -> bool {
+        self.writings.is_served()
+    }
+
+    /// Has the runtime tell of all code that there is; what answers the question says when that is to
+    /// be read. False if nobody asks it, so that no answer comes.
+    pub(super) fn ask_runtime(&self, question: u64) -> bool {
+        self.writings.want(question)
     }
 
     /// What was at an address at a time.
@@ -203,7 +219,7 @@ mod tests {
         let (go, gate) = channel::<()>();
         let known = Shared::default();
         let theirs = known.clone();
-        let mut names = JitNames::over(known, move |look| {
+        let mut names = JitNames::over(known, Arc::default(), move |look| {
             // Closed when it is let go.
             let _ = gate.recv();
             let map = if look.program > 0 { "1000 10 g\n" } else { "1000 10 f\n" };

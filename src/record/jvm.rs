@@ -6,79 +6,40 @@
 //! target's world: it is done only when asked for, and what was not there before is removed.
 //!
 //! A thread does the asking. A machine that runs already is asked before anything is changed in it,
-//! one that a program loads later as soon as it is seen.
+//! one that a program loads later as soon as it is seen. Whenever samples have code that no map has
+//! told of yet it is asked again, and those samples wait for the answer: compilers replace what they
+//! have made after a part of a second, and a map tells only of what is there.
 
-use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::modules::{AddressMap, AddressRange};
 use crate::proc::{self, Mapping};
 
+mod asking;
 mod machine;
+mod writings;
 
-use self::machine::{AskError, Machine};
+use self::asking::{Asking, Ends};
+use self::machine::Machine;
+pub(super) use self::writings::Writings;
 
 /// The library that is the virtual machine.
 const LIBRARY: &str = "libjvm.so";
-/// Between two questions: what is compiled meanwhile has no name until the next.
-const PERIOD: Duration = Duration::from_secs(1);
-/// So long the machine may take for its first answers: methods are compiled early.
-const GRACE: Duration = Duration::from_secs(1);
-/// After that, answers take no more than this part of its time.
-const SHARE: u32 = 20;
-/// A machine that is starting does not handle SIGQUIT yet.
-const STARTING: Duration = Duration::from_secs(10);
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_millis(50);
 /// As long as this the first map is waited for before the attach.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
+/// As long as this names are still asked for when the last samples are there.
+const LAST_NAMES: Duration = Duration::from_secs(2);
 /// As long as this a question is waited for at the end: longer than its own waits then.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-/// So many questions without an answer, one after the other, and no more is asked.
-const SILENT_MAX: u32 = 3;
-
-/// How often a map was written by one who was asked to. Locked while it is being written: what is there
-/// then is neither the old nor the new map.
-#[derive(Debug, Default)]
-pub(super) struct Writings(Mutex<u64>);
-
-impl Writings {
-    /// The map stays as it is as long as this is held; `None` if it is being written.
-    pub(super) fn hold(&self) -> Option<MutexGuard<'_, u64>> {
-        match self.0.try_lock() {
-            Ok(count) => Some(count),
-            // A number is never half changed.
-            Err(TryLockError::Poisoned(count)) => Some(count.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Has it written. Whoever reads it meanwhile is waited for, unless it is over before.
-    pub(super) fn write<T>(
-        &self,
-        is_over: &dyn Fn() -> bool,
-        write: impl FnOnce() -> T,
-    ) -> Option<T> {
-        loop {
-            if let Some(mut count) = self.hold() {
-                // Something may have been written in any case.
-                *count += 1;
-                return Some(write());
-            }
-            if is_over() {
-                return None;
-            }
-            std::thread::sleep(LOOK / 5);
-        }
-    }
-}
 
 /// The machines that a target is, one after the other.
 pub(super) struct JvmNames {
@@ -134,6 +95,13 @@ impl JvmNames {
         Some(without_names(&self.asker.as_ref()?.failures.try_recv().ok()?))
     }
 
+    /// The last samples are there: names that they want are asked for at once, and for a moment only.
+    pub(super) fn hurry(&self) {
+        if let Some(asker) = &self.asker {
+            asker.last_words.get_or_init(|| Instant::now() + LAST_NAMES);
+        }
+    }
+
     /// Asks no more, since the program is gone or the recording is over; what is to be said of that.
     pub(super) fn end(&mut self) -> Option<String> {
         self.is_told = false;
@@ -181,6 +149,8 @@ fn frame_pointers(pid: i32) -> bool {
 /// The thread that asks one machine now and then.
 struct Asker {
     is_ending: Arc<AtomicBool>,
+    /// Until when it is asked, once the last samples are there.
+    last_words: Arc<OnceLock<Instant>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// There is a first map, or there will be none.
@@ -192,22 +162,26 @@ impl Asker {
     fn start(pid: i32, writings: Arc<Writings>) -> io::Result<Self> {
         let machine = Machine::of(pid)?;
         let is_ending = Arc::new(AtomicBool::new(false));
+        let last_words = Arc::new(OnceLock::<Instant>::new());
         let has_word = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = channel();
         let (tell, failures) = channel();
-        let (ending, word) = (Arc::clone(&is_ending), Arc::clone(&has_word));
+        let (ending, last) = (Arc::clone(&is_ending), Arc::clone(&last_words));
+        let word = Arc::clone(&has_word);
         let work = move || {
+            let is_late = || last.get().is_some_and(|last| Instant::now() >= *last);
             // Relaxed, both: looked at until they are seen.
-            let is_ending = || ending.load(Ordering::Relaxed);
-            let asked = Cell::new(SystemTime::UNIX_EPOCH);
-            let asking =
-                Asking { machine, writings: &writings, is_ending: &is_ending, stopped, asked };
+            let is_ending = || ending.load(Ordering::Relaxed) || is_late();
+            let is_hurried = || last.get().is_some();
+            let ends = Ends { is_ending: &is_ending, is_hurried: &is_hurried, stopped };
+            let asking = Asking::new(machine, &writings, ends);
             // Nobody may want to know any more.
             let tell = |text| drop(tell.send(text));
             asking.run(|| word.store(true, Ordering::Relaxed), tell);
         };
         let thread = std::thread::Builder::new().name("jvm names".to_string()).spawn(work)?;
-        Ok(Self { is_ending, stop: Some(stop), thread: Some(thread), has_word, failures })
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(Self { is_ending, last_words, stop, thread, has_word, failures })
     }
 
     fn has_word(&self) -> bool {
@@ -236,70 +210,5 @@ impl Asker {
 impl Drop for Asker {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// What the thread does.
-struct Asking<'a> {
-    machine: Machine,
-    writings: &'a Writings,
-    is_ending: &'a dyn Fn() -> bool,
-    stopped: Receiver<()>,
-    /// When the last question was over.
-    asked: Cell<SystemTime>,
-}
-
-impl Asking<'_> {
-    /// Asks until the end; what was not there before is gone then.
-    fn run(self, has_word: impl Fn(), tell: impl Fn(String)) {
-        let kept = self.machine.map();
-        let error = match &kept {
-            Ok(_) => self.ask_on(&has_word).map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        error.map(tell);
-        has_word();
-        if let (Ok(None), Ok(Some(map))) = (kept, self.machine.map()) {
-            self.machine.remove_map(map, self.asked.get());
-        }
-    }
-
-    /// Asks until the end; why there is no map then, or why there will be no more.
-    fn ask_on(&self, has_word: &dyn Fn()) -> Option<AskError> {
-        let (mut has_map, mut silent, mut spent) = (false, 0, Duration::ZERO);
-        let begun = Instant::now();
-        loop {
-            let ask = || {
-                let outcome = self.machine.ask(self.is_ending);
-                self.asked.set(SystemTime::now());
-                outcome
-            };
-            let outcome = self.writings.write(self.is_ending, ask).unwrap_or(Err(AskError::Over));
-            let (pause, error) = match outcome {
-                Ok(took) => {
-                    (has_map, silent) = (true, 0);
-                    has_word();
-                    spent += took;
-                    let share = spent.saturating_sub(GRACE) * SHARE;
-                    (PERIOD.max(share.saturating_sub(begun.elapsed())), None)
-                }
-                Err(AskError::NotYet) if !has_map && begun.elapsed() < STARTING => {
-                    (LOOK, Some(AskError::NotYet))
-                }
-                Err(AskError::Failed(error)) if has_map && silent < SILENT_MAX => {
-                    silent += 1;
-                    (PERIOD, Some(AskError::Failed(error)))
-                }
-                Err(error) => (Duration::ZERO, Some(error)),
-            };
-            let is_final = pause.is_zero()
-                || self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout)
-                || self.machine.is_gone();
-            if is_final {
-                // What went wrong at the end of one that has told its names is the end.
-                let is_over = has_map && (self.machine.is_gone() || (self.is_ending)());
-                return error.filter(|_| !is_over);
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! - Nothing here waits for a symbolizer. Whoever cannot wait for an answer has the address written
 //!   without a name, and counted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -24,6 +24,9 @@ use crate::trace::{
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 pub(super) type Place = (Option<u32>, u64);
+
+/// Addresses that are remembered as asked for.
+const SOUGHT_MAX: usize = 1 << 16;
 
 /// Where the names of such code come from.
 const TOLD: &str = "the runtime that made the code";
@@ -58,6 +61,8 @@ pub(super) struct Names {
     places: HashMap<Place, Option<Box<[LocationId]>>>,
     /// Those outside of all modules, of which the target itself tells.
     told: HashMap<u64, Told>,
+    /// Those that the runtime was asked for: some code has no name.
+    sought: HashSet<u64>,
     /// Questions without an answer.
     open: BTreeSet<u64>,
     /// How many questions there were.
@@ -72,8 +77,13 @@ impl Names {
     pub(super) fn start(
         pid: i32,
         writings: Arc<Writings>,
-        answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
+        answer: impl Fn(Answer) -> bool + Clone + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        let theirs = answer.clone();
+        writings.answer_by(move |question| {
+            // Nobody may wait for it any more.
+            theirs(Ok(Wanted { question, ..Wanted::default() }));
+        });
         let jit = JitNames::start(pid, writings)?;
         Ok(Self::of(Symbolizers::start(answer)?, jit))
     }
@@ -87,6 +97,7 @@ impl Names {
             modules: HashMap::new(),
             places: HashMap::new(),
             told: HashMap::new(),
+            sought: HashSet::new(),
             open: BTreeSet::new(),
             asked: 0,
             unnamed: 0,
@@ -111,7 +122,31 @@ impl Names {
             self.open.insert(self.asked);
             self.symbolizers.ask(Wanted { question: self.asked, ..wanted });
         }
+        self.ask_runtime(addresses, traces);
         self.asked
+    }
+
+    /// Asks the runtime for code that it has not told of.
+    fn ask_runtime(&mut self, addresses: &AddressMap, traces: &Collection) {
+        if !self.jit.can_be_asked() {
+            return;
+        }
+        if self.sought.len() > SOUGHT_MAX {
+            self.sought.clear();
+        }
+        let mut is_wanted = false;
+        for entry in traces.entries().iter().filter(|entry| !entry.preserved) {
+            for word in traces.frames_of(entry) {
+                let (module, (_, avma)) = locate(addresses, *word, trace_epoch(entry.flags));
+                is_wanted |= module.is_none()
+                    && self.jit.find(avma, u64::MAX - 1).resolved.is_none()
+                    && self.sought.insert(avma);
+            }
+        }
+        if is_wanted && self.jit.ask_runtime(self.asked + 1) {
+            self.asked += 1;
+            self.open.insert(self.asked);
+        }
     }
 
     /// All questions up to this one are answered.
@@ -125,6 +160,11 @@ impl Names {
         writer: &mut TraceWriter,
         answer: &Wanted,
     ) -> Result<(), TraceError> {
+        self.open.remove(&answer.question);
+        if answer.svmas.is_empty() {
+            // The runtime's: its names are read when they are needed.
+            return Ok(());
+        }
         let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
         if let Some(source) = &answer.source {
@@ -135,7 +175,6 @@ impl Names {
             let locations = write(writer, id, module, *svma, answer.resolved.get(position))?;
             self.places.insert((index, *svma), Some(locations.into()));
         }
-        self.open.remove(&answer.question);
         Ok(())
     }
 
@@ -209,6 +248,7 @@ impl Names {
     pub(super) fn begin_program(&mut self) {
         self.jit.begin();
         self.told.clear();
+        self.sought.clear();
     }
 
     /// Another number whenever a runtime has told something else.

@@ -195,6 +195,7 @@ impl<'a> Recording<'a> {
             // Only after a stint there is an end.
             return Err(RecordError::TargetGone(anyhow::anyhow!("the target was never sampled")));
         };
+        self.jvm.hurry();
         let finished = scribe.finish();
         if let Some(text) = self.jvm.end() {
             self.observer.event(Event::Notice(text));

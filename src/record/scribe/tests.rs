@@ -345,3 +345,45 @@ fn an_end_without_a_word_ends_the_thread() {
     drop(scribe);
     wait_until("the thread goes on", || shared.strong_count() == 0);
 }
+
+/// The name of the only sample, and whether it waited for the map that the runtime wrote.
+fn name_of_own_code(is_served: bool) -> (String, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    // Whose map nobody else writes.
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
+    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let writings = Arc::<Writings>::default();
+    let serving = is_served.then(|| writings.serve());
+    let pid = child.id() as i32;
+    let scribe = Scribe::start(writer, pid, |answers| answers.names(pid, Arc::clone(&writings)));
+    let scribe = scribe.unwrap();
+    scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
+    scribe.send(next_batch(&[(2, 0x1000, false)], 1));
+    wait_until("it is never looked at", || is_taken(&scribe));
+    let has_waited = !scribe.is_idle();
+    let questions = writings.take();
+    let _ = writings.write(&|| false, || std::fs::write(&map, "1000 10 made\n").unwrap());
+    writings.answer(&questions);
+    wait_until("not written", || scribe.is_idle());
+    // Known by then, or asked for before: it is not asked for again.
+    scribe.send(next_batch(&[(3, 0x1000, false)], 2));
+    wait_until("not written", || scribe.is_idle());
+    drop(serving);
+    let closed = scribe.finish().close(Metadata::new(), &[]);
+    child.kill().and_then(|()| child.wait()).unwrap();
+    std::fs::remove_file(&map).unwrap();
+    assert!(closed.error.is_none());
+    (names(&path).remove(0).1, has_waited)
+}
+
+#[test]
+fn samples_wait_for_the_names_of_code_that_a_runtime_is_asked_for() {
+    assert_eq!(name_of_own_code(true), ("made".to_string(), true));
+}
+
+#[test]
+fn samples_do_not_wait_for_names_that_nobody_asks_for() {
+    assert_eq!(name_of_own_code(false), ("[unknown]".to_string(), false));
+}
