@@ -45,3 +45,22 @@ install_packages() {
     "${as_root[@]}" apt-get update -qq
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
 }
+
+# unpack_wheel NAME VERSION DIRECTORY: the files of a Python package, put there and nowhere else.
+unpack_wheel() {
+    local name=$1 version=$2 directory=$3 scratch
+    if [[ -e "$directory/.$name-$version" ]]; then
+        return
+    fi
+    echo "unpacking: $name $version" >&2
+    if ! python3 -m pip --version >/dev/null 2>&1; then
+        install_packages python3-pip
+    fi
+    scratch=$(mktemp -d)
+    python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$scratch" "$name==$version" >&2
+    rm -rf "$directory"
+    mkdir -p "$directory"
+    python3 -m zipfile -e "$scratch"/*.whl "$directory"
+    rm -r "$scratch"
+    touch "$directory/.$name-$version"
+}

@@ -1,13 +1,14 @@
 //! Runtimes that make their own code and their own stacks: callers, names and roots, each on the real
 //! thing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    Folded, Outcome, Recorder, Target, Trace, go_program_with, has_command, java_classes,
-    needs_recording, program, record_cpu, scratch_dir, script, skip, together, traceprof,
+    Folded, Outcome, Recorder, Target, Trace, go_program_by, has_command, java_classes,
+    needs_recording, newest_go, program, record_cpu, scratch_dir, script, skip, together,
+    traceprof,
 };
 
 /// Of a thousand samples as many as this must reach a root.
@@ -36,13 +37,13 @@ fn rooted_per_mille(outcome: &Outcome) -> u64 {
 }
 
 /// Twenty thousand samples without one wrong caller.
-fn go_callers_are_exact(name: &str, options: &[&str]) {
+fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     needs_recording!();
-    if !has_command("go") {
+    let Some(go) = go else {
         skip!("go: not installed");
-    }
+    };
     let _machine = together();
-    let program = go_program_with(name, "unique.go", options);
+    let program = go_program_by(go, name, "unique.go", options);
     let target = Target::spawn(Command::new(program));
     // Of hits in the kernel only the stack that the system call was made on is known.
     let options = ["--freq", "10000", "--no-kernel"];
@@ -59,14 +60,26 @@ fn go_callers_are_exact(name: &str, options: &[&str]) {
     assert!(text.contains("unique.go"), "files and lines are known");
 }
 
+fn usual_go() -> Option<&'static Path> {
+    has_command("go").then_some(Path::new("go"))
+}
+
 #[test]
 fn go_stripped_callers_are_exact() {
-    go_callers_are_exact("unique-stripped", &["-ldflags=-s -w"]);
+    go_callers_are_exact(usual_go(), "unique-stripped", &["-ldflags=-s -w"]);
 }
 
 #[test]
 fn go_at_any_address_callers_are_exact() {
-    go_callers_are_exact("unique-pie", &["-buildmode=pie", "-ldflags=-s -w"]);
+    go_callers_are_exact(usual_go(), "unique-pie", &["-buildmode=pie", "-ldflags=-s -w"]);
+}
+
+/// Its tables are laid out otherwise than those of the one that Debian has.
+#[test]
+fn newest_go_callers_are_exact() {
+    let go = newest_go();
+    go_callers_are_exact(go.as_deref(), "unique-newest", &["-ldflags=-s -w"]);
+    go_callers_are_exact(go.as_deref(), "unique-newest-pie", &["-buildmode=pie"]);
 }
 
 /// A file that a target made outside of its own directory, removed with the value.
@@ -276,11 +289,17 @@ fn code_that_is_written_over_has_the_name_of_its_time() {
     assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
 }
 
-/// A Python that gives each of its functions a trampoline, if there is one.
-fn python_with_trampolines() -> Option<&'static str> {
-    ["python3", "python3.12", "python3.13"].into_iter().find(|name| {
+/// A Python that gives each of its functions a trampoline, if there is one: of the system, or one of
+/// those that pyenv keeps.
+fn python_with_trampolines() -> Option<PathBuf> {
+    let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let root = root.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".pyenv")));
+    let kept = root.and_then(|root| std::fs::read_dir(root.join("versions")).ok());
+    let kept = kept.into_iter().flatten().flatten().map(|it| it.path().join("bin/python3"));
+    let named = ["python3", "python3.12", "python3.13", "python3.14"].map(PathBuf::from);
+    named.into_iter().chain(kept).find(|python| {
         let asked = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
-        let output = Command::new(name).args(["-X", "perf", "-c", asked]).output();
+        let output = Command::new(python).args(["-X", "perf", "-c", asked]).output();
         output.is_ok_and(|output| output.status.success())
     })
 }

@@ -23,7 +23,7 @@ pub(crate) use jail::{ERRNO, KILL, without, without_perf};
 pub(crate) use maker::Maker;
 pub(crate) use peak::peak_kib;
 pub(crate) use program::{
-    cpp_program, go_program, go_program_with, has_command, java_classes, program,
+    cpp_program, go_program, go_program_by, has_command, java_classes, newest_go, program,
     program_for_everyone, rust_variant, scratch_dir, script, variant,
 };
 pub(crate) use recorder::{

@@ -58,16 +58,24 @@ pub(crate) fn cpp_program(name: &str) -> PathBuf {
 
 /// The Go program built from `tests/targets/FILE`.
 pub(crate) fn go_program(name: &str, file: &str) -> PathBuf {
-    go_program_with(name, file, &[])
+    go_program_by(Path::new("go"), name, file, &[])
 }
 
-/// The same with these options of `go build`.
-pub(crate) fn go_program_with(name: &str, file: &str, options: &[&str]) -> PathBuf {
+/// The newest Go, which `scripts/test` puts there.
+pub(crate) fn newest_go() -> Option<PathBuf> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+    Some(tools.join("go-1.27/go/bin/go")).filter(|go| go.exists())
+}
+
+/// The same, built by this `go` with these options.
+pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str]) -> PathBuf {
     made(name, |fresh| {
-        let mut go = Command::new("go");
+        let mut go = Command::new(go);
         go.arg("build").args(options).arg("-o").arg(fresh).arg(source_dir().join(file));
         // The compiler wants a place for its cache even where there is no home.
         go.env("GOCACHE", fresh.with_file_name("go-cache")).env("GO111MODULE", "off");
+        // It is taken as it is, wherever another one may be.
+        go.env("GOTOOLCHAIN", "local").env_remove("GOROOT");
         go
     })
 }

@@ -74,6 +74,12 @@ impl AddressMap {
         self.program
     }
 
+    /// Without any mappings, of the program with this number.
+    #[cfg(test)]
+    pub(in crate::record) fn of_program(program: u32) -> Self {
+        Self { program, ..Self::default() }
+    }
+
     /// One module, from address 0 on.
     #[cfg(test)]
     pub(in crate::record) fn of_one(module: LoadedModule, end: u64) -> Self {

@@ -346,17 +346,45 @@ fn an_end_without_a_word_ends_the_thread() {
     wait_until("the thread goes on", || shared.strong_count() == 0);
 }
 
-/// The name of the only sample, and whether it waited for the map that the runtime wrote.
+/// A process, and its own perf map, which nobody else writes.
+struct Runtime {
+    child: std::process::Child,
+    map: std::path::PathBuf,
+}
+
+impl Runtime {
+    fn new() -> Self {
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
+        Self { child, map }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    fn tell(&self, text: &str) {
+        std::fs::write(&self.map, text).unwrap();
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // They may be gone.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+        let _ = std::fs::remove_file(&self.map);
+    }
+}
+
+/// The name of the first sample, and whether it waited for the map that the runtime wrote.
 fn name_of_own_code(is_served: bool) -> (String, bool) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    // Whose map nobody else writes.
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
+    let runtime = Runtime::new();
     let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
     let writings = Arc::<Writings>::default();
     let serving = is_served.then(|| writings.serve());
-    let pid = child.id() as i32;
+    let pid = runtime.pid();
     let scribe = Scribe::start(writer, pid, |answers| answers.names(pid, Arc::clone(&writings)));
     let scribe = scribe.unwrap();
     scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
@@ -364,17 +392,14 @@ fn name_of_own_code(is_served: bool) -> (String, bool) {
     wait_until("it is never looked at", || is_taken(&scribe));
     let has_waited = !scribe.is_idle();
     let questions = writings.take();
-    let _ = writings.write(&|| false, || std::fs::write(&map, "1000 10 made\n").unwrap());
+    let _ = writings.write(&|| false, || runtime.tell("1000 10 made\n"));
     writings.answer(&questions);
     wait_until("not written", || scribe.is_idle());
     // Known by then, or asked for before: it is not asked for again.
     scribe.send(next_batch(&[(3, 0x1000, false)], 2));
     wait_until("not written", || scribe.is_idle());
     drop(serving);
-    let closed = scribe.finish().close(Metadata::new(), &[]);
-    child.kill().and_then(|()| child.wait()).unwrap();
-    std::fs::remove_file(&map).unwrap();
-    assert!(closed.error.is_none());
+    assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
     (names(&path).remove(0).1, has_waited)
 }
 
@@ -386,4 +411,25 @@ fn samples_wait_for_the_names_of_code_that_a_runtime_is_asked_for() {
 #[test]
 fn samples_do_not_wait_for_names_that_nobody_asks_for() {
     assert_eq!(name_of_own_code(false), ("[unknown]".to_string(), false));
+}
+
+#[test]
+fn names_that_a_runtime_told_before_are_those_of_the_first_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let runtime = Runtime::new();
+    runtime.tell("1000 10 made\n");
+    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let pid = runtime.pid();
+    let scribe = Scribe::start(writer, pid, |answers| answers.names(pid, Arc::default())).unwrap();
+    // Whatever its number is.
+    for (number, program) in [(2, 1), (3, 1), (4, 2)] {
+        let addresses = Some(Arc::new(AddressMap::of_program(program)));
+        let threads = if number == 2 { vec![seen(1, 7)] } else { Vec::new() };
+        scribe.send(Arc::new(Batch { threads, addresses, ..Batch::default() }));
+        scribe.send(next_batch(&[(number, 0x1000, false)], number));
+    }
+    assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
+    let names: Vec<_> = names(&path).into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, ["made", "made", "[unknown]"]);
 }

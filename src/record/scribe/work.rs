@@ -64,6 +64,8 @@ pub(super) struct Work {
     latest: Arc<AddressMap>,
     /// and of the last one that was written.
     addresses: Arc<AddressMap>,
+    /// Which program of the process it is that names are known of.
+    program: Option<u32>,
     /// The traces of the last batch that was written, and of those before it that waited.
     pub(super) stacks: HashMap<u64, Stack>,
     /// Those that are kept to the end.
@@ -87,6 +89,7 @@ impl Work {
             is_ending: false,
             latest: Arc::default(),
             addresses: Arc::default(),
+            program: None,
             stacks: HashMap::new(),
             kept: HashMap::new(),
             threads: HashMap::new(),
@@ -158,7 +161,8 @@ impl Work {
     fn write(&mut self, held: &Held) -> Result<(), TraceError> {
         let batch = &*held.batch;
         if let Some(addresses) = &batch.addresses {
-            if addresses.program() != self.addresses.program() {
+            let former = self.program.replace(addresses.program());
+            if former.is_some_and(|former| former != addresses.program()) {
                 self.names.begin_program();
             }
             self.write_mappings(addresses)?;
