@@ -135,15 +135,15 @@ impl Frame {
                 (0..behind.len()).filter(|&at| access(&RESTORES, &behind[at..]).is_some());
             starts.next().map_or(function.range.end, |at| from + at as u64)
         };
-        let part = match self.set {
-            Some(set) => (set < function.range.end).then(|| (set..end(set), Rule::FP_SWITCH)),
-            None => {
-                let rule = if LEAVERS.contains(&name) { Rule::STOP } else { Rule::FP_SWITCH };
-                switched(code).map(|part| (start + part.start..start + part.end, rule))
-            }
-        };
-        if let Some((range, rule)) = part {
-            replace(rows, range, rule);
+        if let Some(set) = self.set.filter(|&set| set < function.range.end) {
+            replace(rows, set..end(set), Rule::FP_SWITCH);
+        }
+        let is_leaver = LEAVERS.contains(&name);
+        if (is_leaver || self.set.is_none())
+            && let Some(part) = switched(code)
+        {
+            let rule = if is_leaver { Rule::STOP } else { Rule::FP_SWITCH };
+            replace(rows, start + part.start..start + part.end, rule);
         }
     }
 }
@@ -258,5 +258,12 @@ mod tests {
         assert_eq!(switched(&code), Some(7..16));
         assert_eq!(switched(&code[..13]), Some(7..13), "it does not come back");
         assert_eq!(switched(&code[7..13]), None);
+        // With one, as of `mcall` from Go 1.21 on: push %rbp; mov %rsp,%rbp; mov %rsp,%rbx;
+        // mov 56(%r14),%rsp; mov $0,%ebp; push %rax; call *%r12; pop %rbp; ret
+        let code = [
+            0x55, 0x48, 0x89, 0xE5, 0x48, 0x89, 0xE3, 0x49, 0x8B, 0x66, 0x38, 0xBD, 0, 0, 0, 0,
+            0x50, 0x41, 0xFF, 0xD4, 0x5D, 0xC3,
+        ];
+        assert_eq!(switched(&code), Some(11..22));
     }
 }

@@ -1,5 +1,7 @@
 //! Calls that Go's compiler inlined: a tree for each function that has some.
 
+use std::ops::Range;
+
 use super::super::Elf;
 use super::{GoFunction, GoPlace, Layout, Pclntab, u32_at};
 
@@ -9,21 +11,38 @@ const TREE: usize = 3;
 /// its code.
 const FIRST: u64 = 160;
 const TEXT: u64 = 176;
+/// Where it has what trees count from: it moves, as Go 1.20 and others put more in front of it.
+const TREES: Range<u64> = 296..400;
+/// Functions whose trees are looked at to find out.
+const TRIED: usize = 32;
+/// Of them, those that are believed together.
+const TRIED_MIN: usize = 2;
 /// Inlined calls in one another that are believed.
 const DEPTH_MAX: usize = 64;
 /// Pointers to the table that are looked at; a real one has two or three.
 const POINTERS_MAX: usize = 64;
 
-/// Where functions' offsets of their trees count from. Only the runtime's description of
-/// the module says where they are.
+/// Where functions' offsets of their trees count from. Only the runtime's description of the module
+/// says where they are, and no version tells in which word: it is the one by which the first call of
+/// each tree has a name, and a caller in its function.
 pub(super) fn trees(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
-    let field = match table.layout {
+    if table.layout == Layout::V116 {
         // It keeps pointers instead.
-        Layout::V116 => return None,
-        Layout::V118 => 304,
-        Layout::V120 => 320,
+        return None;
+    }
+    let start = description(elf, table, svma, data)?;
+    let has_tree = |function: &GoFunction<'_, '_>| tree_offset(function).is_some();
+    let tried: Vec<_> = table.functions().filter(has_tree).take(TRIED).collect();
+    let makes_sense = |trees: &u64| {
+        let Some(bytes) = elf.data(*trees) else { return false };
+        let call = |function| {
+            let tree = bytes.get(tree_offset(function)?..)?;
+            call(function, tree, 0).filter(|(name, _)| !name.is_empty())
+        };
+        tried.len() >= TRIED_MIN && tried.iter().all(|function| call(function).is_some())
     };
-    elf.word(description(elf, table, svma, data)?.checked_add(field)?)
+    let words = TREES.step_by(8).filter_map(|field| elf.word(start.checked_add(field)?));
+    words.filter(|word| *word != 0).find(makes_sense)
 }
 
 /// What functions' offsets count from, by the description of the module.
@@ -67,17 +86,20 @@ pub(super) fn places<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Vec<GoPlac
 
 /// Name of the inlined function at an address, and an address at its call.
 fn inlined<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Option<(&'a str, u64)> {
-    let table = function.table;
-    let tree = table.trees?.get(tree_offset(function)?..)?;
-    let number = function.inlined_call(svma)?;
-    let (len, name, parent) = match table.layout {
+    let tree = function.table.trees?.get(tree_offset(function)?..)?;
+    call(function, tree, function.inlined_call(svma)?)
+}
+
+/// The numbered call of a function's tree.
+fn call<'a>(function: &GoFunction<'_, 'a>, tree: &[u8], number: usize) -> Option<(&'a str, u64)> {
+    let (len, name, parent) = match function.table.layout {
         Layout::V116 | Layout::V118 => (20, 12, 16),
         Layout::V120 => (16, 4, 8),
     };
     let call = tree.get(number.checked_mul(len)?..)?;
     let parent = function.range.start.checked_add(u64::from(u32_at(call, parent)?))?;
-    // Nonsense is no call: the description may have been read by the wrong layout.
-    let name = table.name(u32_at(call, name)?)?;
+    // Nonsense is no call.
+    let name = function.table.name(u32_at(call, name)?)?;
     function.range.contains(&parent).then_some((name, parent))
 }
 
