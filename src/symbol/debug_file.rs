@@ -14,11 +14,13 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::ElfFile;
+use memmap2::Mmap;
+
 use super::elf_file::{DebugFiles, System};
 use super::outline::Outline;
+use super::{ElfFile, guard};
 use crate::elf::build_id_text;
-use crate::proc::{descriptor_path, open_regular};
+use crate::proc::{self, descriptor_path, open_regular};
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 /// Shorter ids are not unique enough to trust a file by its name.
@@ -43,13 +45,32 @@ impl DebugFile {
 
 /// The debug file of an ELF file, if there is one that has debug information and belongs to it.
 pub(super) fn find(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
-    let (build_id, files) = (elf.build_id(), elf.debug_files());
-    let here = installed(build_id).chain(debuginfod_cached(build_id));
-    let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
-    found.next().or_else(|| in_targets_system(elf, outline)).or_else(|| {
+    find_here(elf, outline).or_else(|| {
+        let (build_id, files) = (elf.build_id(), elf.debug_files());
         let fetcher = files.fetcher.as_ref().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
         found_by_id(fetcher.fetch(build_id)?, open_regular, build_id)
     })
+}
+
+/// The same without asking servers.
+fn find_here(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+    let build_id = elf.build_id();
+    let here = installed(build_id).chain(debuginfod_cached(build_id));
+    let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
+    found.next().or_else(|| in_targets_system(elf, outline))
+}
+
+impl ElfFile {
+    /// The bytes of its debug file, while they are looked at, if it has one and no debug information
+    /// of its own. Nobody waits for servers here.
+    pub fn map_debug_file(&self) -> Option<Mmap> {
+        let find = || {
+            let outline = Outline::read(&self.descriptor_path())?;
+            let found = if outline.has_debug_info { None } else { find_here(self, &outline) };
+            proc::map_file(&*found?.file).ok()
+        };
+        guard::contain(find).flatten()
+    }
 }
 
 /// Where packages put the debug file of a build.

@@ -14,6 +14,7 @@ use object::{Object, ObjectSection};
 use super::debug_file::installed;
 use super::elf_file::DebugFiles;
 use super::outline::Outline;
+use crate::elf::unpack;
 use crate::proc::{self, descriptor_path, open_regular};
 
 /// Bytes of sections of one program and of its pieces that are kept.
@@ -179,7 +180,8 @@ impl Pieces {
             let range = section.compressed_file_range().map_err(|_| Unreadable::File)?;
             let room = self.room.checked_sub(range.uncompressed_size);
             self.room = room.ok_or(Unreadable::Size)?;
-            let bytes = section.uncompressed_data().map_err(|_| Unreadable::File)?;
+            let packed = section.compressed_data().map_err(|_| Unreadable::File)?;
+            let bytes = unpack(packed, range.uncompressed_size).ok_or(Unreadable::File)?;
             Ok(Bytes::new(Arc::from(bytes), LittleEndian))
         })
     }

@@ -26,6 +26,7 @@ use super::parser::NameSource;
 use super::pieces::{Bytes, LEN_MAX, Pieces};
 use super::resolved::{Function, Inlined};
 use super::{ElfFile, Resolved};
+use crate::elf::unpack;
 use crate::proc;
 
 /// Inlined calls in one another that are believed.
@@ -185,10 +186,8 @@ fn is_spread(path: &Path) -> Option<bool> {
         return Some(false);
     }
     let section = |name: &str| {
-        let section = elf.section_by_name(name)?;
-        let len = section.compressed_file_range().ok()?.uncompressed_size;
         // The pieces of a larger one could not be kept either.
-        (len <= LEN_MAX).then(|| section.uncompressed_data().ok()).flatten()
+        unpack(elf.section_by_name(name)?.compressed_data().ok()?, LEN_MAX)
     };
     let (info, abbreviations) = (section(".debug_info")?, section(".debug_abbrev")?);
     let abbreviations = DebugAbbrev::new(&abbreviations, LittleEndian);

@@ -127,6 +127,12 @@ fn supplementary_files_of_dwz_are_read() {
     let elf = object::File::parse(&*bytes).unwrap();
     assert!(elf.section_by_name(".gnu_debugaltlink").is_some(), "the premise");
     check_outer(&open(&path), outer, "dwz");
+    // As distributions ship them.
+    for file in ["program", "common.debug"] {
+        run("objcopy", &["--compress-debug-sections=zlib", file], dir.path());
+    }
+    check_outer(&open(&path), outer, "dwz, compressed");
+    assert_eq!(source(&open(&path), outer.0), "its own debug information");
     fs::remove_file(dir.path().join("common.debug")).unwrap();
     let bare = Symbolizer::new().resolve(&open(&path), &[outer.0]);
     assert_eq!(name(&bare[0]), Some("outer"), "the symbol table is still there");
