@@ -44,7 +44,7 @@ pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};
 pub use limits::{Limits, is_dumpable, limits};
-pub use machine::{has_processor_flag, sysctl};
+pub use machine::{has_processor_flag, memory_len, sysctl};
 pub use mapped::map_file;
 pub use mapping::{Mapping, mappings};
 pub use memory::Memory;

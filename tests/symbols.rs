@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
+    Folded, Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
+    variant,
 };
 
 fn run(program: &str, args: &[&str], dir: &std::path::Path) {
@@ -66,4 +67,48 @@ fn fetching_without_servers_is_told_of() {
     command.env_remove("DEBUGINFOD_URLS");
     let outcome = Recorder::spawn(command, Trace::new()).finish();
     assert!(outcome.text().contains("DEBUGINFOD_URLS names no servers"), "{}", outcome.text());
+}
+
+/// A program that was built without unwind tables, stripped: what its debug file says of frames is all
+/// that there is.
+#[test]
+fn callers_are_those_that_the_debug_file_tells_of() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let path = |name: &str| folder.path().join(name);
+    let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-gz=zlib"];
+    let whole = variant("frameless", "frameless.c", "cc", &flags);
+    fs::copy(whole, path("whole")).unwrap();
+    run("objcopy", &["--only-keep-debug", "whole", "frameless.debug"], folder.path());
+    run("strip", &["-o", "frameless", "whole"], folder.path());
+    run("objcopy", &["--add-gnu-debuglink=frameless.debug", "frameless"], folder.path());
+    // The names without the frames.
+    run("objcopy", &["-R", ".debug_frame", "frameless.debug", "names.debug"], folder.path());
+    let record = |program: &str| {
+        let target = Target::spawn(Command::new(path(program)));
+        let pid = target.pid().to_string();
+        let command = traceprof(&["record", "--pid", &pid]);
+        let recorded = Recorder::spawn(command, Trace::new());
+        recorded.record_cpu(target.pid(), Duration::from_millis(800)).trace.folded()
+    };
+    let chain =
+        [("innermost", "inner"), ("inner", "middle"), ("middle", "outer"), ("outer", "main")];
+    // A name that begins with another one's is not that one.
+    let exact = |folded: &Folded| {
+        let samples = folded.count_of("innermost");
+        let wrong: u64 = chain
+            .iter()
+            .map(|(callee, caller)| folded.count_with_other_caller(callee, caller))
+            .sum();
+        (samples, wrong + samples.saturating_sub(folded.count_of_both("innermost", "main")))
+    };
+    let (samples, wrong) = exact(&record("frameless"));
+    assert!(samples > 100 && wrong == 0, "{wrong} wrong ones of {samples}");
+
+    fs::rename(path("names.debug"), path("frameless.debug")).unwrap();
+    run("objcopy", &["--remove-section", ".gnu_debuglink", "frameless"], folder.path());
+    run("objcopy", &["--add-gnu-debuglink=frameless.debug", "frameless"], folder.path());
+    let (samples, wrong) = exact(&record("frameless"));
+    assert!(samples > 100 && wrong > samples / 2, "the premise: {wrong} wrong ones of {samples}");
 }

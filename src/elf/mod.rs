@@ -10,6 +10,7 @@
 //! # Does not
 //! - read files, resolve names, or relocate.
 
+mod packed;
 mod pclntab;
 mod relocation;
 mod segment;
@@ -26,6 +27,7 @@ use object::read::elf::{
     FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym,
 };
 
+pub use packed::unpack;
 #[cfg(any(test, fuzzing))]
 pub use pclntab::pclntab as probe_pclntab;
 pub use pclntab::{GoFunction, GoPlace, Pclntab, PclntabPlace, Values};

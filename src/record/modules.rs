@@ -6,6 +6,7 @@
 //! - The agent's own segments are in no snapshot.
 
 pub(super) mod address_map;
+mod compiled;
 
 use std::collections::HashMap;
 use std::io;
@@ -16,14 +17,15 @@ use std::sync::Arc;
 use super::clock::monotonic_now_ns;
 use super::file;
 use super::jit::{DUMPS_MAX, DumpFile, is_dump};
-use crate::elf::{self, Elf};
+use crate::elf;
 use crate::inject::image;
 use crate::proc::{self, Mapping};
 use crate::symbol::{DebugFiles, ElfFile};
-use crate::unwind::{self, ExecRange, ModuleRef, ModuleTable, TRAMPOLINE_PROBE, TableWriter};
+use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(super) use address_map::{AddressMap, AddressRange, is_before};
 use address_map::{RETIRED_MAX, goes_on, remember_away, same};
+use compiled::{Compiled, Loads};
 
 /// A module of the target.
 #[derive(Debug)]
@@ -43,10 +45,6 @@ pub(super) struct LoadedModule {
     /// Load segments, to find the bias of each mapping.
     loads: Loads,
 }
-
-/// Start of a file's executable bytes: what turns a mapping into a bias.
-#[derive(Debug, Clone, Default)]
-struct Loads(Vec<(Range<u64>, u64)>);
 
 impl LoadedModule {
     /// Start of the function that holds this SVMA, by the unwind information.
@@ -319,14 +317,14 @@ impl<'a> Modules<'a> {
         if !elf::is_elf(&bytes) {
             return None;
         }
-        match self.compile(&bytes, is_vdso) {
-            Ok(compiled) => {
-                module.build_id = compiled.build_id;
+        let build_id = compiled::build_id(&bytes, is_vdso);
+        let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
+        let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
+        match self.compile(&elf, &bytes, is_vdso) {
+            Ok((compiled, table)) => {
                 module.functions = compiled.functions;
-                module.table = compiled.table;
                 module.loads = compiled.loads;
-                let elf = ElfFile::new(descriptor, path, module.build_id.clone());
-                module.elf = Some(elf.with_debug_files(Arc::clone(&self.debug_files)));
+                (module.build_id, module.table, module.elf) = (build_id, table, Some(elf));
             }
             Err(what) => self.notices.push(format!("{path}: {what}")),
         }
@@ -348,22 +346,19 @@ impl<'a> Modules<'a> {
         proc::read_memory(self.pid, mapping.start, len)
     }
 
-    fn compile(&mut self, bytes: &[u8], is_vdso: bool) -> Result<Compiled, String> {
-        let elf = if is_vdso { Elf::parse_image(bytes) } else { Elf::parse(bytes) };
-        let elf = elf.map_err(|error| format!("not an ELF file: {error}"))?;
-        let table: ModuleTable =
-            if is_vdso { unwind::compile_image(bytes) } else { unwind::compile(bytes) }
-                .map_err(|error| format!("no unwind table: {error}"))?;
+    /// Compiles a file and publishes its table, if that is not too long.
+    fn compile(
+        &mut self,
+        file: &ElfFile,
+        bytes: &[u8],
+        is_vdso: bool,
+    ) -> Result<(Compiled, Option<ModuleRef>), String> {
+        let (compiled, table) = Compiled::of(file, bytes, is_vdso)?;
         let reference = self.tables.add_module(&table);
         if reference.is_err() {
             self.notices.push("the tables segment is full, later modules have no table".into());
         }
-        Ok(Compiled {
-            build_id: elf.build_id().unwrap_or_default().to_vec(),
-            functions: unwind::function_starts(bytes).unwrap_or_default(),
-            table: reference.ok(),
-            loads: Loads::of(&elf),
-        })
+        Ok((compiled, reference.ok()))
     }
 }
 
@@ -371,36 +366,6 @@ impl<'a> Modules<'a> {
 fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
     let owner = proc::status(pid).map_or(0, |status| status.euid);
     Arc::new(DebugFiles::of(pid, owner, fetch))
-}
-
-struct Compiled {
-    build_id: Vec<u8>,
-    functions: Vec<(u64, u64)>,
-    table: Option<ModuleRef>,
-    loads: Loads,
-}
-
-impl Loads {
-    /// File ranges of the load segments and the SVMA - file offset of each.
-    fn of(elf: &Elf<'_>) -> Self {
-        Self(
-            elf.loads()
-                .iter()
-                .map(|load| {
-                    // The loader maps whole pages around a segment.
-                    let start = load.file_offset & !0xfff;
-                    let range = start..load.file_offset + load.file_len;
-                    (range, load.svma.wrapping_sub(load.file_offset))
-                })
-                .collect(),
-        )
-    }
-
-    fn bias(&self, mapping: &Mapping) -> u64 {
-        let holds = |(range, _): &&(Range<u64>, u64)| range.contains(&mapping.file_offset);
-        let shift = self.0.iter().rev().find(holds).map_or(0, |(_, shift)| *shift);
-        mapping.start.wrapping_sub(mapping.file_offset.wrapping_add(shift))
-    }
 }
 
 /// Where stacks may lie: what is readable and writable. The main stack grows on demand, so its
@@ -472,18 +437,5 @@ mod tests {
         );
         let near_end = top - 0x10_0000;
         assert_eq!(of(&[&near, &stack]), [(0x1000, near_end), (near_end, top)]);
-    }
-
-    #[test]
-    fn the_bias_is_that_of_the_segment_a_mapping_begins_in() {
-        // As linkers lay files out: each segment a page further from its offset than the last.
-        let loads = Loads(vec![(0..0x1800, 0), (0x1000..0x3000, 0x1000), (0x3000..0x3400, 0x2000)]);
-        let at = |start, file_offset| {
-            loads.bias(&Mapping { file_offset, ..Mapping::writable(start, start + 0x1000, "lib") })
-        };
-        let base = 0x5000_0000_0000;
-        assert_eq!(at(base, 0), base);
-        assert_eq!(at(base + 0x2000, 0x1000), base, "of two segments in one page the later counts");
-        assert_eq!(at(base + 0x5000, 0x3000), base);
     }
 }

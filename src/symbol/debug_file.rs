@@ -14,11 +14,13 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::ElfFile;
+use memmap2::Mmap;
+
 use super::elf_file::{DebugFiles, System};
-use super::outline::Outline;
+use super::outline::{Outline, Packed};
+use super::{ElfFile, guard};
 use crate::elf::build_id_text;
-use crate::proc::{descriptor_path, open_regular};
+use crate::proc::{self, descriptor_path, open_regular};
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 /// Shorter ids are not unique enough to trust a file by its name.
@@ -31,6 +33,8 @@ const CHECKED_MAX: u64 = 4 << 30;
 pub(super) struct DebugFile {
     /// Where it is, as whoever has it calls it.
     pub(super) path: PathBuf,
+    /// What its compressed sections take when they are unpacked.
+    pub(super) packed: Packed,
     file: Arc<File>,
 }
 
@@ -43,13 +47,32 @@ impl DebugFile {
 
 /// The debug file of an ELF file, if there is one that has debug information and belongs to it.
 pub(super) fn find(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
-    let (build_id, files) = (elf.build_id(), elf.debug_files());
-    let here = installed(build_id).chain(debuginfod_cached(build_id));
-    let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
-    found.next().or_else(|| in_targets_system(elf, outline)).or_else(|| {
+    find_here(elf, outline).or_else(|| {
+        let (build_id, files) = (elf.build_id(), elf.debug_files());
         let fetcher = files.fetcher.as_ref().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
         found_by_id(fetcher.fetch(build_id)?, open_regular, build_id)
     })
+}
+
+/// The same without asking servers.
+fn find_here(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+    let build_id = elf.build_id();
+    let here = installed(build_id).chain(debuginfod_cached(build_id));
+    let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
+    found.next().or_else(|| in_targets_system(elf, outline))
+}
+
+impl ElfFile {
+    /// The bytes of its debug file, while they are looked at, if it has one and no debug information
+    /// of its own. Nobody waits for servers here.
+    pub fn map_debug_file(&self) -> Option<Mmap> {
+        let find = || {
+            let outline = Outline::read(&self.descriptor_path())?;
+            let found = if outline.has_debug_info { None } else { find_here(self, &outline) };
+            proc::map_file(&*found?.file).ok()
+        };
+        guard::contain(find).flatten()
+    }
 }
 
 /// Where packages put the debug file of a build.
@@ -69,13 +92,9 @@ fn found_by_id(
     build_id: &[u8],
 ) -> Option<DebugFile> {
     let file = Arc::new(open(&path).ok()?);
-    belongs(&descriptor_path(&*file), build_id).then_some(DebugFile { path, file })
-}
-
-fn belongs(path: &Path, build_id: &[u8]) -> bool {
-    Outline::read(path).is_some_and(|outline| {
-        outline.has_debug_info && outline.build_id.as_deref() == Some(build_id)
-    })
+    let outline = Outline::read(&descriptor_path(&*file))?;
+    let belongs = outline.has_debug_info && outline.build_id.as_deref() == Some(build_id);
+    belongs.then_some(DebugFile { path, packed: outline.packed, file })
 }
 
 /// By the link, and by the build id where the target has a file system of its own.
@@ -90,7 +109,8 @@ fn in_targets_system(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
         let (name, checksum) = outline.debug_link.as_ref()?;
         linked(Path::new(elf.path()), name).into_iter().find_map(|path| {
             let file = Arc::new(files.open(&path).ok()?);
-            is_linked(&file, *checksum, build_id).then_some(DebugFile { path, file })
+            let packed = linked_packed(&file, *checksum, build_id)?;
+            Some(DebugFile { path, packed, file })
         })
     })
 }
@@ -108,13 +128,15 @@ fn linked(path: &Path, name: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Build ids decide where both files have one, else the checksum that the link states.
-fn is_linked(file: &File, checksum: u32, build_id: &[u8]) -> bool {
-    let outline = Outline::read(&descriptor_path(file)).filter(|outline| outline.has_debug_info);
-    outline.is_some_and(|outline| match outline.build_id {
+/// What the sections of a file unpack to that is the one that is linked: build ids decide where both files
+/// have one, else the checksum that the link states.
+fn linked_packed(file: &File, checksum: u32, build_id: &[u8]) -> Option<Packed> {
+    let outline = Outline::read(&descriptor_path(file)).filter(|outline| outline.has_debug_info)?;
+    let is_linked = match outline.build_id {
         Some(its) if !build_id.is_empty() => its == build_id,
         _ => checksum_of(file) == Some(checksum),
-    })
+    };
+    is_linked.then_some(outline.packed)
 }
 
 /// What a `.gnu_debuglink` states of its file.

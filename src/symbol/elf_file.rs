@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::Mmap;
 
-use super::Fetcher;
+use super::{Fetcher, Room};
 use crate::proc::{self, Root};
 
 /// An open ELF file with the path to show for it and its build id.
@@ -30,6 +30,8 @@ pub struct DebugFiles {
     pub system: System,
     /// Asks servers, where that is wanted.
     pub fetcher: Option<Fetcher>,
+    /// What all of them may take.
+    pub room: Arc<Room>,
 }
 
 /// A target's file system.
@@ -52,7 +54,7 @@ impl DebugFiles {
             Ok(root) => System::Another(root),
             Err(_) => System::Unknown,
         };
-        Self { system, fetcher: fetch.then(Fetcher::default) }
+        Self { system, fetcher: fetch.then(Fetcher::default), room: Arc::default() }
     }
 }
 

@@ -1,13 +1,15 @@
 //! The parsers of one ELF file, tried from the one that knows most to the one that trusts least.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::debug_file::DebugFile;
 use super::exported::Exported;
 use super::go::GoNames;
 use super::outline::Outline;
-use super::parser::{NameSource, Parser};
+use super::parser::NameSource;
 use super::plt::Stubs;
+use super::roomy::Roomy;
 use super::small::SmallSymbols;
 use super::spread::SpreadNames;
 use super::{ElfFile, Resolved, debug_file, guard};
@@ -49,6 +51,24 @@ fn debug_source(outline: &Outline, elf: &ElfFile) -> Option<DebugSource> {
     guard::contain(|| debug_file::find(elf, outline)).flatten().map(DebugSource::Separate)
 }
 
+/// What a file with debug information tells, in the order in which it is asked.
+fn debug_sources(elf: &ElfFile, debug: &DebugSource, own: &Outline) -> Vec<Box<dyn NameSource>> {
+    let (path, packed) = match debug {
+        DebugSource::Own => (elf.descriptor_path(), own.packed),
+        DebugSource::Separate(file) => (file.reachable_path(), file.packed),
+    };
+    let room = &elf.debug_files().room;
+    let mut sources: Vec<Box<dyn NameSource>> = Vec::new();
+    if let Some(spread) = SpreadNames::find(elf, debug, path.clone()) {
+        sources.push(Box::new(spread));
+    }
+    sources.push(Roomy::debug_information(&path, packed, room));
+    if matches!(debug, DebugSource::Separate(_)) {
+        sources.push(Roomy::symbols(&path, packed, room));
+    }
+    sources
+}
+
 /// The sources of names of one ELF file.
 pub(super) struct Engine {
     /// None: the file is not worth a parser, every address is unknown.
@@ -72,26 +92,17 @@ impl Engine {
             let sources = Vec::new();
             return Self { outline: None, go: None, debug: None, sources, own_path, stubs: None };
         };
-        let debug = debug_source(&outline, elf);
         let mut sources: Vec<Box<dyn NameSource>> = Vec::new();
+        let debug = debug_source(&outline, elf);
         if let Some(debug) = &debug {
-            let path = match debug {
-                DebugSource::Own => own_path.clone(),
-                DebugSource::Separate(file) => file.reachable_path(),
-            };
-            if let Some(spread) = SpreadNames::find(elf, debug, path.clone()) {
-                sources.push(Box::new(spread));
-            }
-            sources.push(Box::new(Parser::new(path.clone(), true)));
-            if matches!(debug, DebugSource::Separate(_)) {
-                sources.push(Box::new(Parser::new(path, false)));
-            }
+            sources.extend(debug_sources(elf, debug, &outline));
         }
+        let room = &elf.debug_files().room;
         if outline.has_small_symbols && !outline.has_symbols {
-            sources.push(Box::new(SmallSymbols::new(own_path.clone())));
+            sources.push(Box::new(SmallSymbols::new(own_path.clone(), Arc::clone(room))));
             sources.push(Box::new(Exported::new(own_path.clone())));
         } else {
-            sources.push(Box::new(Parser::new(own_path.clone(), false)));
+            sources.push(Roomy::symbols(&own_path, outline.packed, room));
         }
         let (outline, go) = (Some(outline), GoNames::find(elf));
         Self { outline, go, debug, sources, own_path, stubs: None }
@@ -110,8 +121,10 @@ impl Engine {
             }
             (Some(_), None) => "its exported names only".to_owned(),
         };
-        let lacks = self.sources.iter().filter_map(|source| source.lack());
-        lacks.fold(source, |source, lack| format!("{source}, {lack}"))
+        let mut lacks: Vec<String> =
+            self.sources.iter().filter_map(|source| source.lack()).collect();
+        lacks.dedup();
+        lacks.into_iter().fold(source, |source, lack| format!("{source}, {lack}"))
     }
 
     pub(super) fn resolve(&mut self, elf: &ElfFile, svmas: &[u64]) -> Vec<Resolved> {

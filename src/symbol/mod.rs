@@ -17,6 +17,7 @@
 //! # Invariants
 //! - A symbol names only addresses within its size. A symbol without a size reaches up to the next
 //!   symbol, and never out of its own section (else `_init` would own every PLT stub).
+//! - All debug files together take a bounded part of the memory; who was asked for first keeps its own.
 //! - ELF and DWARF are untrusted: an absurd claim, an error or a panic of a parser costs names, not
 //!   the recording.
 //! - Names are at most 4096 bytes and hold no control characters.
@@ -41,6 +42,8 @@ mod plt;
 #[cfg(any(test, fuzzing))]
 pub mod probe;
 mod resolved;
+mod room;
+mod roomy;
 mod small;
 mod spread;
 #[cfg(test)]
@@ -53,6 +56,7 @@ pub use engine::NamesKnown;
 pub use fetcher::{DEBUGINFOD_SERVERS, Fetcher};
 pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use resolved::{Function, Inlined, Resolved};
+pub use room::Room;
 
 use elf_file::Identity;
 use engine::Engine;

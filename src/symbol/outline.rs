@@ -6,16 +6,13 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{SysconfVar, sysconf};
 use object::{CompressionFormat, Object, ObjectSection, ReadCache, SectionFlags, elf};
 
 use super::plt::is_stub_section;
 use super::small;
 
-/// No real file's compressed sections are larger together, and the parser allocates what headers claim.
-const UNCOMPRESSED_MAX: u64 = 16 << 30;
-/// The part of the machine's memory that those of one file may take: several are read at once.
-const MEMORY_SHARE: u64 = 16;
+/// No real file's compressed sections are larger together.
+const UNPACKED_MAX: u64 = 16 << 30;
 /// zlib cannot exceed 1032; zstd can, but not on debug information.
 const RATIO_MAX: u64 = 1100;
 /// An ELF file with more sections than any linker emits for a program.
@@ -32,12 +29,23 @@ pub(super) struct Outline {
     pub has_small_symbols: bool,
     /// `.symtab` is there.
     pub has_symbols: bool,
+    /// What its compressed sections take when they are unpacked.
+    pub packed: Packed,
     /// The GNU build id as the file itself has it.
     pub build_id: Option<Vec<u8>>,
     /// Address ranges of executable sections, sorted.
     code: Vec<Range<u64>>,
     /// Address ranges of sections of PLT stubs.
     stubs: Vec<Range<u64>>,
+}
+
+/// Bytes of compressed sections when they are unpacked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Packed {
+    /// Of debug information.
+    pub debug: u64,
+    /// Of all that is none.
+    pub other: u64,
 }
 
 impl Outline {
@@ -50,16 +58,22 @@ impl Outline {
             debug_link: debug_link(&elf),
             has_small_symbols: false,
             has_symbols: false,
+            packed: Packed::default(),
             build_id: elf.build_id().ok().flatten().map(<[u8]>::to_vec),
             code: Vec::new(),
             stubs: Vec::new(),
         };
-        let mut room = unpacking_room();
         for (index, section) in elf.sections().enumerate() {
             if index >= SECTIONS_MAX {
                 return None;
             }
-            room = room.checked_sub(unpacked_len(&section)?)?;
+            let len = unpacked_len(&section)?;
+            let is_debug_info = section.name().is_ok_and(|name| name.starts_with(".debug_"));
+            *(if is_debug_info { &mut outline.packed.debug } else { &mut outline.packed.other }) +=
+                len;
+            if outline.packed.debug.saturating_add(outline.packed.other) > UNPACKED_MAX {
+                return None;
+            }
             outline.has_debug_info |= section.name() == Ok(".debug_info");
             outline.has_small_symbols |= section.name() == Ok(small::SECTION);
             outline.has_symbols |= section.name() == Ok(".symtab");
@@ -96,20 +110,13 @@ fn debug_link<'data>(elf: &impl Object<'data>) -> Option<(PathBuf, u32)> {
     (name.components().count() == 1).then_some((name, checksum))
 }
 
-/// Bytes that a file's sections may unpack to.
-fn unpacking_room() -> u64 {
-    let read = |variable| sysconf(variable).ok().flatten().and_then(|it| u64::try_from(it).ok());
-    let memory = read(SysconfVar::_PHYS_PAGES).zip(read(SysconfVar::PAGE_SIZE));
-    let share = memory.map(|(pages, len)| pages.saturating_mul(len) / MEMORY_SHARE);
-    share.unwrap_or(UNCOMPRESSED_MAX).min(UNCOMPRESSED_MAX)
-}
-
 /// What a section takes when it is unpacked, 0 if it is not packed; `None` for what is none.
 fn unpacked_len<'data>(section: &impl ObjectSection<'data>) -> Option<u64> {
     let range = section.compressed_file_range().ok()?;
     if range.format == CompressionFormat::None {
         return Some(0);
     }
-    let is_plausible = range.uncompressed_size / RATIO_MAX <= range.compressed_size;
+    let is_plausible = range.uncompressed_size / RATIO_MAX <= range.compressed_size
+        && range.uncompressed_size <= UNPACKED_MAX;
     is_plausible.then_some(range.uncompressed_size)
 }

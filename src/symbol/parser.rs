@@ -109,5 +109,7 @@ fn new_parser() -> Blazesym {
         .enable_code_info(true)
         .enable_inlined_fns(true)
         .enable_demangling(false)
+        // Other files are found, looked at and given room by others, before it is asked.
+        .set_debug_dirs(Some(Vec::<PathBuf>::new()))
         .build()
 }

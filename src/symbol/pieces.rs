@@ -14,6 +14,8 @@ use object::{Object, ObjectSection};
 use super::debug_file::installed;
 use super::elf_file::DebugFiles;
 use super::outline::Outline;
+use super::room::Taken;
+use crate::elf::unpack;
 use crate::proc::{self, descriptor_path, open_regular};
 
 /// Bytes of sections of one program and of its pieces that are kept.
@@ -61,6 +63,10 @@ pub(super) struct Pieces {
     package: Option<Option<DwarfPackage<Bytes>>>,
     /// Bytes that may still be kept.
     room: u64,
+    /// What is kept takes of the room that all debug files have.
+    taken: Vec<Taken>,
+    /// There was too little left of that.
+    pub(super) is_without_room: bool,
 }
 
 impl Pieces {
@@ -73,7 +79,9 @@ impl Pieces {
             packages.extend([with_ending(debug_file), with_ending(&debug_file.with_extension(""))]);
         }
         packages.retain(|path| path.is_absolute());
-        Self { files, folder, debug_folder, packages, package: None, room: LEN_MAX }
+        let (package, taken) = (None, Vec::new());
+        let (room, is_without_room) = (LEN_MAX, false);
+        Self { files, folder, debug_folder, packages, package, room, taken, is_without_room }
     }
 
     /// What is at a path, which leads to the program or to its debug file.
@@ -104,10 +112,11 @@ impl Pieces {
 
     /// What does not fit after all takes no room.
     fn kept<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
-        let room = self.room;
+        let (room, taken) = (self.room, self.taken.len());
         let kept = read(self);
         if kept.is_none() {
             self.room = room;
+            self.taken.truncate(taken);
         }
         kept
     }
@@ -177,9 +186,13 @@ impl Pieces {
             let elf = object::File::parse(&*map).map_err(|_| Unreadable::File)?;
             let Some(section) = elf.section_by_name(name) else { return Ok(empty()) };
             let range = section.compressed_file_range().map_err(|_| Unreadable::File)?;
-            let room = self.room.checked_sub(range.uncompressed_size);
-            self.room = room.ok_or(Unreadable::Size)?;
-            let bytes = section.uncompressed_data().map_err(|_| Unreadable::File)?;
+            let len = range.uncompressed_size;
+            self.room = self.room.checked_sub(len).ok_or(Unreadable::Size)?;
+            let taken = self.files.room.take(len);
+            self.is_without_room |= taken.is_none();
+            self.taken.push(taken.ok_or(Unreadable::Size)?);
+            let packed = section.compressed_data().map_err(|_| Unreadable::File)?;
+            let bytes = unpack(packed, len).ok_or(Unreadable::File)?;
             Ok(Bytes::new(Arc::from(bytes), LittleEndian))
         })
     }

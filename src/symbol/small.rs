@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use liblzma::read::XzDecoder;
 use liblzma::stream::Stream;
@@ -13,6 +14,7 @@ use object::{Object, ObjectSection, ReadCache};
 
 use super::outline::Outline;
 use super::parser::{NameSource, Parser};
+use super::room::{Room, Taken};
 use super::{Resolved, guard};
 use crate::proc::descriptor_path;
 
@@ -26,27 +28,46 @@ const MEMORY_MAX: u64 = 96 << 20;
 /// The table of a file, unpacked when the first address is asked for.
 pub(super) struct SmallSymbols {
     path: PathBuf,
+    room: Arc<Room>,
     /// `None` inside if it cannot be unpacked. The file is open as long as it is read from.
-    unpacked: Option<Option<(File, Parser)>>,
+    unpacked: Option<Option<Unpacked>>,
+    is_without_room: bool,
+}
+
+struct Unpacked {
+    parser: Parser,
+    _file: File,
+    _taken: Taken,
 }
 
 impl SmallSymbols {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, unpacked: None }
+    /// Of a file; what is unpacked takes of this room.
+    pub(super) fn new(path: PathBuf, room: Arc<Room>) -> Self {
+        Self { path, room, unpacked: None, is_without_room: false }
+    }
+
+    fn unpack(&mut self) -> Option<Unpacked> {
+        let file = guard::contain(|| read(&self.path)).flatten()?;
+        let path = descriptor_path(&file);
+        // It is a file of its own, and what it claims is as much to be looked at.
+        let outline = Outline::read(&path)?;
+        let len = file.metadata().ok()?.len().saturating_add(outline.packed.other);
+        let taken = self.room.take(len);
+        self.is_without_room = taken.is_none();
+        Some(Unpacked { parser: Parser::new(path, false), _file: file, _taken: taken? })
     }
 }
 
 impl NameSource for SmallSymbols {
     fn resolve(&mut self, outline: &Outline, svmas: &[u64]) -> Option<Vec<Option<Resolved>>> {
-        let unpack = || {
-            let file = guard::contain(|| read(&self.path)).flatten()?;
-            let path = descriptor_path(&file);
-            // It is a file of its own, and what it claims is as much to be looked at.
-            Outline::read(&path)?;
-            Some((file, Parser::new(path, false)))
-        };
-        let (_, parser) = self.unpacked.get_or_insert_with(unpack).as_mut()?;
-        parser.resolve(outline, svmas)
+        if self.unpacked.is_none() {
+            self.unpacked = Some(self.unpack());
+        }
+        self.unpacked.as_mut()?.as_mut()?.parser.resolve(outline, svmas)
+    }
+
+    fn lack(&self) -> Option<String> {
+        self.is_without_room.then(|| self.room.lack())
     }
 }
 

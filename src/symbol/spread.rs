@@ -16,7 +16,7 @@ use std::sync::Arc;
 use addr2line::{Context, Frame, LookupContinuation, LookupResult};
 use gimli::constants::DW_AT_GNU_dwo_id;
 use gimli::{DebugAbbrev, DebugInfo, EndianSlice, LittleEndian, UnitOffset, UnitType};
-use object::{Object, ObjectSection};
+use object::{CompressionFormat, Object, ObjectSection};
 
 use super::engine::DebugSource;
 use super::guard::Allowance;
@@ -25,7 +25,9 @@ use super::outline::Outline;
 use super::parser::NameSource;
 use super::pieces::{Bytes, LEN_MAX, Pieces};
 use super::resolved::{Function, Inlined};
+use super::room::Room;
 use super::{ElfFile, Resolved};
+use crate::elf::unpack;
 use crate::proc;
 
 /// Inlined calls in one another that are believed.
@@ -42,15 +44,18 @@ pub(super) struct SpreadNames {
     units: Option<Box<Units>>,
     allowance: Allowance,
     lacking: Lacking,
+    room: Arc<Room>,
 }
 
-/// What is nowhere.
+/// What is nowhere, or was not read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lacking {
     /// Units whose pieces are not there.
     units: usize,
     /// What was put aside.
     supplement: bool,
+    /// There is no room for it.
+    room: bool,
 }
 
 /// What is read of a program.
@@ -64,7 +69,8 @@ impl SpreadNames {
     /// Of a file whose debug information is at this path, if it is not the whole.
     pub(super) fn find(elf: &ElfFile, debug: &DebugSource, path: PathBuf) -> Option<Self> {
         let mut allowance = Allowance::default();
-        let is_spread = allowance.spend(|| is_spread(&path)).flatten()?;
+        let room = Arc::clone(&elf.debug_files().room);
+        let is_spread = allowance.spend(|| is_spread(&path, &room)).flatten()?;
         let debug_file = match debug {
             DebugSource::Own => None,
             DebugSource::Separate(file) => Some(file.path.as_path()),
@@ -72,7 +78,8 @@ impl SpreadNames {
         is_spread.then(|| {
             let pieces =
                 Pieces::of(Arc::clone(elf.debug_files()), Path::new(elf.path()), debug_file);
-            Self { path, pieces: Some(pieces), units: None, allowance, lacking: Lacking::default() }
+            let (pieces, units, lacking) = (Some(pieces), None, Lacking::default());
+            Self { path, pieces, units, allowance, lacking, room }
         })
     }
 }
@@ -83,13 +90,10 @@ impl NameSource for SpreadNames {
         let mut units = match (self.units.take(), self.pieces.take()) {
             (Some(units), _) => units,
             (None, pieces) => {
-                let (mut pieces, path) = (pieces?, &self.path);
-                self.allowance.spend(move || {
-                    let own = pieces.own(path).ok()?;
-                    let lacking = Lacking { units: 0, supplement: own.lacks_supplement };
-                    let context = Context::from_dwarf(own.dwarf).ok()?;
-                    Some(Box::new(Units { context, pieces, lacking }))
-                })??
+                let (pieces, path) = (pieces?, &self.path);
+                let (units, lacking) = self.allowance.spend(move || Units::open(pieces, path))?;
+                self.lacking = lacking;
+                units?
             }
         };
         let mut answers = Vec::with_capacity(svmas.len());
@@ -111,7 +115,10 @@ impl NameSource for SpreadNames {
     }
 
     fn lack(&self) -> Option<String> {
-        let Lacking { units, supplement } = self.lacking;
+        let Lacking { units, supplement, room } = self.lacking;
+        if room {
+            return Some(self.room.lack());
+        }
         let files = if units == 1 { "file" } else { "files" };
         let pieces = (units > 0).then(|| format!("without {units} split {files} (.dwo)"));
         pieces.or_else(|| supplement.then(|| "without what dwz put aside".to_owned()))
@@ -119,6 +126,15 @@ impl NameSource for SpreadNames {
 }
 
 impl Units {
+    /// What there is to read, and what is missing of it already.
+    fn open(mut pieces: Pieces, path: &Path) -> (Option<Box<Self>>, Lacking) {
+        let own = pieces.own(path).ok();
+        let supplement = own.as_ref().is_some_and(|own| own.lacks_supplement);
+        let lacking = Lacking { units: 0, supplement, room: pieces.is_without_room };
+        let context = own.and_then(|own| Context::from_dwarf(own.dwarf).ok());
+        (context.map(|context| Box::new(Self { context, pieces, lacking })), lacking)
+    }
+
     fn resolve(&mut self, svma: u64) -> Option<Resolved> {
         let Self { context, pieces, lacking } = self;
         let mut lookup = context.find_frames(svma);
@@ -128,6 +144,7 @@ impl Units {
                 LookupResult::Load { load, continuation } => {
                     let piece = pieces.find(&load);
                     lacking.units += usize::from(piece.is_none());
+                    lacking.room |= pieces.is_without_room;
                     continuation.resume(piece.map(Arc::new))
                 }
             };
@@ -175,7 +192,7 @@ fn place(frame: &Frame<'_, Bytes>) -> (Option<String>, u32) {
 }
 
 /// Whether a unit of a file is split, or something put aside; `None` for a file that makes no sense.
-fn is_spread(path: &Path) -> Option<bool> {
+fn is_spread(path: &Path, room: &Arc<Room>) -> Option<bool> {
     let map = proc::map_file(std::fs::File::open(path).ok()?).ok()?;
     let elf = object::File::parse(&*map).ok()?;
     if elf.section_by_name(PUT_ASIDE).is_some() {
@@ -185,12 +202,14 @@ fn is_spread(path: &Path) -> Option<bool> {
         return Some(false);
     }
     let section = |name: &str| {
-        let section = elf.section_by_name(name)?;
-        let len = section.compressed_file_range().ok()?.uncompressed_size;
+        let packed = elf.section_by_name(name)?.compressed_data().ok()?;
+        let is_packed = packed.format != CompressionFormat::None;
+        let taken = room.take(if is_packed { packed.uncompressed_size } else { 0 })?;
         // The pieces of a larger one could not be kept either.
-        (len <= LEN_MAX).then(|| section.uncompressed_data().ok()).flatten()
+        Some((unpack(packed, LEN_MAX)?, taken))
     };
-    let (info, abbreviations) = (section(".debug_info")?, section(".debug_abbrev")?);
+    let (info, _taken) = section(".debug_info")?;
+    let (abbreviations, _taken_too) = section(".debug_abbrev")?;
     let abbreviations = DebugAbbrev::new(&abbreviations, LittleEndian);
     let mut units = DebugInfo::new(&info, LittleEndian).units();
     while let Some(unit) = units.next().ok()? {

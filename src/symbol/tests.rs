@@ -9,6 +9,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use super::*;
 
 mod fuzz;
+mod roomy;
 mod separate;
 
 const C_SOURCE: &str = "\
@@ -306,20 +307,26 @@ fn no_elf_at_all() {
     }
 }
 
+/// Strips `program`, but for its function `hidden`, whose symbol goes to `.gnu_debugdata`.
+fn pack_symbols(dir: &Path) {
+    run("objcopy", &["-S", "--keep-symbol=hidden", "program", "small"], dir);
+    let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
+    std::io::Write::write_all(&mut packer, &fs::read(dir.join("small")).unwrap()).unwrap();
+    fs::write(dir.join("small.xz"), packer.finish().unwrap()).unwrap();
+    run("strip", &["program"], dir);
+    run("objcopy", &["--add-section", ".gnu_debugdata=small.xz", "program"], dir);
+}
+
 /// As distributions make it: the symbols alone, compressed, in a section of the stripped file.
 #[test]
 fn compressed_symbol_table_is_read() {
     let built = build("cc", "lines.c", C_SOURCE, &["-O2"]);
     let (hidden, _) = symbol(&built.path, "hidden");
     let dir = built.dir.path();
-    run("objcopy", &["-S", "--keep-symbol=hidden", "program", "small"], dir);
-    let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
-    std::io::Write::write_all(&mut packer, &fs::read(dir.join("small")).unwrap()).unwrap();
-    fs::write(dir.join("small.xz"), packer.finish().unwrap()).unwrap();
-    run("strip", &["program"], dir);
-    let bare = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
+    pack_symbols(dir);
+    run("objcopy", &["-R", ".gnu_debugdata", "program", "bare"], dir);
+    let bare = Symbolizer::new().resolve(&open(&dir.join("bare")), &[hidden]);
     assert_eq!(name(&bare[0]), None, "the premise");
-    run("objcopy", &["--add-section", ".gnu_debugdata=small.xz", "program"], dir);
     let answers = Symbolizer::new().resolve(&open(&built.path), &[hidden]);
     assert!(name(&answers[0]).is_some_and(|name| name.starts_with("hidden")), "{answers:?}");
 }
@@ -383,7 +390,7 @@ fn functions_that_debug_information_has_no_name_for_are_named_by_its_symbols() {
     let debug = built.dir.path().join("program.debug");
     fs::copy(debug, folder.join(format!("{}.debug", &id[2..]))).unwrap();
     let root = crate::proc::Root::at(root.path(), nix::unistd::geteuid().as_raw()).unwrap();
-    let files = DebugFiles { system: System::Another(root), fetcher: None };
+    let files = DebugFiles { system: System::Another(root), ..DebugFiles::default() };
     let elf = open(&built.path).with_debug_files(std::sync::Arc::new(files));
     let answers = Symbolizer::new().resolve(&elf, &[main]);
     assert_eq!(name(&answers[0]), Some("main"));

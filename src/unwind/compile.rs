@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Rows ascend strictly, so no block of 256 bytes has more than 256 rows.
 //! - Where entries overlap, the one that starts first holds; of those that start together, that of
-//!   `.debug_frame` last.
+//!   `.debug_frame` last. What a debug file says of code that the module itself tells of is not heard.
 //! - What is collected is bounded: tables may say the same of many functions in a few bytes.
 
 use std::fmt;
@@ -14,17 +14,15 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
+use super::code::{Code, Parts};
 use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
 use super::gap::{self, Gaps};
-use super::go;
 use super::machine::Machine;
 use super::rows::{Row, Rows, RuleId, Rules};
-use super::{amend, cfi};
+use super::separate::{self, CallFrames};
+use super::{amend, cfi, go};
 use crate::elf::{Elf, ElfError, GoFunction, Pclntab};
 
-/// Executable bytes from the first to the last that a table covers. The small code model ends at
-/// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
-const SPAN_MAX: u64 = 1 << 30;
 /// Rows that are collected of one module, but for the last entry's. The largest have some millions.
 const ROWS_MAX: usize = 1 << 25;
 /// DWARF number of rbx.
@@ -120,25 +118,37 @@ fn keeps_frame_pointers(standard: u64, covered: u64) -> bool {
 
 /// Compiles a module from its file.
 pub fn compile(elf: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse(elf)?, Machine::HOST)
+    compile_elf(&Elf::parse(elf)?, Machine::HOST, None)
+}
+
+/// Compiles a module from its file, and from what its debug file says of code of which it says nothing
+/// itself.
+pub fn compile_with(elf: &[u8], debug: &CallFrames<'_>) -> Result<ModuleTable, CompileError> {
+    compile_elf(&Elf::parse(elf)?, Machine::HOST, Some(debug))
 }
 
 /// Compiles a module from its memory: the vDSO, or one whose file is gone.
 pub fn compile_image(image: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse_image(image)?, Machine::HOST)
+    compile_elf(&Elf::parse_image(image)?, Machine::HOST, None)
 }
 
 /// Compiles a module of this machine.
-pub(super) fn compile_elf(elf: &Elf<'_>, machine: Machine) -> Result<ModuleTable, CompileError> {
+pub(super) fn compile_elf(
+    elf: &Elf<'_>,
+    machine: Machine,
+    debug: Option<&CallFrames<'_>>,
+) -> Result<ModuleTable, CompileError> {
     if Machine::of(elf.machine()) != Some(machine) {
         return Err(CompileError::Machine(elf.machine()));
     }
-    let sections = Sections::find(elf);
-    let mut collected = collect(elf, &sections, false)?;
+    let debug_frame = separate::debug_frame(elf);
+    let sections = Sections::find(elf, debug_frame.as_deref());
+    let debug = debug.map(|debug| debug.sections(machine));
+    let mut collected = collect(elf, &sections, debug.as_ref(), false)?;
     let is_by_rbx = |rule: &Rule| rule.op == op::REG_LEAF + RBX;
     if machine == Machine::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
         // Few modules have such frames, so only they pay for the slots.
-        collected = collect(elf, &sections, true)?;
+        collected = collect(elf, &sections, debug.as_ref(), true)?;
     }
     let mut table = collected.finish(elf);
     table.statistics.eh_frame_bytes = sections.eh_frame_len;
@@ -147,65 +157,20 @@ pub(super) fn compile_elf(elf: &Elf<'_>, machine: Machine) -> Result<ModuleTable
 
 fn collect<'e, 'a>(
     elf: &'e Elf<'a>,
-    sections: &Sections<'a>,
+    sections: &Sections<'_>,
+    debug: Option<&Sections<'_>>,
     follow_rbx: bool,
 ) -> Result<Collected<'e, 'a>, CompileError> {
     let mut collected = Collected::new(elf, Code::of(elf)?, follow_rbx);
     if let Some(table) = Pclntab::find(elf) {
         table.functions().for_each(|function| collected.go_function(&function));
     }
-    if let Some(frames) = &sections.eh_frame {
-        collected.section(frames, frames.bytes(), &sections.bases);
-    }
-    let primary_fdes = collected.fdes.len();
-    if let Some(frames) = &sections.debug_frame {
-        collected.section(frames, frames.bytes(), &sections.bases);
-    }
-    for fde in &mut collected.fdes[primary_fdes..] {
-        fde.secondary = true;
+    collected.sections(sections);
+    if let Some(debug) = debug {
+        collected.told = Parts::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
+        collected.sections(debug);
     }
     Ok(collected)
-}
-
-/// The executable part of a module.
-#[derive(Debug)]
-struct Code {
-    base: u64,
-    /// Behind the base.
-    end: u32,
-    /// (start, end) of the executable segments' contents, SVMAs.
-    parts: Vec<(u64, u64)>,
-}
-
-impl Code {
-    fn of(elf: &Elf<'_>) -> Result<Self, CompileError> {
-        let parts: Vec<(u64, u64)> = elf
-            .loads()
-            .iter()
-            .filter(|load| load.exec)
-            .filter_map(|load| {
-                let length = elf.data(load.svma)?.len() as u64;
-                Some((load.svma, load.svma.checked_add(length)?))
-            })
-            .filter(|(start, end)| start < end)
-            .collect();
-        let first = parts.first().ok_or(CompileError::NoCode)?.0;
-        let base = first - first % BLOCK;
-        let end = parts.iter().map(|part| part.1).max().unwrap_or(base);
-        if end - base > SPAN_MAX {
-            return Err(CompileError::Span(end - base));
-        }
-        Ok(Self { base, end: (end - base) as u32, parts })
-    }
-
-    /// A range of code behind the base.
-    fn range(&self, start: u64, end: u64) -> Option<(u32, u32)> {
-        let inside = |part: &(u64, u64)| part.0 <= start && start < end && end <= part.1;
-        self.parts.iter().any(inside).then(|| {
-            // Both are at most SPAN_MAX behind the base: `Code::of` has checked the parts.
-            ((start - self.base) as u32, (end - self.base) as u32)
-        })
-    }
 }
 
 /// The rows of one frame description entry.
@@ -231,13 +196,29 @@ struct Collected<'e, 'a> {
     rules: Rules,
     skipped: usize,
     follow_rbx: bool,
+    /// Code of which nothing more is to be heard.
+    told: Parts,
 }
 
 impl<'e, 'a> Collected<'e, 'a> {
     fn new(elf: &'e Elf<'a>, code: Code, follow_rbx: bool) -> Self {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
         let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
-        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx }
+        let told = Parts::default();
+        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx, told }
+    }
+
+    fn sections(&mut self, sections: &Sections<'_>) {
+        if let Some(frames) = &sections.eh_frame {
+            self.section(frames, frames.bytes(), &sections.bases);
+        }
+        let primary_fdes = self.fdes.len();
+        if let Some(frames) = &sections.debug_frame {
+            self.section(frames, frames.bytes(), &sections.bases);
+        }
+        for fde in &mut self.fdes[primary_fdes..] {
+            fde.secondary = true;
+        }
     }
 
     fn section<'s, S>(&mut self, section: &S, data: &'s [u8], bases: &BaseAddresses)
@@ -267,6 +248,9 @@ impl<'e, 'a> Collected<'e, 'a> {
         // Entries of discarded functions stay at address 0 or outside the code.
         let start_svma = fde.initial_address();
         let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
+        if self.told.touch(start..end) {
+            return Some(());
+        }
         let first_row = self.rows.len();
         let is_marked = fde.is_signal_trampoline() && self.is_sigreturn(start_svma, 1);
         if let Some(rule) = self.returned_to(start_svma, is_marked) {

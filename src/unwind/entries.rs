@@ -13,6 +13,7 @@ use gimli::{
 
 use super::compile::CompileError;
 use super::machine::Machine;
+use super::separate::{self, debug_frame_of, eh_frame_of};
 use crate::elf::Elf;
 
 /// The bytes of a section.
@@ -31,7 +32,8 @@ pub(super) struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    pub(super) fn find(elf: &Elf<'a>) -> Self {
+    /// Those of a module, whose `.debug_frame` is handed in: it may have to be unpacked.
+    pub(super) fn find(elf: &Elf<'a>, debug_frame: Option<&'a [u8]>) -> Self {
         let mut bases = BaseAddresses::default();
         if let Some(text) = elf.section(".text") {
             bases = bases.set_text(text.svma);
@@ -46,18 +48,9 @@ impl<'a> Sections<'a> {
         if let Some((svma, _)) = found {
             bases = bases.set_eh_frame(svma);
         }
-        let vendor = Machine::of(elf.machine()).unwrap_or(Machine::HOST).vendor();
-        let eh_frame = found.map(|(_, data)| {
-            let mut frames = EhFrame::new(data, LittleEndian);
-            frames.set_vendor(vendor);
-            frames
-        });
-        let debug_frame = elf.section(".debug_frame").map(|section| {
-            let mut frames = DebugFrame::new(section.data, LittleEndian);
-            frames.set_address_size(8);
-            frames.set_vendor(vendor);
-            frames
-        });
+        let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
+        let eh_frame = found.map(|(_, data)| eh_frame_of(data, machine));
+        let debug_frame = debug_frame.map(|data| debug_frame_of(data, machine));
         let eh_frame_len = found.map_or(0, |(_, data)| data.len());
         Self { eh_frame, debug_frame, bases, eh_frame_len }
     }
@@ -146,7 +139,8 @@ impl Iterator for EntryOffsets<'_> {
 /// symbols.
 pub fn function_starts(elf: &[u8]) -> Result<Vec<(u64, u64)>, CompileError> {
     let elf = Elf::parse(elf)?;
-    let sections = Sections::find(&elf);
+    let debug_frame = separate::debug_frame(&elf);
+    let sections = Sections::find(&elf, debug_frame.as_deref());
     let is_code = |svma: u64| {
         let mut loads = elf.loads().iter().filter(|load| load.exec);
         loads.any(|load| load.file_offset_of(svma).is_some())

@@ -1,8 +1,9 @@
 //! Compiles call frame information into the tables that stacks are stepped with.
 //!
 //! A module's `.eh_frame`, `.debug_frame` and, of Go programs, `.gopclntab` become rows of compact
-//! rules ([`compile()`]); the [`TableWriter`] lays modules out in the tables segment and publishes
-//! snapshots of the target's mappings.
+//! rules ([`compile()`]), with those of its debug file where it says nothing itself ([`CallFrames`]); the
+//! [`TableWriter`] lays modules out in the tables segment and publishes snapshots of the target's
+//! mappings.
 //!
 //! # Invariants
 //! - Modules come from the target's file system: any bytes are ordinary input.
@@ -15,6 +16,7 @@
 
 mod amend;
 mod cfi;
+mod code;
 mod compile;
 mod entries;
 mod gap;
@@ -22,14 +24,16 @@ mod go;
 mod machine;
 mod outside;
 mod rows;
+mod separate;
 mod trampolines;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image};
+pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image, compile_with};
 pub use entries::function_starts;
 pub use outside::{OutsideStack, OutsideUnwinder, StackCopy};
+pub use separate::CallFrames;
 pub use trampolines::{TRAMPOLINE_PROBE, trampolines};
 pub use writer::{ExecRange, ModuleRef, TableWriter, TablesFull};

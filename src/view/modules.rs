@@ -22,6 +22,8 @@ const POOR: [&str; 3] =
     ["its symbol table", "its compressed symbol table", "its exported names only"];
 const SPLIT: [&str; 2] = [" split file (.dwo)", " split files (.dwo)"];
 const PUT_ASIDE: &str = ", without what dwz put aside";
+/// Around the number of MiB that all debug files together may have.
+const CROWDED: [&str; 2] = [", without what did not fit in the ", " MiB for debug files"];
 const PUT_ASIDE_REMEDY: &str = "install the file that dwz made with its debug package: `readelf \
     --string-dump=.gnu_debugaltlink` of the file with the debug information says where it is wanted";
 
@@ -120,6 +122,13 @@ fn missing(path: &str, build_id: &str, source: Option<&str>, has_nameless: bool)
     if source.is_some_and(|it| it.ends_with(PUT_ASIDE)) {
         return Some(PUT_ASIDE_REMEDY.to_owned());
     }
+    if let Some(what) = source.and_then(crowded) {
+        let file = shell_quoted(what.strip_prefix("debug file ").unwrap_or(path));
+        return Some(format!(
+            "`objcopy --decompress-debug-sections {file}`, which takes less memory then, or record \
+             where there is more of it"
+        ));
+    }
     // The path of a debug file may be any text.
     let is_poor = source.is_some_and(|it| POOR.contains(&it));
     is_poor.then(|| match build_id {
@@ -130,6 +139,13 @@ fn missing(path: &str, build_id: &str, source: Option<&str>, has_nameless: bool)
             shell_quoted(id)
         ),
     })
+}
+
+/// The source of which a part was left out because of the memory that it takes.
+fn crowded(source: &str) -> Option<&str> {
+    let (source, mib) = source.strip_suffix(CROWDED[1])?.rsplit_once(CROWDED[0])?;
+    mib.parse::<u64>().ok()?;
+    source.split(", without ").next()
 }
 
 #[cfg(test)]
@@ -149,6 +165,13 @@ mod tests {
             assert!(remedy.contains("`dwp -e '/opt/a b'`"), "{remedy}");
         }
         assert_eq!(of("its own debug information, without what dwz put aside"), PUT_ASIDE_REMEDY);
+        for (source, file) in [("its own debug information", "'/opt/a b'"), ("debug file /d", "/d")]
+        {
+            let remedy =
+                of(&format!("{source}, without what did not fit in the 512 MiB for debug files"));
+            let command = format!("`objcopy --decompress-debug-sections {file}`");
+            assert!(remedy.starts_with(&command), "{remedy}");
+        }
         for path in ["exported", "symbol table", "1 split file", "put aside"] {
             assert_eq!(of(&format!("debug file /srv/{path}/x")), "", "all of it is there");
         }

@@ -38,7 +38,7 @@ fn every_version_of_dwarf_is_read() {
 }
 
 /// Compiled and linked in two steps: the pieces are made beside the object.
-fn build_split(flags: &[&str]) -> Built {
+pub(super) fn build_split(flags: &[&str]) -> Built {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("lines.c"), C_SOURCE).unwrap();
     run("cc", &[&["-O2", "-c", "lines.c"], flags].concat(), dir.path());
@@ -90,9 +90,11 @@ fn split_debug_information_is_found_beside_the_object_and_in_packages() {
 
 #[test]
 fn damaged_pieces_cost_names_and_nothing_else() {
-    let built = build_split(&["-gsplit-dwarf"]);
+    let built = build_split(&["-g", "-gsplit-dwarf"]);
     let (start, size) = symbol(&built.path, "outer");
     let svmas: Vec<u64> = (start..start + size).collect();
+    let whole = Symbolizer::new().resolve(&open(&built.path), &svmas);
+    assert!(whole.iter().any(|it| it.inlined.len() == 2), "the premise: the piece is read");
     let piece = built.dir.path().join("lines.dwo");
     let pristine = fs::read(&piece).unwrap();
     for (round, at) in (0..pristine.len()).step_by(1 + pristine.len() / 150).enumerate() {
@@ -127,6 +129,12 @@ fn supplementary_files_of_dwz_are_read() {
     let elf = object::File::parse(&*bytes).unwrap();
     assert!(elf.section_by_name(".gnu_debugaltlink").is_some(), "the premise");
     check_outer(&open(&path), outer, "dwz");
+    // As distributions ship them.
+    for file in ["program", "common.debug"] {
+        run("objcopy", &["--compress-debug-sections=zlib", file], dir.path());
+    }
+    check_outer(&open(&path), outer, "dwz, compressed");
+    assert_eq!(source(&open(&path), outer.0), "its own debug information");
     fs::remove_file(dir.path().join("common.debug")).unwrap();
     let bare = Symbolizer::new().resolve(&open(&path), &[outer.0]);
     assert_eq!(name(&bare[0]), Some("outer"), "the symbol table is still there");
@@ -168,7 +176,7 @@ fn debug_files_of_the_targets_own_system_are_found() {
     let ask = |elf: ElfFile, root: &Path| {
         let root = Root::at(root, nix::unistd::geteuid().as_raw()).unwrap();
         let system = System::Another(root);
-        let elf = elf.with_debug_files(Arc::new(DebugFiles { system, fetcher: None }));
+        let elf = elf.with_debug_files(Arc::new(DebugFiles { system, ..DebugFiles::default() }));
         let mut symbolizer = Symbolizer::new();
         let line = symbolizer.resolve(&elf, &[hidden])[0].line;
         (line, symbolizer.source(&elf).unwrap())

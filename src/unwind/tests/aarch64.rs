@@ -138,7 +138,7 @@ fn check(path: &Path, samples: u64) -> Counts {
     assert!(compile(&bytes).is_err(), "nothing of another machine is unwound in a process of this");
     let elf = Elf::parse(&bytes).unwrap();
     let oracle = Oracle::new(&elf);
-    let table = compile_elf(&elf, Machine::Aarch64).unwrap();
+    let table = compile_elf(&elf, Machine::Aarch64, None).unwrap();
     let segment = SegmentMemory::new(TableWriter::module_bytes(&table) as usize + 16384);
     let end = elf.loads().iter().map(|load| load.svma + load.mem_len).max().unwrap();
     publish(&segment, &table, end);

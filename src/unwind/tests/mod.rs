@@ -12,6 +12,7 @@ mod hostile;
 mod known_bad;
 mod oracle;
 mod outside;
+mod separate;
 mod single_step;
 mod system;
 mod trampoline;
