@@ -22,6 +22,7 @@ mod go;
 mod machine;
 mod outside;
 mod rows;
+mod subroutines;
 mod trampolines;
 mod writer;
 
