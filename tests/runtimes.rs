@@ -323,3 +323,80 @@ fn python_functions_have_names_and_callers() {
         ["leaf", "parent", "root"].map(|it| folded.count_containing(&format!("py::{it}_chain")));
     assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
 }
+
+/// Code of two stacks: functions of the machine's own run on the thread's, all else on its process's.
+#[test]
+fn erlang_stacks_go_on_behind_functions_of_the_machine() {
+    needs_recording!();
+    if !has_command("erlc") {
+        skip!("erlang: not installed");
+    }
+    let _machine = together();
+    let folder = scratch_dir();
+    let compiled =
+        Command::new("erlc").arg(script("chain.erl")).current_dir(folder.path()).status();
+    assert!(compiled.expect("erlc").success());
+    let mut erlang = Command::new("erl");
+    erlang.args(["+JPperf", "true", "+S", "1", "-noshell", "-s", "chain", "main"]);
+    erlang.current_dir(folder.path());
+    let target = Target::spawn(erlang);
+    let _map = perf_map_of(&target);
+    let options = ["--freq", "2000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+    let folded = outcome.trace.folded();
+    // What its scheduler does between two processes has no frame to go on from. Of a process whose stack
+    // was just moved the root is overwritten.
+    let scheduler = folded.count_of_both("[truncated]", "global::process_main");
+    let lost = folded.count_of("[truncated]") - scheduler;
+    assert!(lost * 10 < folded.total(), "{lost} end early\n{}", outcome.text());
+    let unknown = folded.percent_of("[unknown]");
+    assert!(unknown < 1.0, "{unknown} % have code without a name");
+    for (function, caller) in [
+        ("chain:leaf_chain/2", "chain:parent_chain/1"),
+        ("chain:parent_chain/1", "chain:root_chain/2"),
+        ("chain:root_chain/2", "chain:loop/1"),
+        ("chain:parent_turn/2", "chain:root_turn/2"),
+        ("chain:root_turn/2", "chain:loop/1"),
+        ("lists_reverse_2", "global::call_light_bif_shared"),
+        ("global::call_light_bif_shared", "chain:parent_turn/2"),
+    ] {
+        let wrong = percent_called_otherwise(&folded, function, caller);
+        assert!(wrong < 1.0, "{function}: {wrong} %");
+    }
+}
+
+/// A program of LuaJIT's: nothing reaches a root that is none.
+fn luajit_stacks_are_honest(option: &str) -> (Outcome, Folded) {
+    let _machine = together();
+    let mut luajit = Command::new("luajit");
+    luajit.arg(option).arg(script("chain.lua"));
+    let target = Target::spawn(luajit);
+    let options = ["--freq", "5000", "--no-kernel"];
+    let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
+    let folded = outcome.trace.folded();
+    let rooted = folded.total() - folded.count_of("[truncated]");
+    assert_eq!(folded.count_of_both("_start", "main"), rooted, "{}", outcome.text());
+    (outcome, folded)
+}
+
+#[test]
+fn luajit_stacks_of_its_interpreter_reach_the_root() {
+    needs_recording!();
+    if !has_command("luajit") {
+        skip!("luajit: not installed");
+    }
+    // Half of them begin in its arithmetic, on which its unwind information is wrong.
+    let (outcome, _) = luajit_stacks_are_honest("-joff");
+    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+}
+
+#[test]
+fn luajit_stacks_of_compiled_code_reach_no_root_that_is_none() {
+    needs_recording!();
+    if !has_command("luajit") {
+        skip!("luajit: not installed");
+    }
+    let (outcome, folded) = luajit_stacks_are_honest("-jon");
+    assert!(rooted_per_mille(&outcome) < 100, "compiled code keeps no frames: {}", outcome.text());
+    assert!(folded.percent_of("[unknown]") > 50.0, "{}", outcome.text());
+}

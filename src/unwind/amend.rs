@@ -7,6 +7,8 @@ use std::ops::Range;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 
+use super::subroutines::{self, Part};
+
 /// Functions of this length, in bytes, are looked at.
 const LENGTHS: Range<usize> = 128..512;
 /// From the first of two calls to the end of a function that returns to another, in bytes: 128 in libgcc
@@ -19,9 +21,14 @@ const BASES: [u8; 2] = [2, 6];
 /// DWARF numbers of the same.
 const NUMBERS: [u8; 2] = [1, 4];
 
+/// What is wrong in a function whose only row is `stated`, ascending.
+pub(super) fn of_one_row(code: &[u8], stated: Rule) -> Vec<Part> {
+    subroutines::parts(code, stated).into_iter().chain(stack_switch(code)).collect()
+}
+
 /// The part of glibc's `swapcontext` in which sp is on the new stack already and the return address is
 /// not yet: what is stated there is that it lies at sp, as before.
-pub(super) fn stack_switch(code: &[u8]) -> Option<(Range<u32>, Rule)> {
+fn stack_switch(code: &[u8]) -> Option<Part> {
     if !LENGTHS.contains(&code.len()) {
         return None;
     }
@@ -40,10 +47,7 @@ pub(super) fn stack_switch(code: &[u8]) -> Option<(Range<u32>, Rule)> {
 /// The end of the functions of libgcc that return to where an exception is caught: what they have saved
 /// for their caller is by then that of the function to return to, which is on the stack further up than
 /// the rows say. `is_code` tells of offsets from the function's start.
-pub(super) fn exception_return(
-    code: &[u8],
-    is_code: impl Fn(i64) -> bool,
-) -> Option<(Range<u32>, Rule)> {
+pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Option<Part> {
     // mov %rcx,%rsp; pop %rcx; jmp *%rcx, and mov %rcx,%rsp; ret
     const ENDS: [&[u8]; 2] = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1], &[0x48, 0x89, 0xCC, 0xC3]];
     let end = ENDS.iter().find_map(|end| Some(find(code, end)? + end.len()))?;

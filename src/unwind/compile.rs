@@ -351,18 +351,18 @@ impl<'e, 'a> Collected<'e, 'a> {
         let code = self.elf.data(svma).unwrap_or_default();
         let code = code.get(..(end - start) as usize).unwrap_or_default();
         let amended = match self.rows[first_row..] {
-            _ if self.machine != Machine::X86_64 => None,
-            [_] => amend::stack_switch(code),
+            _ if self.machine != Machine::X86_64 => Vec::new(),
+            [row] => amend::of_one_row(code, self.rules.list[usize::from(row.rule)]),
             _ if returns_elsewhere => {
                 let is_code = |offset: i64| {
                     let target = svma.wrapping_add_signed(offset);
                     self.code.range(target, target.saturating_add(1)).is_some()
                 };
-                amend::exception_return(code, is_code)
+                amend::exception_return(code, is_code).into_iter().collect()
             }
-            _ => None,
+            _ => Vec::new(),
         };
-        if let Some((bytes, rule)) = amended {
+        for (bytes, rule) in amended {
             let rule = self.rules.number(rule);
             self.overlay(first_row, start + bytes.start..start + bytes.end, rule);
         }

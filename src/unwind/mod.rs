@@ -25,6 +25,7 @@ mod machine;
 mod outside;
 mod rows;
 mod separate;
+mod subroutines;
 mod trampolines;
 mod writer;
 

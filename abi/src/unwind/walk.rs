@@ -134,9 +134,21 @@ impl<'s> Lookup<'s> {
 
     /// The address is that of a signal trampoline.
     pub(super) fn is_trampoline(&self, avma: u64) -> bool {
-        let Some(range) = self.snapshot.range(avma) else { return false };
-        let module = self.snapshot.module(range);
-        module.is_some_and(|it| it.rule(avma.wrapping_sub(range.bias)).op == op::SIGNAL)
+        self.op(avma) == Some(op::SIGNAL)
+    }
+
+    /// The address is in code that keeps frame pointers, as far as is known, and has no unwind information.
+    pub(super) fn is_generated(&self, avma: u64) -> bool {
+        self.op(avma) == Some(op::GAP_FP)
+    }
+
+    /// The op at an address of another range, most likely, than the one that was looked up last.
+    fn op(&self, avma: u64) -> Option<u8> {
+        let range = self.snapshot.range(avma)?;
+        match self.snapshot.module(range) {
+            Some(module) => Some(module.rule(avma.wrapping_sub(range.bias)).op),
+            None => (range.module == 0).then_some(op::GAP_FP),
+        }
     }
 
     /// Both addresses lie in one row of a module's table.

@@ -57,6 +57,8 @@ pub struct Frame {
     is_whole: bool,
     /// rbx in a frame that is not exact, if it is known.
     rbx: Option<u64>,
+    /// sp and fp are those that lay behind a frame record in code without unwind information.
+    of_record: bool,
     /// No stack is known at sp.
     lost: bool,
     switches: u32,
@@ -66,8 +68,8 @@ impl Machine for Registers {
     type Frame = Frame;
 
     fn leaf(&self) -> Frame {
-        let (rbx, lost, switches) = (None, false, SWITCHES_MAX);
-        Frame { registers: *self, exact: true, is_whole: true, rbx, lost, switches }
+        let (rbx, of_record, lost, switches) = (None, false, false, SWITCHES_MAX);
+        Frame { registers: *self, exact: true, is_whole: true, rbx, of_record, lost, switches }
     }
 }
 
@@ -114,7 +116,9 @@ impl Frame {
     #[inline]
     fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
         if pc == 0 {
-            return Err(EndReason::Root);
+            // What starts a thread or a fiber clears both. Elsewhere a zero is no return address but
+            // whatever lies in the place that wrong unwind information names.
+            return Err(if fp == 0 { EndReason::Root } else { EndReason::Range });
         }
         if !(CODE_MIN..USER_END).contains(&pc) {
             return Err(EndReason::Range);
@@ -123,7 +127,7 @@ impl Frame {
         self.registers.fp = fp;
         self.registers.pc = pc;
         (self.exact, self.is_whole) = (false, false);
-        self.rbx = None;
+        (self.rbx, self.of_record) = (None, false);
         Ok(())
     }
 }
@@ -358,6 +362,13 @@ mod tests {
         frame.exact = true;
         let known = [Err(EndReason::BadRule), Ok(0x7010), Ok(0x7000), Err(EndReason::BadRule)];
         assert_eq!([0, 6, 7, 15].map(|it| frame.register(it)), known);
+    }
+
+    #[test]
+    fn a_zero_is_a_root_where_the_frame_pointer_is_zero_as_well() {
+        let mut frame = Registers::default().leaf();
+        assert_eq!(frame.enter_caller(0x7000, 0, 0), Err(EndReason::Root));
+        assert_eq!(frame.enter_caller(0x7000, 0x7010, 0), Err(EndReason::Range));
     }
 
     #[test]

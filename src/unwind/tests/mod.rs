@@ -8,6 +8,7 @@ mod aarch64;
 mod against_gimli;
 mod child;
 mod gap;
+mod generated;
 mod hostile;
 mod known_bad;
 mod oracle;

@@ -11,16 +11,16 @@ const STACK_LEN: u64 = 0x4000;
 /// Bytes of a frame: what it keeps, its frame pointer, its return address.
 const FRAME: u64 = 128;
 
-/// A stack of standard frames in anonymous code, whose rule is to follow the frame pointer; it ends
-/// with a return address of 0. Its registers, and the words from STACK on.
+/// A stack of standard frames in anonymous code, whose rule is to follow the frame pointer, which is 0 in
+/// the outermost. Its registers, and the words from STACK on.
 fn standard(frames: u64) -> (Registers, Vec<u8>) {
     let mut words = vec![0u64; (STACK_LEN / 8) as usize];
     let top = STACK + STACK_LEN - FRAME * (frames + 1);
     let fp = |frame: u64| top + FRAME * frame + FRAME - 16;
-    for frame in 0..frames {
+    for frame in 0..frames - 1 {
         let at = ((fp(frame) - STACK) / 8) as usize;
-        words[at] = fp(frame + 1);
-        words[at + 1] = if frame + 1 < frames { return_address(frame + 1) } else { 0 };
+        words[at] = if frame + 2 < frames { fp(frame + 1) } else { 0 };
+        words[at + 1] = return_address(frame + 1);
     }
     let mut registers = Registers { pc: CODE + 0x100, sp: top, fp: fp(0), gpr: [0; 16] };
     (registers.gpr[RSP], registers.gpr[RBP]) = (registers.sp, registers.fp);

@@ -27,13 +27,16 @@ pub(super) fn cross_gap(
         return frame.enter_caller(cfa, fp, pc);
     }
     let Registers { sp, fp, .. } = frame.registers;
-    if fp == 0 && !frame.exact && !guess {
-        // The ABI marks the outermost frame with a frame pointer of zero.
+    if fp == 0 && frame.of_record && !guess {
+        // The ABI marks the outermost frame with a frame pointer of zero. In code that uses the
+        // register for other things it may be zero as well, so it has to come from a frame record.
         return Err(EndReason::Root);
     }
-    let plausible = fp & 7 == 0 && fp >= sp && fp.wrapping_sub(sp) <= GUESSED_FRAME_MAX;
-    if !plausible {
-        return Err(EndReason::Gap);
+    if !is_above(fp, sp) {
+        return match guess || frame.exact {
+            true => Err(EndReason::Gap),
+            false => switch_stack(frame, lookup, memory),
+        };
     }
     let in_gap = |_| EndReason::Gap;
     let caller_fp = word(memory, sp, fp).map_err(in_gap)?;
@@ -44,12 +47,61 @@ pub(super) fn cross_gap(
             let at = frame.pc().wrapping_sub(u64::from(!frame.exact));
             leads_here(pc, at, lookup, memory)
         }
-        false => pc == 0 || lookup.is_code(pc.wrapping_sub(1)),
+        false => lookup.is_code(pc.wrapping_sub(1)),
     };
     if !is_believed {
         return Err(EndReason::Gap);
     }
-    frame.enter_caller(fp.wrapping_add(16), caller_fp, pc)
+    leave_record(frame, caller_fp, pc)
+}
+
+/// A frame record is believed here, by the address of what lies below it.
+fn is_above(fp: u64, sp: u64) -> bool {
+    fp & 7 == 0 && fp >= sp && fp.wrapping_sub(sp) <= GUESSED_FRAME_MAX
+}
+
+/// Goes on behind the frame record that fp leads to.
+fn leave_record(frame: &mut Frame, caller_fp: u64, pc: u64) -> Result<(), EndReason> {
+    frame.enter_caller(frame.registers.fp.wrapping_add(16), caller_fp, pc)?;
+    frame.of_record = true;
+    Ok(())
+}
+
+/// Generated code that keeps its frames on a stack of its own, and calls C on the thread's: fp leads
+/// there. The register may hold anything where the code keeps no frames, so all that a frame record
+/// there has is looked at.
+fn switch_stack(
+    frame: &mut Frame,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let fp = frame.registers.fp;
+    frame.count_switch()?;
+    if fp & 7 != 0 || !memory.rebound(fp) {
+        return Err(EndReason::Gap);
+    }
+    let in_gap = |_| EndReason::Gap;
+    let caller_fp = word(memory, fp, fp).map_err(in_gap)?;
+    let pc = word(memory, fp, fp.wrapping_add(8)).map_err(in_gap)?;
+    let is_frame = caller_fp == 0 || caller_fp > fp && is_above(caller_fp, fp);
+    if !is_frame || !lookup.is_generated(pc.wrapping_sub(1)) || !is_behind_call(pc, memory) {
+        return Err(EndReason::Gap);
+    }
+    leave_record(frame, caller_fp, pc)
+}
+
+/// The instruction in front of an address is a call.
+fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
+    let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
+    // call *register; call *(register); with 8 and with 32 bits of displacement; with a second register
+    let is_indirect = |modrm: u8| modrm >> 3 & 7 == 2;
+    match bytes.to_le_bytes() {
+        [_, _, _, 0xE8, ..] => true,
+        [.., 0xFF, modrm] => is_indirect(modrm),
+        [.., 0xFF, modrm, _] => is_indirect(modrm) && modrm >> 6 == 1,
+        [_, _, 0xFF, modrm, ..] => is_indirect(modrm) && modrm >> 6 == 2,
+        _ => false,
+    }
 }
 
 /// The caller's (cfa, fp, pc) of a leaf that has not yet, or no longer, a frame of its own: told by
