@@ -32,12 +32,29 @@ pub fn executable(pid: i32) -> io::Result<PathBuf> {
     open(pid)?.exe().map_err(to_io)
 }
 
-/// Command line of a process, its arguments as they were given.
+/// Command line of a process, its arguments as they were given, but for empty ones at the end: programs
+/// that put a title there fill up what is left of their arguments with zeros.
 pub fn command_line(pid: i32) -> io::Result<Vec<OsString>> {
-    let bytes = read_file(format!("/proc/{pid}/cmdline"))?;
-    let trimmed = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
-    if trimmed.is_empty() {
-        return Ok(Vec::new());
+    Ok(words(&read_file(format!("/proc/{pid}/cmdline"))?))
+}
+
+fn words(command_line: &[u8]) -> Vec<OsString> {
+    let end = command_line.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let words = command_line[..end].split(|&byte| byte == 0);
+    words.filter(|_| end > 0).map(|word| OsStr::from_bytes(word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_not_followed_by_empty_words() {
+        let check = |bytes: &[u8], expected: &[&str]| assert_eq!(words(bytes), expected);
+        check(b"cat\0\0a b\0", &["cat", "", "a b"]);
+        check(b"redis-server *:7777\0\0\0\0", &["redis-server *:7777"]);
+        check(b"nginx: worker", &["nginx: worker"]);
+        check(b"\0\0", &[]);
+        check(b"", &[]);
     }
-    Ok(trimmed.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect())
 }
