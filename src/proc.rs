@@ -13,6 +13,7 @@
 mod auxiliary;
 mod awaited;
 mod calls;
+mod child;
 mod descriptors;
 mod folder;
 mod image;
@@ -40,6 +41,7 @@ use serde::{Deserialize, Serialize};
 pub use auxiliary::{drawn_bytes, signal_frame_len};
 pub use awaited::{awaited_in_call, signalfd_masks};
 pub use calls::call_name;
+pub use child::kill_with_starter;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};
 pub use image::{ElfKind, command_line, elf_kind, executable};

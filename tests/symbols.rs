@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{
     Folded, Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
-    variant,
+    variant, wait_until,
 };
 
 fn run(program: &str, args: &[&str], dir: &std::path::Path) {
@@ -111,4 +111,33 @@ fn callers_are_those_that_the_debug_file_tells_of() {
     run("objcopy", &["--add-gnu-debuglink=frameless.debug", "frameless"], folder.path());
     let (samples, wrong) = exact(&record("frameless"));
     assert!(samples > 100 && wrong > samples / 2, "the premise: {wrong} wrong ones of {samples}");
+}
+
+/// Servers that never answer, when the recorder is killed.
+#[test]
+fn no_fetcher_outlives_its_recorder() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let path = |name: &str| folder.path().join(name);
+    fs::copy(program("split"), path("split")).unwrap();
+    run("strip", &["-g", "split"], folder.path());
+    let fetcher =
+        format!("#!/bin/sh\necho $$ >> {}/asked\nexec sleep 100000\n", folder.path().display());
+    fs::write(path("debuginfod-find"), fetcher).unwrap();
+    fs::set_permissions(path("debuginfod-find"), fs::Permissions::from_mode(0o755)).unwrap();
+    let paths = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let target = Target::spawn(Command::new(path("split")));
+    let pid = target.pid().to_string();
+    let mut command = traceprof(&["record", "--debuginfod", "--pid", &pid]);
+    command.env("PATH", paths).env("DEBUGINFOD_URLS", "http://127.0.0.1:1");
+    let recorder = Recorder::spawn(command, Trace::new());
+    let fetchers = || fs::read_to_string(path("asked")).unwrap_or_default();
+    let minute = Duration::from_secs(60);
+    assert!(wait_until(minute, || fetchers().ends_with('\n')), "nobody was asked");
+    // It is killed with the value.
+    drop(recorder);
+    let is_there = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
+    let are_gone = || !fetchers().lines().any(is_there);
+    assert!(wait_until(minute, are_gone), "{} of {}", fetchers(), target.pid());
 }

@@ -173,7 +173,7 @@ fn build_id_path(build_id: &[u8]) -> PathBuf {
 }
 
 /// Where `debuginfod-find` keeps what it fetched (debuginfod-client-config(7)).
-fn debuginfod_cache() -> Option<PathBuf> {
+pub(super) fn debuginfod_cache() -> Option<PathBuf> {
     if let Some(dir) = env::var_os("DEBUGINFOD_CACHE_PATH").filter(|dir| !dir.is_empty()) {
         return Some(dir.into());
     }

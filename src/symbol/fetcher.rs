@@ -1,10 +1,16 @@
 //! Asks servers for debug files, by the program of elfutils that does so and keeps what it fetched.
+//!
+//! # Invariants
+//! - It is over when the thread that asks is: no fetcher is left behind by a recorder that is killed.
+//! - A file has its name in the fetcher's cache when it is there as a whole. What a killed fetcher
+//!   leaves has another one, and is removed when the same file is fetched again.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,12 +18,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use super::debug_file::debuginfod_cache;
 use crate::elf::build_id_text;
+use crate::proc::kill_with_starter;
 
 /// Asks servers for debug information, and keeps it in a cache of its own.
 const PROGRAM: &str = "debuginfod-find";
 /// The servers that it asks.
 pub const DEBUGINFOD_SERVERS: &str = "DEBUGINFOD_URLS";
+/// After so many seconds it gives up by itself, and leaves nothing of what it has by then.
+const GIVE_UP: &str = "DEBUGINFOD_MAXTIME";
+const GIVE_UP_S: u64 = 50;
 /// Names come later than that, or not at all.
 const WAIT: Duration = Duration::from_secs(60);
 /// Who has not even said no by then will not do so for the next file.
@@ -25,50 +36,77 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(20);
 /// Longest path that is taken for one.
 const PATH_MAX: u64 = 4096;
+/// What nobody has written to for so long is of a fetcher that is gone.
+const ABANDONED: Duration = Duration::from_secs(600);
 
 /// What asks, as long as somebody answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fetcher {
+    program: PathBuf,
+    wait: Duration,
+    patience: Duration,
     /// The servers did not answer: nobody waits for them again.
     is_silent: AtomicBool,
+}
+
+impl Default for Fetcher {
+    fn default() -> Self {
+        let is_silent = AtomicBool::new(false);
+        Self { program: PROGRAM.into(), wait: WAIT, patience: PATIENCE, is_silent }
+    }
 }
 
 impl Fetcher {
     /// The debug file of a build, if servers have it.
     pub(super) fn fetch(&self, build_id: &[u8]) -> Option<PathBuf> {
+        env::var_os(DEBUGINFOD_SERVERS).filter(|it| !it.is_empty())?;
+        if let Some(cache) = debuginfod_cache() {
+            remove_abandoned(&cache.join(build_id_text(build_id)), ABANDONED);
+        }
+        self.ask(build_id)
+    }
+
+    fn ask(&self, build_id: &[u8]) -> Option<PathBuf> {
         // Relaxed: whoever does not see it yet waits once more, and nothing else hangs on it.
-        let is_silent = self.is_silent.load(Ordering::Relaxed);
-        if is_silent || env::var_os(DEBUGINFOD_SERVERS).is_none_or(|it| it.is_empty()) {
+        if self.is_silent.load(Ordering::Relaxed) {
             return None;
         }
         let started = Instant::now();
-        let found = run(build_id, started + WAIT);
-        if found.is_none() && started.elapsed() >= PATIENCE {
+        let found = self.run(build_id, started + self.wait);
+        if found.is_none() && started.elapsed() >= self.patience {
             // Relaxed: as above.
             self.is_silent.store(true, Ordering::Relaxed);
         }
         found
     }
+
+    fn run(&self, build_id: &[u8], deadline: Instant) -> Option<PathBuf> {
+        let mut command = Command::new(&self.program);
+        command.arg("debuginfo").arg(build_id_text(build_id)).env(GIVE_UP, give_up_s());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // In a group of its own: the key that ends a recording is not meant for it.
+        command.process_group(0);
+        kill_with_starter(&mut command);
+        let mut child = command.spawn().ok()?;
+        while child.try_wait().ok()?.is_none() {
+            if Instant::now() >= deadline {
+                kill(&mut child);
+                return None;
+            }
+            std::thread::sleep(STEP);
+        }
+        // One line, and not up to the end: something that it left running may hold that open.
+        let mut text = Vec::new();
+        BufReader::new(child.stdout.take()?).take(PATH_MAX).read_until(b'\n', &mut text).ok()?;
+        let path = text.trim_ascii_end().to_vec();
+        (!path.is_empty()).then(|| PathBuf::from(OsString::from_vec(path)))
+    }
 }
 
-fn run(build_id: &[u8], deadline: Instant) -> Option<PathBuf> {
-    let mut command = Command::new(PROGRAM);
-    command.arg("debuginfo").arg(build_id_text(build_id));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    // In a group of its own: the key that ends a recording is not meant for it.
-    let mut child = command.process_group(0).spawn().ok()?;
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() >= deadline {
-            kill(&mut child);
-            return None;
-        }
-        std::thread::sleep(STEP);
-    }
-    // One line, and not up to the end: something that it left running may hold that open.
-    let mut text = Vec::new();
-    BufReader::new(child.stdout.take()?).take(PATH_MAX).read_until(b'\n', &mut text).ok()?;
-    let path = text.trim_ascii_end().to_vec();
-    (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(path)))
+/// What its user has set may be less.
+fn give_up_s() -> String {
+    let own = env::var(GIVE_UP).ok().and_then(|text| text.parse().ok());
+    own.filter(|own| *own > 0).map_or(GIVE_UP_S, |own: u64| own.min(GIVE_UP_S)).to_string()
 }
 
 /// With what it started; it may end by itself in the same moment.
@@ -78,3 +116,23 @@ fn kill(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
+
+/// Removes the unfinished files of a build: `debuginfo.` with the six characters that make it unique.
+fn remove_abandoned(folder: &Path, age: Duration) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let ending = name.to_str().and_then(|name| name.strip_prefix("debuginfo."));
+        let is_unfinished = ending
+            .is_some_and(|it| it.len() == 6 && it.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        let written = entry.metadata().and_then(|meta| meta.modified()).ok();
+        let is_old = written.and_then(|it| it.elapsed().ok()).is_some_and(|it| it >= age);
+        if is_unfinished && is_old {
+            // It may be gone by now, or be another user's.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
