@@ -21,9 +21,42 @@ const BASES: [u8; 2] = [2, 6];
 /// DWARF numbers of the same.
 const NUMBERS: [u8; 2] = [1, 4];
 
-/// What is wrong in a function whose only row is `stated`, ascending.
-pub(super) fn of_one_row(code: &[u8], stated: Rule) -> Vec<Part> {
-    subroutines::parts(code, stated).into_iter().chain(stack_switch(code)).collect()
+/// What is wrong in a function by its code and its rows: each one's offset and rule, ascending.
+/// `returns_elsewhere` says that one keeps rax; `is_code` tells of offsets from the function's start.
+pub(super) fn parts(
+    code: &[u8],
+    rows: impl Iterator<Item = (u32, Rule)> + Clone,
+    returns_elsewhere: bool,
+    is_code: impl Fn(i64) -> bool,
+) -> Vec<Part> {
+    let mut ahead = rows.clone();
+    match (ahead.next(), ahead.next()) {
+        (Some((_, stated)), None) => {
+            subroutines::parts(code, stated).into_iter().chain(stack_switch(code)).collect()
+        }
+        _ if returns_elsewhere => exception_return(code, is_code).into_iter().collect(),
+        _ => frame_by_rbp(code, rows).into_iter().collect(),
+    }
+}
+
+/// Bit-sliced ciphers of libcrypto keep their frame through %rbp and make room of any size below it, while
+/// their rows go on to count from sp. What the frame's end says of %rbp holds from its copy of sp on.
+fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) -> Option<Part> {
+    const RAX: u8 = op::REG_LEAF;
+    let behind = rows.clone().skip(1);
+    let of_end = |((_, row), (_, next)): &((u32, Rule), (u32, Rule))| {
+        (row.op, next.op, next.cfa_off) == (op::SP, RAX, 8)
+    };
+    let ((from, stated), (to, _)) = rows.zip(behind).find(of_end)?;
+    let body = code.get(from as usize..to as usize)?;
+    // lea n(%rbp),%rax, in both lengths
+    let n = (stated.cfa_off - 8).to_le_bytes();
+    let has_end = body.ends_with(&[0x48, 0x8D, 0x45, n[0]]) && n[1..] == [0; 3]
+        || body.ends_with(&[&[0x48, 0x8D, 0x85][..], &n].concat());
+    // mov %rsp,%rbp; sub %rax,%rsp
+    let copies = find(body, &[0x48, 0x89, 0xE5])? + 3;
+    let (start, is_moved) = (from + copies as u32, find(&body[copies..], &[0x48, 0x29, 0xC4]));
+    (has_end && is_moved.is_some()).then_some((start..to, Rule { op: op::FP, ..stated }))
 }
 
 /// The part of glibc's `swapcontext` in which sp is on the new stack already and the return address is
@@ -76,6 +109,8 @@ pub(super) fn is_fiber_root(code: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use traceprof_abi::unwind::rule::fp_op;
+
     use super::*;
 
     #[test]
@@ -95,6 +130,32 @@ mod tests {
         assert_eq!(stack_switch(&other), None, "from two contexts");
         assert_eq!(stack_switch(&code[..code.len() - 2]), None, "nothing is pushed");
         assert_eq!(stack_switch(&code[100..]), None, "too short");
+    }
+
+    #[test]
+    fn a_frame_that_is_kept_by_rbp_is_recognised() {
+        // Of libcrypto 3: mov %rsp,%rbp; sub %rax,%rsp; lea 120(%rbp),%rax, from the seventeenth byte on.
+        let body = [0x48, 0x89, 0xE5, 0x90, 0x48, 0x29, 0xC4, 0x90, 0x48, 0x8D, 0x45, 120];
+        let code = [&[0x90; 17][..], &body, &[0xC3; 4]].concat();
+        let saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..Rule::plain(op::SP) };
+        let of = |op, cfa_off| Rule { op, cfa_off, ..saved };
+        let rows = [(0, of(op::SP, 8)), (9, of(op::SP, 128)), (29, of(op::REG_LEAF, 8))];
+        let found = |code: &[u8], rows: &[(u32, Rule)]| frame_by_rbp(code, rows.iter().copied());
+        assert_eq!(found(&code, &rows), Some((20..29, of(op::FP, 128))));
+        // With 32 bits of displacement.
+        let end = [0x48, 0x8D, 0x85, 0xF8, 1, 0, 0];
+        let wide = [&[0x90; 17][..], &body[..8], &end].concat();
+        let large = [rows[0], (9, of(op::SP, 512)), (32, rows[2].1)];
+        assert_eq!(found(&wide, &large), Some((20..32, of(op::FP, 512))));
+        // Another size, no room below, no copy of sp, another end, no end.
+        for at in [28, 23, 19] {
+            let mut other = code.clone();
+            other[at] ^= 0x40;
+            assert_eq!(found(&other, &rows), None, "{at}");
+        }
+        assert_eq!(found(&code, &[rows[0], rows[1], (29, of(op::REG_LEAF + 1, 8))]), None);
+        assert_eq!(found(&code, &rows[..2]), None);
+        assert_eq!(found(&code[..20], &rows), None);
     }
 
     #[test]

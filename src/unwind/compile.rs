@@ -350,18 +350,15 @@ impl<'e, 'a> Collected<'e, 'a> {
         let svma = self.code.base + u64::from(start);
         let code = self.elf.data(svma).unwrap_or_default();
         let code = code.get(..(end - start) as usize).unwrap_or_default();
-        let amended = match self.rows[first_row..] {
-            _ if self.machine != Machine::X86_64 => Vec::new(),
-            [row] => amend::of_one_row(code, self.rules.list[usize::from(row.rule)]),
-            _ if returns_elsewhere => {
-                let is_code = |offset: i64| {
-                    let target = svma.wrapping_add_signed(offset);
-                    self.code.range(target, target.saturating_add(1)).is_some()
-                };
-                amend::exception_return(code, is_code).into_iter().collect()
-            }
-            _ => Vec::new(),
-        };
+        if self.machine != Machine::X86_64 {
+            return;
+        }
+        let rule = |row: &Row| (row.offset - start, self.rules.list[usize::from(row.rule)]);
+        let rows = self.rows[first_row..].iter().map(rule);
+        let amended = amend::parts(code, rows, returns_elsewhere, |offset| {
+            let target = svma.wrapping_add_signed(offset);
+            self.code.range(target, target.saturating_add(1)).is_some()
+        });
         for (bytes, rule) in amended {
             let rule = self.rules.number(rule);
             self.overlay(first_row, start + bytes.start..start + bytes.end, rule);

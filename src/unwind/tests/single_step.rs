@@ -124,7 +124,7 @@ fn check_crypto(runs: &[(&str, &str)]) {
 
 #[test]
 fn hand_written_cryptography_is_exact() {
-    check_crypto(&[("", "hcne"), ("~0x200000200000000:~0x20000020", "h")]);
+    check_crypto(&[("", "hcne"), ("~0x200000200000000:~0x20000020", "hc")]);
 }
 
 #[test]
