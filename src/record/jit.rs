@@ -111,8 +111,10 @@ pub(super) struct JitNames {
     back: Receiver<()>,
     /// The reader has not come back from its last look.
     is_away: bool,
-    /// As long as this it is still waited for then.
+    /// As long as this it is still waited for then,
     patience: Duration,
+    /// and this long when it is asked.
+    longest: Duration,
     /// The program that runs.
     program: u64,
 }
@@ -151,7 +153,16 @@ impl JitNames {
         };
         // It ends when nobody asks any more, or with this process.
         std::thread::Builder::new().name("jit names".to_string()).spawn(work)?;
-        Ok(Self { known, writings, looks, back, is_away: false, patience: PATIENCE, program: 0 })
+        let (patience, longest) = (PATIENCE, PATIENCE);
+        let is_away = false;
+        Ok(Self { known, writings, looks, back, is_away, patience, longest, program: 0 })
+    }
+
+    /// The same, whose reader is waited for whatever the machine has to do.
+    #[cfg(test)]
+    pub(super) fn patient(self) -> Self {
+        let longest = Duration::from_secs(60);
+        Self { patience: longest, longest, ..self }
     }
 
     /// Another program runs in the process: what was told of the last one is not of this.
@@ -177,7 +188,7 @@ impl JitNames {
     fn ask(&mut self, dumps: &[Arc<DumpFile>]) {
         // A reader that is gone does not come back either.
         let _ = self.looks.send(Look { program: self.program, dumps: dumps.to_vec() });
-        (self.is_away, self.patience) = (true, PATIENCE);
+        (self.is_away, self.patience) = (true, self.longest);
     }
 
     /// The runtime tells of its code when it is asked to.

@@ -4,11 +4,12 @@
 //! - Nothing here waits for a symbolizer. Whoever cannot wait for an answer has the address written
 //!   without a name, and counted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use traceprof_abi::unwind::{lookup_avma, trace_epoch};
 
@@ -25,6 +26,10 @@ use crate::trace::{
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
 pub(super) type Place = (Option<u32>, u64);
 
+/// As long as this samples wait for names that a runtime is asked for: it may be stopped, or have
+/// answered so often that it is left alone for a while.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Addresses that are remembered as asked for.
 const SOUGHT_MAX: usize = 1 << 16;
 
@@ -36,6 +41,14 @@ struct Told {
     version: u64,
     times_ns: Range<u64>,
     locations: Box<[LocationId]>,
+}
+
+/// A question to the runtime.
+struct Awaited {
+    question: u64,
+    since: Instant,
+    /// Of so many addresses.
+    addresses: u64,
 }
 
 /// The locations of a stack.
@@ -63,6 +76,8 @@ pub(super) struct Names {
     told: HashMap<u64, Told>,
     /// Those that the runtime was asked for: some code has no name.
     sought: HashSet<u64>,
+    /// Questions to the runtime, oldest first.
+    awaited: VecDeque<Awaited>,
     /// Questions without an answer.
     open: BTreeSet<u64>,
     /// How many questions there were.
@@ -98,6 +113,7 @@ impl Names {
             places: HashMap::new(),
             told: HashMap::new(),
             sought: HashSet::new(),
+            awaited: VecDeque::new(),
             open: BTreeSet::new(),
             asked: 0,
             unnamed: 0,
@@ -127,25 +143,43 @@ impl Names {
     }
 
     /// Asks the runtime for code that it has not told of.
-    fn ask_runtime(&mut self, addresses: &AddressMap, traces: &Collection) {
+    fn ask_runtime(&mut self, map: &AddressMap, traces: &Collection) {
         if !self.jit.can_be_asked() {
             return;
         }
         if self.sought.len() > SOUGHT_MAX {
             self.sought.clear();
         }
-        let mut is_wanted = false;
+        let mut addresses = 0;
         for entry in traces.entries().iter().filter(|entry| !entry.preserved) {
             for word in traces.frames_of(entry) {
-                let (module, (_, avma)) = locate(addresses, *word, trace_epoch(entry.flags));
-                is_wanted |= module.is_none()
+                let (module, (_, avma)) = locate(map, *word, trace_epoch(entry.flags));
+                let is_wanted = module.is_none()
                     && self.jit.find(avma, u64::MAX - 1).resolved.is_none()
                     && self.sought.insert(avma);
+                addresses += u64::from(is_wanted);
             }
         }
-        if is_wanted && self.jit.ask_runtime(self.asked + 1) {
+        if addresses > 0 && self.jit.ask_runtime(self.asked + 1) {
             self.asked += 1;
             self.open.insert(self.asked);
+            let since = Instant::now();
+            self.awaited.push_back(Awaited { question: self.asked, since, addresses });
+        }
+    }
+
+    /// When the oldest question to the runtime is waited for no more.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.awaited.front().map(|oldest| oldest.since + RUNTIME_PATIENCE)
+    }
+
+    /// Waits no more for what the runtime was asked too long ago.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while self.deadline().is_some_and(|deadline| now >= deadline)
+            && let Some(late) = self.awaited.pop_front()
+        {
+            self.open.remove(&late.question);
+            self.unnamed += late.addresses;
         }
     }
 
@@ -163,6 +197,7 @@ impl Names {
         self.open.remove(&answer.question);
         if answer.svmas.is_empty() {
             // The runtime's: its names are read when they are needed.
+            self.awaited.retain(|it| it.question != answer.question);
             return Ok(());
         }
         let module = answer.module.as_deref();

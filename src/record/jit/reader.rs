@@ -159,6 +159,7 @@ impl JitReader {
                 self.open_map();
             }
             self.read_map(seen.changed);
+            writings.note_read(*written);
         }
         for (_, dump) in &mut self.dumps {
             dump.read(self.program, &self.known);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::machine::{AskError, Machine};
-use super::writings::Writings;
+use super::writings::{Serving, Writings};
 
 /// Between two questions, if no sample wants one before: code may have taken the place of other code.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -23,6 +23,8 @@ const SHARE: u32 = 20;
 const STARTING: Duration = Duration::from_secs(10);
 /// Between two looks at it, and at what is wanted of it.
 const LOOK: Duration = Duration::from_millis(50);
+/// As long as this the last map is left as it is for its reader, who comes with each batch of samples.
+const READING: Duration = Duration::from_secs(1);
 /// So many questions without an answer, one after the other, and no more is asked.
 const SILENT_MAX: u32 = 3;
 
@@ -67,7 +69,7 @@ impl<'a> Asking<'a> {
         let served = self.writings.serve();
         let kept = self.machine.map();
         let error = match &kept {
-            Ok(_) => self.ask_on(&has_word).map(|error| error.to_string()),
+            Ok(_) => self.ask_on(&served, &has_word).map(|error| error.to_string()),
             Err(error) => Some(error.to_string()),
         };
         error.map(tell);
@@ -83,12 +85,11 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks until the end; why there is no map then, or why there will be no more.
-    fn ask_on(&self, has_word: &dyn Fn()) -> Option<AskError> {
+    fn ask_on(&self, served: &Serving<'_>, has_word: &dyn Fn()) -> Option<AskError> {
         let (mut has_map, mut silent, mut spent) = (false, 0, Duration::ZERO);
-        let mut open = Vec::new();
         let begun = Instant::now();
         loop {
-            open.extend(self.writings.take());
+            served.take();
             let (pause, error) = match self.ask() {
                 Ok(took) => {
                     (has_map, silent) = (true, 0);
@@ -109,10 +110,9 @@ impl<'a> Asking<'a> {
             };
             // One that is starting has its names soon.
             if pause.is_none() || !matches!(error, Some(AskError::NotYet)) {
-                self.writings.answer(&std::mem::take(&mut open));
+                served.answer();
             }
-            if !pause.is_some_and(|pause| self.wait(&pause)) {
-                self.writings.answer(&open);
+            if !pause.is_some_and(|pause| self.wait(served, &pause)) {
                 // What went wrong at the end of one that has told its names is the end.
                 let is_over = has_map && (self.machine.is_gone() || (self.ends.is_ending)());
                 return error.filter(|_| !is_over);
@@ -131,20 +131,20 @@ impl<'a> Asking<'a> {
     }
 
     /// Waits for the next question; false if none comes.
-    fn wait(&self, pause: &Pause) -> bool {
+    fn wait(&self, served: &Serving<'_>, pause: &Pause) -> bool {
         let begun = Instant::now();
         loop {
-            let step = LOOK.min(pause.most.saturating_sub(begun.elapsed()));
+            let is_hurried = (self.ends.is_hurried)();
+            let left = pause.most.saturating_sub(begun.elapsed());
+            let step = if is_hurried || left.is_zero() { LOOK } else { LOOK.min(left) };
             let is_over = self.ends.stopped.recv_timeout(step) != Err(RecvTimeoutError::Timeout);
             if is_over || (self.ends.is_ending)() || self.machine.is_gone() {
                 return false;
             }
             let waited = begun.elapsed();
-            let is_due = match (self.ends.is_hurried)() {
-                true => self.writings.is_wanted(),
-                false => waited >= pause.most || waited >= pause.least && self.writings.is_wanted(),
-            };
-            if is_due {
+            let is_wanted = served.is_wanted() && (is_hurried || waited >= pause.least);
+            let is_due = is_wanted || !is_hurried && waited >= pause.most;
+            if is_due && (waited >= READING || self.writings.is_read() == Some(true)) {
                 return true;
             }
         }

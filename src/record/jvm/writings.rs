@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! - A map is not read while it is being written.
-//! - Every question that is taken is answered: when a map has been written that was asked for after
-//!   it, when there is none to be had, or when nobody asks any more.
+//! - A question is answered when a map has been written that was asked for after it, when there is none
+//!   to be had, or when nobody asks any more. Who asks may be away without end, where a file system of
+//!   the target's does not answer: who wants to know waits for so long only.
 
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -27,15 +29,22 @@ pub(in crate::record) struct Writings {
 /// What is wanted of the next map.
 #[derive(Default)]
 struct Demand {
-    /// Somebody has maps written.
-    is_served: bool,
+    /// Who has maps written, by its number.
+    server: Option<u64>,
+    /// How many there were.
+    servers: u64,
+    /// Not looked at yet.
     questions: Vec<u64>,
+    /// What the map answers that is being asked for.
+    taken: Vec<u64>,
+    /// How often the map that was read last had been written.
+    read: u64,
     answer: Option<Answer>,
 }
 
 impl fmt::Debug for Demand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} questions", self.questions.len())
+        write!(f, "{} + {} questions", self.questions.len(), self.taken.len())
     }
 }
 
@@ -81,81 +90,139 @@ impl Writings {
 
     /// Somebody has maps written.
     pub(in crate::record) fn is_served(&self) -> bool {
-        self.demand().is_served
+        self.demand().server.is_some()
     }
 
     /// Asks for a map that is written from now on. False if nobody has any written: no answer comes.
     pub(in crate::record) fn want(&self, question: u64) -> bool {
         let mut demand = self.demand();
-        let is_taken = demand.is_served && demand.answer.is_some();
+        let is_taken = demand.server.is_some() && demand.answer.is_some();
         if is_taken {
             demand.questions.push(question);
         }
         is_taken
     }
 
+    /// The map has been read that was written so often.
+    pub(in crate::record) fn note_read(&self, count: u64) {
+        self.demand().read = count;
+    }
+
+    /// The map that was written last has been read; `None` while it is being written.
+    pub(super) fn is_read(&self) -> Option<bool> {
+        let count = *self.hold()?;
+        Some(self.demand().read >= count)
+    }
+
     /// Maps are written as long as this is kept.
     pub(in crate::record) fn serve(&self) -> Serving<'_> {
-        self.demand().is_served = true;
-        Serving(self)
-    }
-
-    /// A map is wanted.
-    pub(in crate::record) fn is_wanted(&self) -> bool {
-        !self.demand().questions.is_empty()
-    }
-
-    /// The questions that a map answers which is asked for now.
-    pub(in crate::record) fn take(&self) -> Vec<u64> {
-        std::mem::take(&mut self.demand().questions)
-    }
-
-    /// Answers these: the map is there, or will not be.
-    pub(in crate::record) fn answer(&self, questions: &[u64]) {
-        // Not under the lock: who is answered may have the next question before it listens.
-        let answer = self.demand().answer.clone();
-        questions.iter().for_each(|question| answer.iter().for_each(|answer| answer(*question)));
+        let mut demand = self.demand();
+        demand.servers += 1;
+        demand.server = Some(demand.servers);
+        Serving { writings: self, number: demand.servers }
     }
 }
 
 /// Somebody has maps written; who waits for one after that is answered, whatever ended it.
-pub(in crate::record) struct Serving<'a>(&'a Writings);
+pub(in crate::record) struct Serving<'a> {
+    writings: &'a Writings,
+    number: u64,
+}
+
+impl Serving<'_> {
+    /// A map is wanted, or was when the last one was asked for that did not come.
+    pub(super) fn is_wanted(&self) -> bool {
+        let demand = self.writings.demand();
+        !demand.questions.is_empty() || !demand.taken.is_empty()
+    }
+
+    /// What was asked up to now is answered by the map that is asked for now.
+    pub(in crate::record) fn take(&self) {
+        let mut demand = self.writings.demand();
+        if demand.server == Some(self.number) {
+            let questions = mem::take(&mut demand.questions);
+            demand.taken.extend(questions);
+        }
+    }
+
+    /// Answers what was taken: the map is there, or will not be.
+    pub(in crate::record) fn answer(&self) {
+        self.answer_with(|demand| mem::take(&mut demand.taken));
+    }
+
+    fn answer_with(&self, questions: impl FnOnce(&mut Demand) -> Vec<u64>) {
+        let (questions, answer) = {
+            let mut demand = self.writings.demand();
+            if demand.server != Some(self.number) {
+                // Another one serves: what is open is asked of that.
+                return;
+            }
+            (questions(&mut demand), demand.answer.clone())
+        };
+        // Not under the lock: who is answered may have the next question before it listens.
+        questions.iter().for_each(|question| answer.iter().for_each(|answer| answer(*question)));
+    }
+}
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        let questions = {
-            let mut demand = self.0.demand();
-            demand.is_served = false;
-            std::mem::take(&mut demand.questions)
-        };
-        self.0.answer(&questions);
+        self.answer_with(|demand| {
+            demand.server = None;
+            let mut open = mem::take(&mut demand.taken);
+            open.append(&mut demand.questions);
+            open
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
 
-    #[test]
-    fn what_is_taken_is_answered_by_the_next_map_or_the_end() {
+    fn with_answers() -> (Writings, Receiver<u64>) {
         let writings = Writings::default();
         let (sender, answers) = channel();
         let sender = Mutex::new(sender);
         writings.answer_by(move |question| sender.lock().unwrap().send(question).unwrap());
+        (writings, answers)
+    }
+
+    #[test]
+    fn what_is_taken_is_answered_by_the_next_map_or_the_end() {
+        let (writings, answers) = with_answers();
+        let answers = || answers.try_iter().collect::<Vec<_>>();
         assert!(!writings.want(1), "nobody writes");
         let serving = writings.serve();
-        assert!(writings.is_served() && !writings.is_wanted());
-        assert!(writings.want(2) && writings.want(3) && writings.is_wanted());
-        let taken = writings.take();
+        assert!(writings.is_served() && !serving.is_wanted());
+        assert!(writings.want(2) && writings.want(3) && serving.is_wanted());
+        serving.take();
+        assert!(serving.is_wanted(), "it has not come yet");
         assert!(writings.want(4), "it may not be in the map that is being written");
-        writings.answer(&taken);
-        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [2, 3]);
-        assert!(writings.is_wanted());
+        serving.answer();
+        assert_eq!(answers(), [2, 3]);
+        assert!(serving.is_wanted());
+        serving.take();
+        assert!(writings.want(5));
         drop(serving);
-        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [4]);
-        assert!(!writings.want(5) && !writings.is_wanted());
+        assert_eq!(answers(), [4, 5]);
+        assert!(!writings.want(6));
+    }
+
+    #[test]
+    fn one_that_comes_back_late_says_nothing_for_the_next() {
+        let (writings, answers) = with_answers();
+        let late = writings.serve();
+        let next = writings.serve();
+        assert!(writings.want(1));
+        late.take();
+        late.answer();
+        drop(late);
+        assert!(writings.is_served() && answers.try_iter().next().is_none());
+        next.take();
+        next.answer();
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [1]);
     }
 
     #[test]
@@ -163,5 +230,15 @@ mod tests {
         let writings = Writings::default();
         let _serving = writings.serve();
         assert!(!writings.want(1));
+    }
+
+    #[test]
+    fn a_map_is_read_when_the_last_writing_was() {
+        let writings = Writings::default();
+        assert_eq!(writings.is_read(), Some(true), "there is none");
+        writings.write(&|| false, || assert_eq!(writings.is_read(), None));
+        assert_eq!(writings.is_read(), Some(false));
+        writings.note_read(1);
+        assert_eq!(writings.is_read(), Some(true));
     }
 }

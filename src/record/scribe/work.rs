@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender};
+use std::time::Instant;
 
 use traceprof_abi::storage::log::Sample as Logged;
 use traceprof_abi::unwind::{trace_end, trace_epoch};
@@ -109,10 +110,12 @@ impl Work {
         // A batch that waits at the end waits for an answer.
         while error.is_none()
             && !(self.is_ending && self.backlog.is_empty())
-            && let Ok(message) = messages.recv()
+            && let Ok(message) = self.receive(messages)
         {
-            let is_batch = matches!(message, Message::Batch(_));
-            error = self.take(message, shared).and_then(|()| self.write_all(blanks)).err();
+            let is_batch = matches!(message, Some(Message::Batch(_)));
+            let taken = message.map_or(Ok(()), |message| self.take(message, shared));
+            self.names.expire(Instant::now());
+            error = taken.and_then(|()| self.write_all(blanks)).err();
             let (data, index) = self.writer.bytes_written();
             // Relaxed, both: for the eye, and ordered by the store below.
             shared.bytes.store(data + index, Ordering::Relaxed);
@@ -124,6 +127,16 @@ impl Work {
         }
         self.totals.unnamed = self.names.unnamed;
         Finished { writer: self.writer, totals: self.totals, stacks: self.kept, error }
+    }
+
+    /// The next message; `None` if a runtime is waited for no more.
+    fn receive(&self, messages: &Receiver<Message>) -> Result<Option<Message>, RecvError> {
+        let Some(deadline) = self.names.deadline() else { return messages.recv().map(Some) };
+        match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(RecvError),
+        }
     }
 
     /// Takes a message in.
