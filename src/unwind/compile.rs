@@ -198,6 +198,8 @@ struct Collected<'e, 'a> {
     follow_rbx: bool,
     /// Code of which nothing more is to be heard.
     told: Parts,
+    /// Bytes of code that may still be looked at to put rows right: as many as there are.
+    unread: u64,
 }
 
 impl<'e, 'a> Collected<'e, 'a> {
@@ -205,7 +207,8 @@ impl<'e, 'a> Collected<'e, 'a> {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
         let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
         let told = Parts::default();
-        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx, told }
+        let unread = code.parts.iter().map(|(start, end)| end - start).sum();
+        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx, told, unread }
     }
 
     fn sections(&mut self, sections: &Sections<'_>) {
@@ -350,6 +353,9 @@ impl<'e, 'a> Collected<'e, 'a> {
         let svma = self.code.base + u64::from(start);
         let code = self.elf.data(svma).unwrap_or_default();
         let code = code.get(..(end - start) as usize).unwrap_or_default();
+        // Entries of a damaged file may lie over each other any number of times.
+        let Some(left) = self.unread.checked_sub(code.len() as u64) else { return };
+        self.unread = left;
         if self.machine != Machine::X86_64 {
             return;
         }

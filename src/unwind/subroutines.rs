@@ -5,13 +5,13 @@
 //! comes back. The row is wrong there, and the code itself says what is right: it is followed only as far
 //! as every instruction is known not to touch the stack.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
-/// A function of fewer bytes is no such block. Those of LuaJIT have 16 KiB.
-const BLOCK_MIN: usize = 4096;
+/// A function of fewer bytes is no such block, nor one of more. Those of LuaJIT have 16 KiB.
+const BLOCK: RangeInclusive<usize> = 4 << 10..=256 << 10;
 /// Bytes of one subroutine at most, and how many there are at most.
 const SUBROUTINE_MAX: usize = 256;
 const PARTS_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub(super) type Part = (Range<u32>, Rule);
 /// What is wrong in the one row of a block, ascending.
 pub(super) fn parts(code: &[u8], stated: Rule) -> Vec<Part> {
     let has_frame = stated.op == op::SP && stated.cfa_off > 8;
-    if code.len() < BLOCK_MIN || !has_frame {
+    if !BLOCK.contains(&code.len()) || !has_frame {
         return Vec::new();
     }
     let mut parts = Vec::new();
@@ -182,7 +182,7 @@ mod tests {
 
     /// What is wrong in a block that has this code, from its hundredth byte on, and calls its start.
     fn parts_of(part: &[u8]) -> Vec<Part> {
-        let mut code = vec![0xCC; BLOCK_MIN];
+        let mut code = vec![0xCC; *BLOCK.start()];
         // call 100
         code[..5].copy_from_slice(&[0xE8, 95, 0, 0, 0]);
         code[100..100 + part.len()].copy_from_slice(part);
@@ -216,7 +216,7 @@ mod tests {
         }
         assert_eq!(parts_of(&code[..30]), [], "it does not return");
         assert_eq!(
-            parts(&[&code[..], &[0xCC; BLOCK_MIN]].concat(), STATED),
+            parts(&[&code[..], &[0xCC; *BLOCK.start()]].concat(), STATED),
             [],
             "nothing calls it"
         );
@@ -262,11 +262,12 @@ mod tests {
 
     #[test]
     fn other_functions_are_left_alone() {
-        let small = [0x55; BLOCK_MIN - 1];
+        let small = [0x55; *BLOCK.start() - 1];
         assert_eq!(parts(&small, STATED), []);
-        assert_eq!(parts(&[0xCC; BLOCK_MIN], STATED), []);
+        assert_eq!(parts(&vec![0x55; *BLOCK.end() + 1], STATED), []);
+        assert_eq!(parts(&[0xCC; *BLOCK.start()], STATED), []);
         let called = Rule { cfa_off: 8, ..Rule::plain(op::SP) };
-        assert_eq!(parts(&[0xE8; BLOCK_MIN], called), []);
-        assert_eq!(parts(&[0xE8; BLOCK_MIN], Rule::FP_STD), []);
+        assert_eq!(parts(&[0xE8; *BLOCK.start()], called), []);
+        assert_eq!(parts(&[0xE8; *BLOCK.start()], Rule::FP_STD), []);
     }
 }

@@ -92,3 +92,17 @@ fn frames_on_a_stack_of_the_codes_own_are_followed() {
     check(&[0, STACK], &[inner], EndReason::Gap);
     check(&[0, 0], &[inner], EndReason::Gap);
 }
+
+/// What lies under sp on the same stack, or far above it, is what was there once.
+#[test]
+fn no_other_stack_is_on_the_same_one() {
+    let [inner, outer] = CALLERS;
+    let words = [0, 0, STACK + 64, inner, 0, outer];
+    let above = |fp| unwound(fp, &words, &[]);
+    assert_eq!(above(STACK + 16).0, [inner], "the record at the end is not there");
+    // The caller's record is under the frame that was just left.
+    let under = [0, 0, STACK, inner];
+    assert_eq!(unwound(STACK + 16, &under, &[]), (vec![inner], EndReason::Gap));
+    let dead = [0, outer, STACK, inner, 0, outer];
+    assert_eq!(unwound(STACK + 16, &dead, &[]), (vec![inner], EndReason::Gap));
+}

@@ -77,7 +77,10 @@ fn switch_stack(
 ) -> Result<(), EndReason> {
     let fp = frame.registers.fp;
     frame.count_switch()?;
-    if fp & 7 != 0 || !memory.rebound(fp) {
+    // What is under sp on the same stack is what was there once.
+    let (lo, hi) = memory.bounds();
+    let is_here = lo <= fp && fp < hi;
+    if is_here || fp & 7 != 0 || !memory.rebound(fp) {
         return Err(EndReason::Gap);
     }
     let in_gap = |_| EndReason::Gap;
@@ -93,7 +96,7 @@ fn switch_stack(
 /// The instruction in front of an address is a call.
 fn is_behind_call(ret: u64, memory: &mut impl Memory) -> bool {
     let Some(bytes) = memory.load_code(ret.wrapping_sub(8)) else { return false };
-    // call *register; call *(register); with 8 and with 32 bits of displacement; with a second register
+    // call *register; call *(register); with 8 and with 32 bits of displacement
     let is_indirect = |modrm: u8| modrm >> 3 & 7 == 2;
     match bytes.to_le_bytes() {
         [_, _, _, 0xE8, ..] => true,
