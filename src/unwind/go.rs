@@ -13,7 +13,7 @@ use std::ops::Range;
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
-use crate::elf::{Elf, GoFunction};
+use crate::elf::{Elf, GoFunction, Pclntab};
 
 /// Outermost functions by their names: Go 1.16 has no flag for them.
 const OUTERMOST: [&str; 3] = ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"];
@@ -26,16 +26,23 @@ const LEAVERS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
 /// Called by the handlers of signals, between any two instructions of the function below.
 const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2"];
 
-/// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement.
-const SAVES: [&[u8]; 2] = [&[0x48, 0x89, 0x6C, 0x24], &[0x48, 0x89, 0xAC, 0x24]];
+/// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement, and without.
+const SAVES: [&[u8]; 3] =
+    [&[0x48, 0x89, 0x6C, 0x24], &[0x48, 0x89, 0xAC, 0x24], &[0x48, 0x89, 0x2C, 0x24]];
 /// `mov disp(%rsp),%rbp`.
-const RESTORES: [&[u8]; 2] = [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24]];
+const RESTORES: [&[u8]; 3] =
+    [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24], &[0x48, 0x8B, 0x2C, 0x24]];
 /// `push %rbp`.
 const PUSH: u8 = 0x55;
-/// Length of the instructions with 8 and with 32 bits of displacement.
-const LENGTHS: [usize; 2] = [5, 8];
+/// Length of these instructions.
+const LENGTHS: [usize; 3] = [5, 8, 4];
 /// `lea disp(%rsp),%rbp` is as long as the store before it; `mov %rsp,%rbp`.
 const MOVE_LEN: u64 = 3;
+
+/// Names of its functions begin so.
+const RUNTIME: &str = "runtime.";
+/// Frames of callers that are searched for a return address, in bytes.
+const CALLERS_FRAME_MAX: i32 = 4096;
 
 /// Frame sizes of one function that are believed.
 const SIZES_MAX: usize = 1 << 16;
@@ -49,7 +56,11 @@ pub(super) fn is_plausible(function: &GoFunction<'_, '_>) -> bool {
 }
 
 /// The rows of a function, ascending.
-pub(super) fn rows(elf: &Elf<'_>, function: &GoFunction<'_, '_>) -> Vec<GoRow> {
+pub(super) fn rows(
+    elf: &Elf<'_>,
+    table: &Pclntab<'_>,
+    function: &GoFunction<'_, '_>,
+) -> Vec<GoRow> {
     let start = function.range.start;
     let name = function.name().unwrap_or_default();
     let is_outermost = function.is_outermost() || OUTERMOST.contains(&name);
@@ -70,7 +81,8 @@ pub(super) fn rows(elf: &Elf<'_>, function: &GoFunction<'_, '_>) -> Vec<GoRow> {
         by_sp.for_each(|(_, rule)| rule.op = op::SP_INJECTED);
     }
     if function.writes_sp() {
-        frame.keep_across_stacks(function, code, &mut rows);
+        let frame_max = || callers_frame_max(elf, table, start);
+        frame.keep_across_stacks(function, code, frame_max, &mut rows);
     }
     rows
 }
@@ -120,11 +132,12 @@ impl Frame {
 
     /// Between its setting and its restoring the frame pointer leads to the frame, on whichever
     /// stack the function is. Without one, what a function calls on the other stack is told of by
-    /// the frame pointer that it left alone: its caller's.
+    /// the frame pointer that it left alone: its caller's. `frame_max` says how large that is at most.
     fn keep_across_stacks(
         &self,
         function: &GoFunction<'_, '_>,
         code: &[u8],
+        frame_max: impl Fn() -> Option<i32>,
         rows: &mut Vec<GoRow>,
     ) {
         let start = function.range.start;
@@ -137,15 +150,51 @@ impl Frame {
         };
         let part = match self.set {
             Some(set) => (set < function.range.end).then(|| (set..end(set), Rule::FP_SWITCH)),
-            None => {
-                let rule = if LEAVERS.contains(&name) { Rule::STOP } else { Rule::FP_SWITCH };
-                switched(code).map(|part| (start + part.start..start + part.end, rule))
-            }
+            None => switched(code).map(|part| {
+                let rule = match (LEAVERS.contains(&name), i16::try_from(part.end)) {
+                    (true, _) => Rule::STOP,
+                    (_, Ok(len)) => {
+                        frame_max().map_or(Rule::FP_SWITCH, |size| by_caller(size, len))
+                    }
+                    _ => Rule::FP_SWITCH,
+                };
+                (start + part.start..start + part.end, rule)
+            }),
         };
         if let Some((range, rule)) = part {
             replace(rows, range, rule);
         }
     }
+}
+
+/// The rule of a function of this length whose callers have frames of this size at most.
+fn by_caller(frame_max: i32, len: i16) -> Rule {
+    Rule { fp_off: len, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) }
+}
+
+/// The largest frame, in bytes, that one of the runtime's functions has where it calls the function at
+/// `entry`. Nothing but the runtime calls those that change stacks.
+fn callers_frame_max(elf: &Elf<'_>, table: &Pclntab<'_>, entry: u64) -> Option<i32> {
+    let of_runtime = |function: &GoFunction<'_, '_>| {
+        function.name().is_some_and(|name| name.starts_with(RUNTIME))
+    };
+    let sizes = table.functions().filter(of_runtime).flat_map(|function| {
+        let Range { start, end } = function.range;
+        let code = elf.data(start).unwrap_or_default();
+        let code = &code[..code.len().min(usize::try_from(end - start).unwrap_or(usize::MAX))];
+        let is_call = |at: &usize| call_target(code, *at) == Some(entry.wrapping_sub(start) as i64);
+        let calls: Vec<u64> = (0..code.len()).filter(is_call).map(|at| start + at as u64).collect();
+        let size = |call: &u64| function.frame_sizes().find(|(range, _)| range.contains(call));
+        // A call whose frame is not known counts as too large.
+        calls.iter().map(|call| size(call).map_or(i32::MAX, |(_, size)| size)).collect::<Vec<_>>()
+    });
+    sizes.max().filter(|size| (1..=CALLERS_FRAME_MAX).contains(size))
+}
+
+/// Where the call that starts here leads, if it is one, counted from the code's start.
+fn call_target(code: &[u8], at: usize) -> Option<i64> {
+    let [0xE8, operand @ ..] = *code.get(at..)?.first_chunk::<5>()? else { return None };
+    Some(at as i64 + 5 + i64::from(i32::from_le_bytes(operand)))
 }
 
 /// Puts one rule over a range of rows.
@@ -157,11 +206,12 @@ fn replace(rows: &mut Vec<GoRow>, range: Range<u64>, rule: Rule) {
     rows.sort_by_key(|row| row.0);
 }
 
-/// Length and displacement of an access to the stack that has one of two encodings.
-fn access(encodings: &[&[u8]; 2], code: &[u8]) -> Option<(usize, i32)> {
+/// Length and displacement of an access to the stack that has one of three encodings.
+fn access(encodings: &[&[u8]; 3], code: &[u8]) -> Option<(usize, i32)> {
     let which = encodings.iter().position(|start| code.starts_with(start))?;
     let displacement = match which {
         0 => i32::from(*code.get(4)? as i8),
+        2 => 0,
         _ => i32::from_le_bytes(*code.get(4..)?.first_chunk()?),
     };
     Some((LENGTHS[which], displacement))
@@ -227,6 +277,10 @@ mod tests {
         let far = [0x48, 0x81, 0xEC, 0, 2, 0, 0, 0x48, 0x89, 0xAC, 0x24, 0xF8, 1, 0, 0];
         let expected = [row(0, 8, false), row(13, 520, false), row(21, 520, true)];
         assert_eq!(rows_of(&[&check[..], &far].concat(), &[(0, 0), (13, 512)]), expected);
+        // sub $8,%rsp; mov %rbp,(%rsp); lea (%rsp),%rbp: it keeps nothing else.
+        let alone = [0x48, 0x83, 0xEC, 8, 0x48, 0x89, 0x2C, 0x24, 0x48, 0x8D, 0x2C, 0x24];
+        let expected = [row(0, 8, false), row(10, 16, false), row(14, 16, true)];
+        assert_eq!(rows_of(&[&check[..], &alone].concat(), &[(0, 0), (10, 8)]), expected);
         // A store elsewhere is none of the frame pointer.
         let other = [0x48, 0x83, 0xEC, 24, 0x48, 0x89, 0x6C, 0x24, 8];
         let expected = [row(0, 8, false), row(10, 32, false)];
@@ -246,6 +300,14 @@ mod tests {
         // Damage.
         assert_eq!(rows_of(&code, &[(0, -8)]), [(START, Rule::BAD)]);
         assert_eq!(rows_of(&[], &[(0, 0), (7, 8)]), [row(0, 8, false), row(7, 16, false)]);
+    }
+
+    #[test]
+    fn calls_are_told_by_their_operands() {
+        // call +16; call -7
+        let code = [0xE8, 16, 0, 0, 0, 0x90, 0xE8, 0xF9, 0xFF, 0xFF, 0xFF];
+        assert_eq!((call_target(&code, 0), call_target(&code, 6)), (Some(21), Some(4)));
+        assert_eq!((call_target(&code, 1), call_target(&code[..10], 6)), (None, None));
     }
 
     #[test]

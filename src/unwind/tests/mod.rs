@@ -14,6 +14,7 @@ mod known_bad;
 mod oracle;
 mod outside;
 mod single_step;
+mod switch;
 mod system;
 mod trampoline;
 mod writer;
