@@ -54,6 +54,15 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
         let wrong = folded.count_with_other_caller(function, caller);
         assert_eq!(wrong, 0, "{function} is called by {caller} only\n{}", outcome.text());
     }
+    // What runs on the system's stack are functions in functions: f.func1 in f.
+    let (right, all) = folded.count_around("runtime.systemstack", |caller, called| {
+        Some(called.rsplit_once(".func")?.0 == caller)
+    });
+    assert!(
+        all > 10 && right == all,
+        "{right} of {all} are called by their own\n{}",
+        outcome.text()
+    );
     assert!(folded.count_of("clock_gettime") > 10, "the vDSO is called from the system's stack");
     assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
     let text = outcome.trace.view(&["dump", "--json"]);

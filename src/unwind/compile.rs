@@ -163,7 +163,8 @@ fn collect<'e, 'a>(
 ) -> Result<Collected<'e, 'a>, CompileError> {
     let mut collected = Collected::new(elf, Code::of(elf)?, follow_rbx);
     if let Some(table) = Pclntab::find(elf) {
-        table.functions().for_each(|function| collected.go_function(&function));
+        let callers = go::Callers::new(&table);
+        table.functions().for_each(|function| collected.go_function(&callers, &function));
     }
     collected.sections(sections);
     if let Some(debug) = debug {
@@ -283,7 +284,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         self.fdes.push(FdeRows { start, end, first_row, end_row, secondary: false, returned_to });
     }
 
-    fn go_function(&mut self, function: &GoFunction<'_, '_>) {
+    fn go_function(&mut self, callers: &go::Callers<'_, '_>, function: &GoFunction<'_, '_>) {
         let code = self.code.range(function.range.start, function.range.end);
         let code = code.filter(|_| self.rows.len() < ROWS_MAX && go::is_plausible(function));
         let Some((start, end)) = code else {
@@ -294,7 +295,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             return self.whole(start.saturating_sub(1)..end, Rule::SIGNAL);
         }
         let first_row = self.rows.len();
-        for (svma, rule) in go::rows(self.elf, function) {
+        for (svma, rule) in go::rows(self.elf, callers, function) {
             let rule = self.rules.number(rule);
             self.rows.push(Row { offset: (svma - self.code.base) as u32, rule });
         }

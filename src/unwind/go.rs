@@ -8,12 +8,13 @@
 //! - A function that moves the stack pointer to another stack keeps its frame through the frame
 //!   pointer, or ends the walk: frame sizes say nothing there.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 
-use crate::elf::{Elf, GoFunction};
+use crate::elf::{Elf, GoFunction, Pclntab};
 
 /// Outermost functions by their names: Go 1.16 has no flag for them.
 const OUTERMOST: [&str; 3] = ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"];
@@ -26,16 +27,26 @@ const LEAVERS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
 /// Called by the handlers of signals, between any two instructions of the function below.
 const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2"];
 
-/// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement.
-const SAVES: [&[u8]; 2] = [&[0x48, 0x89, 0x6C, 0x24], &[0x48, 0x89, 0xAC, 0x24]];
+/// `mov %rbp,disp(%rsp)`, with 8 and with 32 bits of displacement, and without.
+const SAVES: [&[u8]; 3] =
+    [&[0x48, 0x89, 0x6C, 0x24], &[0x48, 0x89, 0xAC, 0x24], &[0x48, 0x89, 0x2C, 0x24]];
 /// `mov disp(%rsp),%rbp`.
-const RESTORES: [&[u8]; 2] = [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24]];
+const RESTORES: [&[u8]; 3] =
+    [&[0x48, 0x8B, 0x6C, 0x24], &[0x48, 0x8B, 0xAC, 0x24], &[0x48, 0x8B, 0x2C, 0x24]];
 /// `push %rbp`.
 const PUSH: u8 = 0x55;
-/// Length of the instructions with 8 and with 32 bits of displacement.
-const LENGTHS: [usize; 2] = [5, 8];
+/// Length of these instructions.
+const LENGTHS: [usize; 3] = [5, 8, 4];
 /// `lea disp(%rsp),%rbp` is as long as the store before it; `mov %rsp,%rbp`.
 const MOVE_LEN: u64 = 3;
+
+/// Names of its functions begin so.
+const RUNTIME: &str = "runtime.";
+/// Frames of callers that are searched for a return address, in bytes.
+const CALLERS_FRAME_MAX: i32 = 4096;
+
+/// Functions of a program whose callers are searched for; a real one has three.
+const SEARCHES_MAX: usize = 16;
 
 /// Frame sizes of one function that are believed.
 const SIZES_MAX: usize = 1 << 16;
@@ -49,7 +60,11 @@ pub(super) fn is_plausible(function: &GoFunction<'_, '_>) -> bool {
 }
 
 /// The rows of a function, ascending.
-pub(super) fn rows(elf: &Elf<'_>, function: &GoFunction<'_, '_>) -> Vec<GoRow> {
+pub(super) fn rows(
+    elf: &Elf<'_>,
+    callers: &Callers<'_, '_>,
+    function: &GoFunction<'_, '_>,
+) -> Vec<GoRow> {
     let start = function.range.start;
     let name = function.name().unwrap_or_default();
     let is_outermost = function.is_outermost() || OUTERMOST.contains(&name);
@@ -70,7 +85,8 @@ pub(super) fn rows(elf: &Elf<'_>, function: &GoFunction<'_, '_>) -> Vec<GoRow> {
         by_sp.for_each(|(_, rule)| rule.op = op::SP_INJECTED);
     }
     if function.writes_sp() {
-        frame.keep_across_stacks(function, code, &mut rows);
+        let frame_max = || callers.frame_max(elf, start);
+        frame.keep_across_stacks(function, code, frame_max, &mut rows);
     }
     rows
 }
@@ -120,11 +136,12 @@ impl Frame {
 
     /// Between its setting and its restoring the frame pointer leads to the frame, on whichever
     /// stack the function is. Without one, what a function calls on the other stack is told of by
-    /// the frame pointer that it left alone: its caller's.
+    /// the frame pointer that it left alone: its caller's. `frame_max` says how large that is at most.
     fn keep_across_stacks(
         &self,
         function: &GoFunction<'_, '_>,
         code: &[u8],
+        frame_max: impl Fn() -> Option<i32>,
         rows: &mut Vec<GoRow>,
     ) {
         let start = function.range.start;
@@ -142,10 +159,62 @@ impl Frame {
         if (is_leaver || self.set.is_none())
             && let Some(part) = switched(code)
         {
-            let rule = if is_leaver { Rule::STOP } else { Rule::FP_SWITCH };
+            let rule = match (is_leaver, i16::try_from(part.end)) {
+                (true, _) => Rule::STOP,
+                (_, Ok(len)) => frame_max().map_or(Rule::FP_SWITCH, |size| by_caller(size, len)),
+                _ => Rule::FP_SWITCH,
+            };
             replace(rows, start + part.start..start + part.end, rule);
         }
     }
+}
+
+/// The rule of a function of this length whose callers have frames of this size at most.
+fn by_caller(frame_max: i32, len: i16) -> Rule {
+    Rule { fp_off: len, cfa_off: frame_max, ..Rule::plain(op::FP_CALLER) }
+}
+
+/// Finds the callers of functions, a few times: each takes a look at the whole runtime.
+pub(super) struct Callers<'t, 'a> {
+    table: &'t Pclntab<'a>,
+    searches: Cell<usize>,
+}
+
+impl<'t, 'a> Callers<'t, 'a> {
+    pub(super) fn new(table: &'t Pclntab<'a>) -> Self {
+        Self { table, searches: Cell::new(0) }
+    }
+
+    /// The largest frame, in bytes, that one of the runtime's functions has where it calls the function
+    /// at `entry`. Nothing but the runtime calls those that change stacks.
+    fn frame_max(&self, elf: &Elf<'_>, entry: u64) -> Option<i32> {
+        self.searches.set(self.searches.get() + 1);
+        if self.searches.get() > SEARCHES_MAX {
+            return None;
+        }
+        let functions = self.table.functions();
+        let of_runtime = functions.filter(|it| it.name().is_some_and(|it| it.starts_with(RUNTIME)));
+        let sizes = of_runtime.flat_map(|function| frames_at_calls(elf, &function, entry));
+        sizes.max().filter(|size| (1..=CALLERS_FRAME_MAX).contains(size))
+    }
+}
+
+/// The frame sizes of a function where it calls the one at `entry`.
+fn frames_at_calls(elf: &Elf<'_>, function: &GoFunction<'_, '_>, entry: u64) -> Vec<i32> {
+    let Range { start, end } = function.range;
+    let code = elf.data(start).unwrap_or_default();
+    let code = &code[..code.len().min(usize::try_from(end - start).unwrap_or(usize::MAX))];
+    let is_call = |at: &usize| call_target(code, *at) == Some(entry.wrapping_sub(start) as i64);
+    let calls = (0..code.len()).filter(is_call).map(|at| start + at as u64);
+    let size = |call| function.frame_sizes().find(|(range, _)| range.contains(&call));
+    // A call whose frame is not known counts as too large.
+    calls.map(|call| size(call).map_or(i32::MAX, |(_, size)| size)).collect()
+}
+
+/// Where the call that starts here leads, if it is one, counted from the code's start.
+fn call_target(code: &[u8], at: usize) -> Option<i64> {
+    let [0xE8, operand @ ..] = *code.get(at..)?.first_chunk::<5>()? else { return None };
+    Some(at as i64 + 5 + i64::from(i32::from_le_bytes(operand)))
 }
 
 /// Puts one rule over a range of rows.
@@ -157,11 +226,12 @@ fn replace(rows: &mut Vec<GoRow>, range: Range<u64>, rule: Rule) {
     rows.sort_by_key(|row| row.0);
 }
 
-/// Length and displacement of an access to the stack that has one of two encodings.
-fn access(encodings: &[&[u8]; 2], code: &[u8]) -> Option<(usize, i32)> {
+/// Length and displacement of an access to the stack that has one of three encodings.
+fn access(encodings: &[&[u8]; 3], code: &[u8]) -> Option<(usize, i32)> {
     let which = encodings.iter().position(|start| code.starts_with(start))?;
     let displacement = match which {
         0 => i32::from(*code.get(4)? as i8),
+        2 => 0,
         _ => i32::from_le_bytes(*code.get(4..)?.first_chunk()?),
     };
     Some((LENGTHS[which], displacement))
@@ -227,6 +297,10 @@ mod tests {
         let far = [0x48, 0x81, 0xEC, 0, 2, 0, 0, 0x48, 0x89, 0xAC, 0x24, 0xF8, 1, 0, 0];
         let expected = [row(0, 8, false), row(13, 520, false), row(21, 520, true)];
         assert_eq!(rows_of(&[&check[..], &far].concat(), &[(0, 0), (13, 512)]), expected);
+        // sub $8,%rsp; mov %rbp,(%rsp); lea (%rsp),%rbp: it keeps nothing else.
+        let alone = [0x48, 0x83, 0xEC, 8, 0x48, 0x89, 0x2C, 0x24, 0x48, 0x8D, 0x2C, 0x24];
+        let expected = [row(0, 8, false), row(10, 16, false), row(14, 16, true)];
+        assert_eq!(rows_of(&[&check[..], &alone].concat(), &[(0, 0), (10, 8)]), expected);
         // A store elsewhere is none of the frame pointer.
         let other = [0x48, 0x83, 0xEC, 24, 0x48, 0x89, 0x6C, 0x24, 8];
         let expected = [row(0, 8, false), row(10, 32, false)];
@@ -246,6 +320,14 @@ mod tests {
         // Damage.
         assert_eq!(rows_of(&code, &[(0, -8)]), [(START, Rule::BAD)]);
         assert_eq!(rows_of(&[], &[(0, 0), (7, 8)]), [row(0, 8, false), row(7, 16, false)]);
+    }
+
+    #[test]
+    fn calls_are_told_by_their_operands() {
+        // call +16; call -7
+        let code = [0xE8, 16, 0, 0, 0, 0x90, 0xE8, 0xF9, 0xFF, 0xFF, 0xFF];
+        assert_eq!((call_target(&code, 0), call_target(&code, 6)), (Some(21), Some(4)));
+        assert_eq!((call_target(&code, 1), call_target(&code[..10], 6)), (None, None));
     }
 
     #[test]

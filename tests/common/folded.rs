@@ -40,6 +40,23 @@ impl Folded {
         self.stacks.iter().filter(|(stack, _)| right(stack)).map(|(_, count)| count).sum()
     }
 
+    /// Counts of the calls of `function` by a caller, in which it calls another one: those in which the two
+    /// are as they should be, and all.
+    pub(crate) fn count_around(
+        &self,
+        function: &str,
+        are_right: impl Fn(&str, &str) -> Option<bool>,
+    ) -> (u64, u64) {
+        let (mut right, mut all) = (0, 0);
+        for (stack, count) in &self.stacks {
+            let around = stack.windows(3).filter(|frames| frames[1] == function);
+            for are_right in around.filter_map(|frames| are_right(&frames[0], &frames[2])) {
+                (right, all) = (right + u64::from(are_right) * count, all + count);
+            }
+        }
+        (right, all)
+    }
+
     fn count_where(&self, matches: impl Fn(&str) -> bool) -> u64 {
         let holds = |stack: &[String]| stack.iter().any(|frame| matches(frame));
         self.stacks.iter().filter(|(stack, _)| holds(stack)).map(|(_, count)| count).sum()
@@ -79,6 +96,9 @@ mod tests {
         assert_eq!(folded.count_containing("a "), 3);
         assert_eq!(folded.count_with_other_caller("leaf", "a b"), 3);
         assert_eq!(folded.count_of_call("le", "a"), 3);
+        let of_c = |caller: &str, called: &str| (called == "leaf").then_some(caller == "c");
+        assert_eq!(folded.count_around("a b", of_c), (0, 3));
+        assert_eq!(folded.count_around("c", |caller, _| Some(caller == "main")), (2, 2));
         assert!((folded.percent_of("main") - 90.0).abs() < 1e-9);
     }
 

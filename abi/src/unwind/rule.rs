@@ -58,6 +58,11 @@ pub mod op {
     pub const SP_INJECTED: u8 = 18;
     /// cfa = `[sp + the lower 24 bits of o]` + 8 * the upper 8.
     pub const DEREF_SP_ADD: u8 = 19;
+    /// As [`FP_SWITCH`], for a function without a frame, whose caller's frame fp leads to: the return address
+    /// is looked for below it, in a frame of o bytes at most, and the function starts up to
+    /// [`Rule::fp_off`](super::Rule::fp_off) bytes in front of pc. Where it is not found the caller is
+    /// left out.
+    pub const FP_CALLER: u8 = 20;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only, but rbx also
     /// where it is followed through the frames below (see [`crate::unwind::tables::RBX_LOST`]).
     pub const REG_LEAF: u8 = 0x20;

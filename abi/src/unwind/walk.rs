@@ -120,6 +120,13 @@ impl<'s> Lookup<'s> {
         })
     }
 
+    /// The rule at an address, if that is in the range that was looked up last.
+    #[inline]
+    pub(super) fn rule_beside(&self, avma: u64) -> Option<Rule> {
+        let range = self.range.filter(|range| range.start <= avma && avma < range.end)?;
+        self.module.as_ref().map(|module| module.rule(avma.wrapping_sub(range.bias)))
+    }
+
     /// Takes up the range that an address lies in.
     #[inline]
     fn enter(&mut self, avma: u64) -> Result<&'s Range, EndReason> {

@@ -8,6 +8,7 @@
 //!   Only rbx is followed further, through modules that say where it is.
 
 mod gap;
+mod switch;
 
 use super::EndReason;
 use super::rule::{Rule, fp_op, op};
@@ -166,6 +167,7 @@ fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Res
         op::PLT_10 => plt(10),
         op::PLT_9 => plt(9),
         op::SP_INJECTED => return leave_injected(frame, rule, add(sp), memory),
+        op::FP_CALLER => return leave_to_caller(frame, rule, lookup, memory),
         op::SIGNAL => return return_from_signal(frame, memory),
         op::FROM_REGISTERS | op::FROM_CONTEXT if frame.exact => {
             return resume(frame, rule, memory);
@@ -249,6 +251,24 @@ fn leave_injected(
     leave(frame, rule, RBX_LOST, cfa, memory)?;
     frame.exact = true;
     Ok(())
+}
+
+/// Returns from a function without a frame on the stack that fp leads to.
+#[cold]
+fn leave_to_caller(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let fp = frame.registers.fp;
+    match switch::find_caller(frame, rule, lookup, memory) {
+        Some((slot, pc)) => {
+            frame.count_switch()?;
+            frame.enter_caller(slot.wrapping_add(8), fp, pc)
+        }
+        None => leave(frame, Rule::FP_SWITCH, RBX_LOST, fp.wrapping_add(16), memory),
+    }
 }
 
 /// Moves to the stack that the CFA lies on, where the rule can lead to another one: a function that

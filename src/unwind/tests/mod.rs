@@ -15,6 +15,7 @@ mod oracle;
 mod outside;
 mod separate;
 mod single_step;
+mod switch;
 mod system;
 mod trampoline;
 mod writer;

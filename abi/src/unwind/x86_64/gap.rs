@@ -163,7 +163,7 @@ fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> b
 }
 
 /// Where the call that returns to `ret` goes, if its operand says so.
-fn call_target(ret: u64, memory: &mut impl Memory) -> Option<u64> {
+pub(super) fn call_target(ret: u64, memory: &mut impl Memory) -> Option<u64> {
     let (opcode, operand) = relative(memory.load_code(ret.wrapping_sub(8))?);
     let target = ret.wrapping_add_signed(operand);
     match opcode {
