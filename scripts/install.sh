@@ -28,6 +28,21 @@ install_missing_files() {
     fi
 }
 
+# Programs of several versions of Go, which no distribution has beside each other: install_modern_go DIRECTORY
+install_modern_go() {
+    local version packages=()
+    for version in go-1.20:0.17.19 go-1.23:0.25.0 go-1.26:0.28.2; do
+        if [[ ! -e "$1/node_modules/${version%%:*}/bin/esbuild" ]]; then
+            packages+=("${version%%:*}@npm:@esbuild/linux-x64@${version#*:}")
+        fi
+    done
+    if ((${#packages[@]})); then
+        echo "installing: ${packages[*]}" >&2
+        mkdir -p "$1"
+        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts "${packages[@]}" >&2
+    fi
+}
+
 install_packages() {
     local as_root=()
     if ((EUID != 0)); then

@@ -23,6 +23,7 @@ mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment
 mod lease; // of the timers, while the recorder stands still
+mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready

@@ -239,10 +239,12 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Go's linker made it, or had it made.
+    /// Go's linker made it, or had it made: there is its note, which `-buildid=` leaves out, or the
+    /// section of its table.
     pub fn is_go(&self) -> bool {
         let mut notes = self.notes();
         notes.any(|(align, data)| note_in(align, data, ELF_NOTE_GO, NT_GO_BUILD_ID).is_some())
+            || pclntab::SECTIONS.iter().any(|name| self.section(name).is_some())
     }
 
     /// Alignment and contents of the note segments.

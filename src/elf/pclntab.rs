@@ -20,6 +20,7 @@ mod value;
 use std::ops::Range;
 
 use super::Elf;
+pub(super) use find::SECTIONS;
 #[cfg(any(test, fuzzing))]
 pub use probe::pclntab;
 pub use value::Values;

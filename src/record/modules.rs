@@ -60,6 +60,11 @@ impl LoadedModule {
         let (path, elf) = (path.to_string(), Some(elf));
         Self { index, path, build_id, elf, functions, table: None, loads: Loads::default() }
     }
+
+    #[cfg(test)]
+    pub(super) fn with_functions(self, functions: &[(u64, u64)]) -> Self {
+        Self { functions: functions.to_vec(), ..self }
+    }
 }
 
 /// What a file was, to be recognised when it is mapped again.

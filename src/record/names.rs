@@ -404,3 +404,39 @@ pub(super) fn fallback(module: Option<&LoadedModule>, svma: u64) -> (String, u64
     let start = module.function_start(svma).unwrap_or(svma);
     (format!("[{file}+{start:#x}]"), start)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::symbol::ElfFile;
+
+    #[test]
+    fn what_has_no_name_is_called_by_its_file_and_its_functions_start() {
+        let module = |path: &str| {
+            let file = File::open("/proc/self/exe").unwrap();
+            let elf = ElfFile::new(file.into(), path.to_owned(), Vec::new());
+            let functions = [(0x1000, 0x20), (0x1020, 0x10), (0x2000, 8)];
+            LoadedModule::for_test(0, path, elf).with_functions(&functions)
+        };
+        let library = module("/usr/lib/libx y.so.1");
+        for (svma, start) in [
+            (0xfff, 0xfff),
+            (0x1000, 0x1000),
+            (0x101f, 0x1000),
+            (0x1020, 0x1020),
+            (0x102f, 0x1020),
+            (0x1030, 0x1030),
+            (0x1fff, 0x1fff),
+            (0x2007, 0x2000),
+            (u64::MAX, u64::MAX),
+        ] {
+            let expected = (format!("[libx y.so.1+{start:#x}]"), start);
+            assert_eq!(fallback(Some(&library), svma), expected, "{svma:#x}");
+        }
+        assert_eq!(fallback(Some(&module("[vdso]")), 0x1004).0, "[[vdso]+0x1000]");
+        assert_eq!(fallback(Some(&module("/..")), 0x1004).0, "[/..+0x1000]");
+        assert_eq!(fallback(None, 0x1004), ("[unknown]".to_owned(), 0));
+    }
+}

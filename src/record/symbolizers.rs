@@ -19,6 +19,9 @@ use crate::symbol::{Resolved, Symbolizer};
 /// More threads than this wait for the disk, or for the writer.
 const THREADS_MAX: usize = 4;
 
+/// Where the names come from of a module that could not be opened, or makes no sense.
+const NOT_READ: &str = "nowhere: its file could not be read";
+
 /// Addresses of one module, and their names.
 #[derive(Default)]
 pub(super) struct Wanted {
@@ -51,6 +54,8 @@ impl Wanted {
         if let Some(elf) = elf {
             self.resolved = symbolizer.resolve(elf, &self.svmas);
             self.source = symbolizer.source(elf);
+        } else if self.module.is_some() {
+            self.source = Some(NOT_READ.to_owned());
         }
     }
 }

@@ -9,6 +9,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use super::*;
 
 mod fuzz;
+mod package;
 mod roomy;
 mod separate;
 

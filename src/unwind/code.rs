@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::tables::BLOCK;
 
-use super::compile::CompileError;
+use super::error::CompileError;
 use crate::elf::Elf;
 
 /// Executable bytes from the first to the last that a table covers. The small code model ends at

@@ -6,7 +6,6 @@
 //!   `.debug_frame` last. What a debug file says of code that the module itself tells of is not heard.
 //! - What is collected is bounded: tables may say the same of many functions in a few bytes.
 
-use std::fmt;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, UnwindContext, UnwindOffset, UnwindSection};
@@ -16,51 +15,18 @@ use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
 use super::code::{Code, Parts};
 use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
+use super::error::CompileError;
 use super::gap::{self, Gaps};
 use super::machine::Machine;
 use super::rows::{Row, Rows, RuleId, Rules};
 use super::separate::{self, CallFrames};
 use super::{amend, cfi, go};
-use crate::elf::{Elf, ElfError, GoFunction, Pclntab};
+use crate::elf::{Elf, GoFunction, Pclntab};
 
 /// Rows that are collected of one module, but for the last entry's. The largest have some millions.
 const ROWS_MAX: usize = 1 << 25;
 /// DWARF number of rbx.
 const RBX: u8 = 3;
-
-/// Why a module has no table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompileError {
-    /// The ELF headers are unusable.
-    Elf(ElfError),
-    /// It is for another machine (`EM_*`).
-    Machine(u16),
-    /// It has no executable segment with contents.
-    NoCode,
-    /// Its executable segments are too far apart, by this many bytes.
-    Span(u64),
-}
-
-impl From<ElfError> for CompileError {
-    fn from(error: ElfError) -> Self {
-        Self::Elf(error)
-    }
-}
-
-impl fmt::Display for CompileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Elf(error) => error.fmt(f),
-            Self::Machine(machine) => {
-                write!(f, "ELF file for machine {machine}, not {}", std::env::consts::ARCH)
-            }
-            Self::NoCode => f.write_str("ELF file without executable code"),
-            Self::Span(bytes) => write!(f, "executable segments span {bytes} bytes"),
-        }
-    }
-}
-
-impl std::error::Error for CompileError {}
 
 /// What a compilation saw.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -138,31 +104,44 @@ pub(super) fn compile_elf(
     machine: Machine,
     debug: Option<&CallFrames<'_>>,
 ) -> Result<ModuleTable, CompileError> {
+    compile_bounded(elf, machine, debug, ROWS_MAX)
+}
+
+/// The same with so many rows that are collected at most, but for the last entry's.
+pub(super) fn compile_bounded(
+    elf: &Elf<'_>,
+    machine: Machine,
+    debug: Option<&CallFrames<'_>>,
+    rows_max: usize,
+) -> Result<ModuleTable, CompileError> {
     if Machine::of(elf.machine()) != Some(machine) {
         return Err(CompileError::Machine(elf.machine()));
     }
     let debug_frame = separate::debug_frame(elf);
     let sections = Sections::find(elf, debug_frame.as_deref());
     let debug = debug.map(|debug| debug.sections(machine));
-    let mut collected = collect(elf, &sections, debug.as_ref(), false)?;
+    let fresh = |follow_rbx| {
+        let code = Code::of(elf)?;
+        Ok::<_, CompileError>(Collected { rows_max, ..Collected::new(elf, code, follow_rbx) })
+    };
+    let mut collected = collect(fresh(false)?, &sections, debug.as_ref());
     let is_by_rbx = |rule: &Rule| rule.op == op::REG_LEAF + RBX;
     if machine == Machine::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
         // Few modules have such frames, so only they pay for the slots.
-        collected = collect(elf, &sections, debug.as_ref(), true)?;
+        collected = collect(fresh(true)?, &sections, debug.as_ref());
     }
     let mut table = collected.finish(elf);
     table.statistics.eh_frame_bytes = sections.eh_frame_len;
     Ok(table)
 }
 
+/// All that the module says, then what its debug file says of the rest.
 fn collect<'e, 'a>(
-    elf: &'e Elf<'a>,
+    mut collected: Collected<'e, 'a>,
     sections: &Sections<'_>,
     debug: Option<&Sections<'_>>,
-    follow_rbx: bool,
-) -> Result<Collected<'e, 'a>, CompileError> {
-    let mut collected = Collected::new(elf, Code::of(elf)?, follow_rbx);
-    if let Some(table) = Pclntab::find(elf) {
+) -> Collected<'e, 'a> {
+    if let Some(table) = Pclntab::find(collected.elf) {
         let callers = go::Callers::new(&table);
         table.functions().for_each(|function| collected.go_function(&callers, &function));
     }
@@ -171,7 +150,7 @@ fn collect<'e, 'a>(
         collected.told = Parts::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
         collected.sections(debug);
     }
-    Ok(collected)
+    collected
 }
 
 /// The rows of one frame description entry.
@@ -201,6 +180,7 @@ struct Collected<'e, 'a> {
     told: Parts,
     /// Bytes of code that may still be looked at to put rows right: as many as there are.
     unread: u64,
+    rows_max: usize,
 }
 
 impl<'e, 'a> Collected<'e, 'a> {
@@ -209,7 +189,19 @@ impl<'e, 'a> Collected<'e, 'a> {
         let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
         let told = Parts::default();
         let unread = code.parts.iter().map(|(start, end)| end - start).sum();
-        Self { elf, machine, code, fdes, rows, rules, skipped: 0, follow_rbx, told, unread }
+        Self {
+            elf,
+            machine,
+            code,
+            fdes,
+            rows,
+            rules,
+            skipped: 0,
+            follow_rbx,
+            told,
+            unread,
+            rows_max: ROWS_MAX,
+        }
     }
 
     fn sections(&mut self, sections: &Sections<'_>) {
@@ -246,7 +238,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         bases: &BaseAddresses,
         context: &mut UnwindContext<usize>,
     ) -> Option<()> {
-        if self.rows.len() >= ROWS_MAX {
+        if self.rows.len() >= self.rows_max {
             return None;
         }
         // Entries of discarded functions stay at address 0 or outside the code.
@@ -286,7 +278,7 @@ impl<'e, 'a> Collected<'e, 'a> {
 
     fn go_function(&mut self, callers: &go::Callers<'_, '_>, function: &GoFunction<'_, '_>) {
         let code = self.code.range(function.range.start, function.range.end);
-        let code = code.filter(|_| self.rows.len() < ROWS_MAX && go::is_plausible(function));
+        let code = code.filter(|_| self.rows.len() < self.rows_max && go::is_plausible(function));
         let Some((start, end)) = code else {
             self.skipped += 1;
             return;

@@ -11,7 +11,7 @@ use gimli::{
     FrameDescriptionEntry, LittleEndian, Pointer, UnwindOffset, UnwindSection,
 };
 
-use super::compile::CompileError;
+use super::error::CompileError;
 use super::machine::Machine;
 use super::separate::{self, debug_frame_of, eh_frame_of};
 use crate::elf::Elf;

@@ -19,6 +19,7 @@ mod cfi;
 mod code;
 mod compile;
 mod entries;
+mod error;
 mod gap;
 mod go;
 mod machine;
@@ -32,8 +33,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use compile::{CompileError, ModuleTable, Statistics, compile, compile_image, compile_with};
+pub use compile::{ModuleTable, Statistics, compile, compile_image, compile_with};
 pub use entries::function_starts;
+pub use error::CompileError;
 pub use outside::{OutsideStack, OutsideUnwinder, StackCopy};
 pub use separate::CallFrames;
 pub use trampolines::{TRAMPOLINE_PROBE, trampolines};

@@ -1,31 +1,21 @@
 //! What is known of each module of a trace: its build, its share, where its names came from, and how
 //! to get more.
 
+mod remedy;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::calls::Step;
-use super::escape::{escaped, shell_quoted};
+use super::escape::escaped;
 use super::profile::Profile;
 use super::rows::percent;
 use crate::elf::build_id_text;
 use crate::trace::{Method, ModuleId, SYMBOLS, Value};
+use remedy::{UNKNOWN, missing, of_runtime};
 
-/// Code outside of all files.
-const UNKNOWN: &str = "[unknown]";
-const UNKNOWN_REMEDY: &str = "a runtime made this code: it names it when started with `node \
-    --perf-basic-prof`, `python3 -X perf` or `erl +JPperf true`; Java is asked with `traceprof record \
-    --jvm-names`";
-
-/// Sources that know no lines, and how those end that lack something.
-const POOR: [&str; 3] =
-    ["its symbol table", "its compressed symbol table", "its exported names only"];
-const SPLIT: [&str; 2] = [" split file (.dwo)", " split files (.dwo)"];
-const PUT_ASIDE: &str = ", without what dwz put aside";
-/// Around the number of MiB that all debug files together may have.
-const CROWDED: [&str; 2] = [", without what did not fit in the ", " MiB for debug files"];
-const PUT_ASIDE_REMEDY: &str = "install the file that dwz made with its debug package: `readelf \
-    --string-dump=.gnu_debugaltlink` of the file with the debug information says where it is wanted";
+/// The source of names of code outside of all files that its runtime did not tell of.
+const NO_FILE: &str = "nowhere: this code is in no file";
 
 /// What is shown of a module.
 #[derive(Debug, Default)]
@@ -98,89 +88,14 @@ fn write_module(
             nameless => format!("{own:.1} %, {nameless:.1} % of them without a name"),
         },
     )?;
+    if module.path == UNKNOWN {
+        line("names", source.unwrap_or(NO_FILE))?;
+        let runtimes = profile.modules.iter().map(|module| module.path.as_str());
+        return if share.nameless > 0 { line("for more", &of_runtime(runtimes)) } else { Ok(()) };
+    }
     line("names", source.unwrap_or("not told"))?;
-    match missing(&module.path, &build_id, source, share.nameless > 0) {
+    match missing(&module.path, &build_id, source) {
         Some(remedy) => line("for more", &remedy),
         None => Ok(()),
-    }
-}
-
-/// How to get the names and lines that were not there.
-fn missing(path: &str, build_id: &str, source: Option<&str>, has_nameless: bool) -> Option<String> {
-    if path == UNKNOWN {
-        return has_nameless.then(|| UNKNOWN_REMEDY.to_owned());
-    }
-    // What the kernel maps has no debug file.
-    let source = source.filter(|_| !path.starts_with('['));
-    if source.is_some_and(|it| SPLIT.iter().any(|lack| it.ends_with(lack))) {
-        let path = shell_quoted(path);
-        return Some(format!(
-            "keep its .dwo files where the compiler put them or beside it, or pack them with \
-             `dwp -e {path}`"
-        ));
-    }
-    if source.is_some_and(|it| it.ends_with(PUT_ASIDE)) {
-        return Some(PUT_ASIDE_REMEDY.to_owned());
-    }
-    if let Some(what) = source.and_then(crowded) {
-        let file = shell_quoted(what.strip_prefix("debug file ").unwrap_or(path));
-        return Some(format!(
-            "`objcopy --decompress-debug-sections {file}`, which takes less memory then, or record \
-             where there is more of it"
-        ));
-    }
-    // The path of a debug file may be any text.
-    let is_poor = source.is_some_and(|it| POOR.contains(&it));
-    is_poor.then(|| match build_id {
-        "" => "build it with -g, or do not strip it".to_owned(),
-        id => format!(
-            "install its debug package, or `debuginfod-find debuginfo {}`, or record with \
-             --debuginfod",
-            shell_quoted(id)
-        ),
-    })
-}
-
-/// The source of which a part was left out because of the memory that it takes.
-fn crowded(source: &str) -> Option<&str> {
-    let (source, mib) = source.strip_suffix(CROWDED[1])?.rsplit_once(CROWDED[0])?;
-    mib.parse::<u64>().ok()?;
-    source.split(", without ").next()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn remedy_is_that_of_what_is_missing() {
-        let of = |source: &str| missing("/opt/a b", "abcd", Some(source), true).unwrap_or_default();
-        for source in POOR {
-            assert!(of(source).contains("debuginfod-find debuginfo abcd"), "{source}");
-            assert!(missing("/a", "", Some(source), false).unwrap().contains("-g"), "{source}");
-            assert_eq!(missing("[vdso]", "abcd", Some(source), true), None);
-        }
-        for count in ["1 split file", "2 split files"] {
-            let remedy = of(&format!("its own debug information, without {count} (.dwo)"));
-            assert!(remedy.contains("`dwp -e '/opt/a b'`"), "{remedy}");
-        }
-        assert_eq!(of("its own debug information, without what dwz put aside"), PUT_ASIDE_REMEDY);
-        for (source, file) in [("its own debug information", "'/opt/a b'"), ("debug file /d", "/d")]
-        {
-            let remedy =
-                of(&format!("{source}, without what did not fit in the 512 MiB for debug files"));
-            let command = format!("`objcopy --decompress-debug-sections {file}`");
-            assert!(remedy.starts_with(&command), "{remedy}");
-        }
-        for path in ["exported", "symbol table", "1 split file", "put aside"] {
-            assert_eq!(of(&format!("debug file /srv/{path}/x")), "", "all of it is there");
-        }
-        assert_eq!(missing("/a", "", None, true), None);
-    }
-
-    #[test]
-    fn runtimes_are_to_name_what_has_no_name_only() {
-        assert_eq!(missing(UNKNOWN, "", None, true).as_deref(), Some(UNKNOWN_REMEDY));
-        assert_eq!(missing(UNKNOWN, "", None, false), None);
     }
 }

@@ -4,7 +4,7 @@ use super::super::Elf;
 use super::{Layout, Pclntab, inline};
 
 /// Sections of the table: of an executable at a fixed address, and of one at any.
-const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
+pub(in crate::elf) const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// The table is aligned to 32; so much is certain even of old linkers.
 const ALIGN: usize = 8;
 /// How the functions are called that programs start with.

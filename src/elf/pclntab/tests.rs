@@ -144,3 +144,25 @@ fn functions_behind_those_of_c_are_found_where_they_are() {
         assert_eq!(is_go, table.text == text, "{mode}");
     }
 }
+
+/// Some are built so, for one build to be the same as another.
+#[test]
+fn program_without_a_build_id_is_of_go_too() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("main.go"), "package main\nfunc main() { println(1) }\n")
+        .unwrap();
+    let mut go = std::process::Command::new("go");
+    go.args(["build", "-ldflags=-s -w -buildid=", "-o", "program", "main.go"]);
+    let Ok(status) = go.current_dir(dir.path()).status() else {
+        let required = std::env::var_os("TRACEPROF_TEST_REQUIRE").is_some();
+        assert!(!required, "go is needed here");
+        eprintln!("skipped: go is not installed");
+        return;
+    };
+    assert!(status.success());
+    let file = std::fs::read(dir.path().join("program")).unwrap();
+    let elf = Elf::parse(&file).unwrap();
+    assert!(elf.notes().all(|(_, data)| !data.windows(4).any(|it| it == b"Go\0\0")), "no note");
+    assert!(elf.is_go());
+    assert!(!Elf::parse(&own()).unwrap().is_go());
+}

@@ -6,7 +6,7 @@ use super::*;
 use crate::proc::Root;
 
 /// What must be known of `outer` from debug information: its line, and the calls inlined there.
-fn check_outer(elf: &ElfFile, (start, size): (u64, u64), what: &str) {
+pub(super) fn check_outer(elf: &ElfFile, (start, size): (u64, u64), what: &str) {
     let svmas: Vec<u64> = (start..start + size).collect();
     let all = Symbolizer::new().resolve(elf, &svmas);
     let deepest = all.iter().find(|resolved| resolved.inlined.len() == 2);
@@ -21,7 +21,7 @@ fn check_outer(elf: &ElfFile, (start, size): (u64, u64), what: &str) {
     assert!(all.iter().all(|it| name(it) == Some("outer")), "{what}: {all:?}");
 }
 
-fn source(elf: &ElfFile, svma: u64) -> String {
+pub(super) fn source(elf: &ElfFile, svma: u64) -> String {
     let mut symbolizer = Symbolizer::new();
     symbolizer.resolve(elf, &[svma]);
     symbolizer.source(elf).unwrap()
@@ -76,7 +76,7 @@ fn split_debug_information_is_found_beside_the_object_and_in_packages() {
         fs::remove_file(dir.join("lines.dwo")).unwrap();
 
         if version == "-gdwarf-5" {
-            // The packer of binutils leaves the units of DWARF 5 out, and the one of LLVM 14 never ends.
+            // No packer here packs those: `package` has such packages.
             continue;
         }
         run("dwp", &["-o", "program.dwp", moved.path().join("lines.dwo").to_str().unwrap()], dir);

@@ -1,6 +1,9 @@
 //! Damaged modules are compiled or refused; nothing panics or runs away.
 
 use super::{Random, libc_path, vdso};
+use crate::elf::Elf;
+use crate::unwind::compile::compile_bounded;
+use crate::unwind::machine::Machine;
 use crate::unwind::{compile, compile_image, function_starts};
 
 fn try_all(bytes: &[u8]) {
@@ -65,5 +68,24 @@ fn functions_are_sorted_and_lie_in_the_code() {
     let code: Vec<_> = elf.loads().iter().filter(|load| load.exec).collect();
     for (start, len) in functions {
         assert!(len > 0 && code.iter().any(|load| load.file_offset_of(start).is_some()));
+    }
+}
+
+/// Of a module that says more than any does, the part is kept that it says first.
+#[test]
+fn rows_are_bounded() {
+    let bytes = std::fs::read(libc_path()).unwrap();
+    let elf = Elf::parse(&bytes).unwrap();
+    let bounded = |rows_max| compile_bounded(&elf, Machine::HOST, None, rows_max).unwrap();
+    let whole = compile(&bytes).unwrap();
+    assert_eq!(bounded(1 << 25), whole);
+    let all = whole.statistics();
+    assert!(all.fdes > 1000, "the premise");
+    for rows_max in [0, 1, 100] {
+        let part = bounded(rows_max).statistics();
+        // Each entry has a row at least.
+        assert!(part.fdes <= rows_max && (part.fdes > 0) == (rows_max > 0), "{part:?}");
+        assert_eq!(part.fdes + part.skipped_fdes, all.fdes + all.skipped_fdes, "{part:?}");
+        assert!(part.gap_bytes > all.gap_bytes + 500_000, "{part:?}");
     }
 }

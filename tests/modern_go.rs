@@ -1,0 +1,88 @@
+//! Programs of newer versions of Go than distributions have: those of `esbuild`, stripped, as npm ships
+//! them (`scripts/test` installs them).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Outcome, Trace, needs_recording, scratch_dir, skip, together, traceprof};
+
+const PACKAGES: &str = "github.com/evanw/esbuild/internal/";
+/// Functions of these packages that take time, and their only callers.
+const CALLERS: [(&str, &str); 5] = [
+    ("cache.(*JSCache).Parse", "bundler.parseFile"),
+    ("js_parser.Parse", "cache.(*JSCache).Parse"),
+    ("js_parser.(*parser).parsePrefix", "js_parser.(*parser).parseExprCommon"),
+    ("js_parser.(*parser).parseFn", "js_parser.(*parser).parseFnStmt"),
+    ("js_printer.Print", "linker.(*linkerContext).generateCodeForFileInChunkJS"),
+];
+
+/// The one that was built by this version.
+fn esbuild_of(version: &str) -> PathBuf {
+    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("npm/node_modules");
+    programs.join(version).join("bin/esbuild")
+}
+
+/// Much to bundle: modules of a thousand functions.
+fn write_modules(folder: &Path) {
+    let mut all = String::new();
+    for module in 0..12 {
+        let function = |number: u32| {
+            format!(
+                "export function m{module}f{number}(a, b) {{ let x = a * {number} + b; \
+                 for (let i = 0; i < 10; i++) {{ x += (i % 2 ? a : b) * i; if (x > {number}) x -= a }} \
+                 return {{ x, y: [a, b, ...[1, 2].map(q => q * {number})], z: `t${{x}}` }} }}\n"
+            )
+        };
+        let text: String = (0..2000).map(function).collect();
+        fs::write(folder.join(format!("{module}.js")), text).expect("a module");
+        all += &format!("export * from './{module}.js'\n");
+    }
+    fs::write(folder.join("all.js"), all).expect("the modules' list");
+}
+
+fn check(version: &str) {
+    needs_recording!();
+    let program = esbuild_of(version);
+    if !program.exists() {
+        skip!("esbuild of {version}: not installed");
+    }
+    let _machine = together();
+    let (folder, trace) = (scratch_dir(), Trace::new());
+    write_modules(folder.path());
+    let mut command = traceprof(&["record", "--output"]);
+    command.arg(trace.path()).arg("--").arg(&program).current_dir(folder.path());
+    command.args(["all.js", "--bundle", "--minify", "--sourcemap", "--outfile=out.js"]);
+    command.arg("--log-level=error");
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
+    let (text, folded) = (outcome.text(), outcome.trace.folded());
+    assert_eq!(folded.count_containing("[esbuild+0x"), 0, "{text}");
+    for (function, caller) in CALLERS {
+        let [function, caller] = [function, caller].map(|name| format!("{PACKAGES}{name}"));
+        assert!(folded.count_of(&function) > 10, "{function} is rare\n{text}");
+        let wrong = folded.count_with_other_caller(&function, &caller);
+        assert_eq!(wrong, 0, "{function} is called by {caller} only\n{text}");
+    }
+    let (rooted, samples) = (outcome.trace.number("rooted"), outcome.trace.number("samples"));
+    assert!(rooted * 100 >= samples * 99, "{text}");
+    let inlined = outcome.trace.objects("CODE_LOCATION");
+    let inlined = inlined.iter().filter(|location| location["inline_parent"].as_i64() >= Some(0));
+    assert!(inlined.count() > 10, "inlined calls are known\n{text}");
+    let info = outcome.trace.view(&["info"]);
+    assert!(info.contains("Go's own function table"), "{info}");
+}
+
+#[test]
+fn go_1_20_is_followed_and_named() {
+    check("go-1.20");
+}
+
+#[test]
+fn go_1_23_is_followed_and_named() {
+    check("go-1.23");
+}
+
+/// Without the note of a build id, and with an empty field where tables had their address before.
+#[test]
+fn go_1_26_is_followed_and_named() {
+    check("go-1.26");
+}
