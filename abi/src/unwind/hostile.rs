@@ -16,6 +16,7 @@ use crate::sync::{AtomicU64, Ordering};
 const BOUNDS: (u64, u64) = (0x7000_0000, 0x7001_0000);
 const CODE: (u64, u64) = (0x1000, 0x5000);
 const DEPTH: usize = 256;
+const SWITCHES: usize = 64;
 
 struct Random(u64);
 
@@ -110,7 +111,8 @@ fn walk_from(
     let mut memory = Checked { random: Random(random.next() | 1), mild, bounds: BOUNDS, loads: 0 };
     let unwound = unwind(snapshot, registers, &mut memory, &frames);
     assert!(unwound.depth >= 1 && unwound.depth <= DEPTH);
-    assert!(memory.loads <= DEPTH * 24, "{} loads", memory.loads);
+    // Besides, a caller is looked for on another stack a bounded number of times.
+    assert!(memory.loads <= DEPTH * 24 + SWITCHES * 512, "{} loads", memory.loads);
     let unwritten = &frames[unwound.depth..];
     assert!(unwritten.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     (unwound.depth, unwound.end)
@@ -171,13 +173,15 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
         let op = match number % 4 {
             0 => number as u8,
             1 | 2 => op::SP,
-            _ => (number >> 8) as u8 % 16,
+            _ => (number >> 8) as u8 % 24,
         };
+        // The largest that is looked through.
+        let large = if op == op::FP_CALLER { 4096 } else { 0x40 };
         let rule = Rule {
             op,
             fp_op: (number >> 16) as u8 % 16,
             fp_off: (number >> 24) as i16 % 16,
-            cfa_off: (number >> 40) as i32 % 0x100 / 8 * 8 + 0x40,
+            cfa_off: (number >> 40) as i32 % 0x100 / 8 * 8 + large,
         };
         flat[512 + word as usize] = rule.to_bits();
         flat[640 + word as usize / 4] = random.next() & 0x000F_000F_000F_000F;

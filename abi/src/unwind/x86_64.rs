@@ -262,11 +262,10 @@ fn leave_to_caller(
     memory: &mut impl Memory,
 ) -> Result<(), EndReason> {
     let fp = frame.registers.fp;
+    // It takes hundreds of loads, whether anything is found or not.
+    frame.count_switch()?;
     match switch::find_caller(frame, rule, lookup, memory) {
-        Some((slot, pc)) => {
-            frame.count_switch()?;
-            frame.enter_caller(slot.wrapping_add(8), fp, pc)
-        }
+        Some((slot, pc)) => frame.enter_caller(slot.wrapping_add(8), fp, pc),
         None => leave(frame, Rule::FP_SWITCH, RBX_LOST, fp.wrapping_add(16), memory),
     }
 }

@@ -13,6 +13,7 @@ mod hostile;
 mod known_bad;
 mod oracle;
 mod outside;
+mod reasons;
 mod separate;
 mod single_step;
 mod switch;
