@@ -1,9 +1,10 @@
 //! What one sample costs inside the handler: the real agent image, laid out in this process, is
 //! called with a real signal frame at the bottom of stacks of known depth.
 //!
-//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH NS`, the median of many
-//! batches, warm. The kernel's
-//! share (timer, signal delivery, sigreturn) is not in it. `scripts/bench` reads this.
+//! Prints one line for each depth given (8, 32 and 128 without any), the medians of many batches, warm:
+//! `DEPTH STEPPED FRESH SAME`, in nanoseconds. STEPPED is of a thread that has no room for a previous
+//! stack, FRESH of one that has it and finds nothing in it, SAME of one whose stack is the previous one.
+//! The kernel's share (timer, signal delivery, sigreturn) is not in it. `scripts/bench` reads this.
 //!
 //! # Safety
 //! A benchmark: it maps memory at an address of its own choosing and jumps into it.
@@ -11,6 +12,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use traceprof::elf::Elf;
@@ -22,6 +24,7 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::Rotation;
 use traceprof_abi::storage::table;
 use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::unwind::Previous;
 
 const BASE: u64 = 0x1000_0000_0000;
 const BATCH: u32 = 2000;
@@ -44,33 +47,83 @@ struct Info {
 
 thread_local! {
     static HANDLER: Cell<u64> = const { Cell::new(0) };
+    /// The thread's previous stack is forgotten before each hit.
+    static FORGETS: Cell<Option<Previous<'static>>> = const { Cell::new(None) };
     static RESULT: Cell<f64> = const { Cell::new(0.0) };
 }
 
+/// A thread that measures, and is there before the mappings are published.
+struct Bench {
+    depths: Sender<(u32, bool)>,
+    results: Receiver<(u32, f64)>,
+}
+
+/// What the threads need to know once it is there.
+type Ground = (u64, DataSegment);
+
+impl Bench {
+    fn start() -> (Sender<Ground>, Self) {
+        let (ground, grounds) = channel::<Ground>();
+        let (depths, asked) = channel();
+        let (found, results) = channel();
+        std::thread::spawn(move || {
+            let Ok((handler, data)) = grounds.recv() else { return };
+            HANDLER.set(handler);
+            // Frames besides those of `down`: what is between it and the root, and the signal's own.
+            let others = measured(data, 1).0 - 1;
+            for (depth, forgets) in asked {
+                let slot = data.threads().find(nix::unistd::gettid().as_raw() as u32);
+                let words = slot.and_then(|slot| data.previous(slot)).filter(|_| forgets);
+                FORGETS.set(words.and_then(Previous::new));
+                let frames = measured(data, u32::saturating_sub(depth, others));
+                assert!(frames.0 == depth.max(others), "{} frames, not {depth}", frames.0);
+                if found.send(frames).is_err() {
+                    return;
+                }
+            }
+        });
+        (ground, Self { depths, results })
+    }
+
+    fn measure(&self, depth: u32, forgets: bool) -> (u32, f64) {
+        self.depths.send((depth, forgets)).expect("the thread runs");
+        self.results.recv().expect("the thread runs")
+    }
+}
+
+/// Frames of a stack with so many calls, and nanoseconds of a hit.
+fn measured(data: DataSegment, calls: u32) -> (u32, f64) {
+    let table = data.table(0).expect("there is a first table");
+    table.reset(1);
+    down(calls, libc::SIGUSR1);
+    let frames = table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0) as u32;
+    (frames, RESULT.get())
+}
+
 fn main() {
-    let (handler, data) = install();
-    HANDLER.set(handler);
-    let signal = libc::SIGUSR1;
     let here: extern "C" fn(i32, *const libc::siginfo_t, *const libc::c_void) = measure;
     // SAFETY: zero bytes are a valid sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = here as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: the handler has the kernel's signature.
-    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    let (first, stepping) = Bench::start();
+    let (second, keeping) = Bench::start();
+    let (handler, data) = install();
+    // The first slot without room for a previous stack, and then the first of all.
+    for (slot, ground, bench) in
+        [(layout::PREVIOUS_SLOTS as u32, first, &stepping), (0, second, &keeping)]
+    {
+        data.control().slots_next.store(slot, Ordering::Relaxed);
+        ground.send((handler, data)).expect("the thread runs");
+        bench.measure(1, false);
+    }
     let depths: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let measured = |calls: u32| {
-        let table = data.table(0).expect("there is a first table");
-        table.reset(1);
-        down(calls, signal);
-        table.traces().map(|trace| trace.frames.len()).max().unwrap_or(0) as u32
-    };
-    // Frames besides those of `down`: what is between it and the root, and the signal's own.
-    let others = measured(1) - 1;
     for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
-        let frames = measured(depth.saturating_sub(others));
-        assert!(frames == depth.max(others), "{frames} frames where {depth} were asked for");
-        println!("{frames} {:.0}", RESULT.get());
+        let (frames, stepped) = stepping.measure(depth, false);
+        let [(_, fresh), (_, same)] = [true, false].map(|forgets| keeping.measure(depth, forgets));
+        println!("{frames} {stepped:.0} {fresh:.0} {same:.0}");
     }
     let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);
     eprintln!("hits that found the log full (their cost counts all the same): {lost}");
@@ -105,6 +158,9 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
         .map(|_| {
             let start = Instant::now();
             for _ in 0..BATCH {
+                if let Some(previous) = FORGETS.get() {
+                    previous.forget();
+                }
                 // SAFETY: a real context of this thread, on whose stack we stand.
                 unsafe { handler(5, &raw const info, context) };
             }
@@ -150,7 +206,7 @@ fn install() -> (u64, DataSegment) {
     control.signals[layout::SAMPLING].signal.store(libc::SIGTRAP as u32, Ordering::Relaxed);
     control.clock_mode.store(ClockMode::Tsc as u32, Ordering::Relaxed);
     control.period_ns.store(1_000_000, Ordering::Relaxed);
-    control.slots_limit.store(16, Ordering::Relaxed);
+    control.slots_limit.store(layout::THREAD_SLOTS as u32, Ordering::Relaxed);
     control.window_epoch.store(1, Ordering::Relaxed);
     let all: Vec<_> = (0..layout::TRACE_TABLES).filter_map(|index| data.table(index)).collect();
     for table in &all {

@@ -25,8 +25,8 @@
 //!    (`record::perf`). A hit in the kernel sends no signal: its stack comes through a ring buffer
 //!    that the recorder reads (`record::kernel`).
 //! 2. The handler unwinds with tables that [`unwind`] compiled from the modules' call frame
-//!    information before, and puts the stack into the active call-trace table
-//!    ([`traceprof_abi::storage`]).
+//!    information before, takes over what is unchanged of the thread's previous stack, and puts the
+//!    stack into the active call-trace table ([`traceprof_abi::storage`]).
 //! 3. The recorder rotates the tables, drains the one that went out of use, and has each new address
 //!    named once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files); samples
 //!    wait for that, the recorder does not.

@@ -21,5 +21,6 @@ pub mod memory;
 pub mod prime;
 pub mod sample;
 pub mod signal;
+pub mod stack;
 pub mod sys;
 pub mod timer;

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::compiler_fence;
 
-use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter, DEPTH_MAX};
+use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
@@ -18,7 +18,7 @@ use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
-use crate::{sys, timer};
+use crate::{stack, sys, timer};
 
 /// The thread that takes the sample.
 #[derive(Debug)]
@@ -210,18 +210,15 @@ fn store(
 ) {
     let control = data.control();
     let registers = frame.context.registers();
-    let Some(frames) = data.scratch(thread.index).and_then(|words| words.get(..DEPTH_MAX)) else {
-        return control.count(Counter::Broken);
-    };
     // Relaxed: an epoch that is seen late only makes the window be verified again.
     let epoch = control.window_epoch.load(Ordering::Relaxed);
     let probe_failed = &control.counters[Counter::ProbeFailed as usize];
     let mut memory = StackMemory::new(snapshot, thread.slot, epoch, registers.sp, probe_failed);
-    let unwound = unwind::unwind(snapshot, &registers, &mut memory, frames);
+    let walked = stack::walk(data, thread.index, snapshot, &registers, &mut memory);
+    let Some((stack, end)) = walked else {
+        return control.count(Counter::Broken);
+    };
     memory.keep(thread.slot, epoch);
-    let depth = unwound.depth.min(DEPTH_MAX);
-    let stack = frames.get(..depth).unwrap_or(&[]);
-    let end = unwound.end;
     let flags = unwind::trace_flags(end, snapshot.epoch());
     let (put, collided) = table.put_probed(stack, flags, sample.weight);
     count_put(control, put, collided);

@@ -225,12 +225,12 @@ impl<'a> Attached<'a> {
         // Relaxed: only the recorder writes it.
         let present = u64::from(control.slots_limit.load(Ordering::Relaxed));
         let more = u64::from(wanted).saturating_sub(present);
-        self.ground.data.populate(
-            layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES,
-            more * layout::THREAD_SLOT_BYTES,
-        )?;
+        let slots = layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES;
+        self.ground.data.populate(slots, more * layout::THREAD_SLOT_BYTES)?;
         let scratch = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
         self.ground.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
+        let [known, all] = [present, present + more].map(layout::previous_len);
+        self.ground.data.populate(layout::PREVIOUS_OFFSET + known, all - known)?;
         // Relaxed: the pages are present before this is stored, and present for both processes.
         control.slots_limit.fetch_max(wanted, Ordering::Relaxed);
         Ok(())

@@ -7,7 +7,7 @@ use super::account::{Reckoning, percent};
 use super::counts::Counts;
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 25] = [
+const NAMES: [(Counter, &str); 31] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
@@ -33,6 +33,12 @@ const NAMES: [(Counter, &str); 25] = [
     (Counter::PrimeFailed, "primings_failed"),
     (Counter::ReleaseFailed, "hazard_releases_failed"),
     (Counter::SliceLost, "stack_slices_lost"),
+    (Counter::StepsTaken, "steps_taken_over"),
+    (Counter::PreviousOther, "previous_stacks_other"),
+    (Counter::PreviousUnknown, "previous_stacks_unknown"),
+    (Counter::PreviousChanged, "previous_stacks_changed"),
+    (Counter::PreviousMoved, "previous_stacks_moved"),
+    (Counter::PreviousShallow, "previous_stacks_shallow"),
 ];
 
 /// Numbers for the metadata, by name.
@@ -85,6 +91,7 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
         ("dropped", format!("{no_room} arena full, {no_slot} no table slot")),
         ("collisions", format!("{hazard} of hazard slots, {table} of table slots")),
     ];
+    lines.push(("stacks", stacks(&reckoning.stint.counts)));
     lines.extend(storage(reckoning));
     lines.extend(threads(reckoning));
     lines.push(("priming", priming(&reckoning.stint.counts)));
@@ -102,6 +109,21 @@ pub(super) fn lines(reckoning: &Reckoning<'_>) -> Vec<(String, String)> {
     let others = others.map(|(counter, what)| format!("{} {what}", of(counter)));
     lines.push(("signals", others.join(", ")));
     lines.into_iter().map(|(label, value)| (label.to_string(), value)).collect()
+}
+
+/// What was taken over from the threads' previous samples, and of how many samples nothing or less.
+fn stacks(counts: &Counts) -> String {
+    let of = |counter| counts.of(counter);
+    format!(
+        "{} steps as in the sample before; {} samples without one, {} after a shallow one, {} on \
+         another stack, {} with another one, {} where a word had changed",
+        of(Counter::StepsTaken),
+        of(Counter::PreviousUnknown),
+        of(Counter::PreviousShallow),
+        of(Counter::PreviousMoved),
+        of(Counter::PreviousOther),
+        of(Counter::PreviousChanged),
+    )
 }
 
 fn threads(reckoning: &Reckoning<'_>) -> [(&'static str, String); 2] {

@@ -75,6 +75,8 @@ pub(super) struct Tally {
     pub(super) by_function: BTreeMap<String, u64>,
     ends: BTreeMap<&'static str, u64>,
     pub(super) cut: u64,
+    /// Steps that were taken over from the samples before, as the recorder counted them.
+    pub(super) taken: u64,
     /// Hits in the kernel while it exchanged the thread's registers.
     torn: u64,
     wrong: Vec<String>,
@@ -206,7 +208,7 @@ impl Tally {
 
     /// No stack is wrong, and all that the program does was seen.
     pub(super) fn assert_right(&self, program: &str, callers: &Callers, kinds: &[&str]) {
-        let Self { samples, rooted, ends, cut, torn, wrong, wrong_count, by_function } = self;
+        let Self { samples, rooted, ends, cut, torn, wrong, wrong_count, by_function, .. } = self;
         // Relaxed: a sum, which guards nothing.
         let torn = TORN.fetch_add(*torn, Ordering::Relaxed) + torn;
         assert!(torn <= TORN_MAX, "{program}: {torn} of all programs' samples are torn");

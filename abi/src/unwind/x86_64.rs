@@ -13,7 +13,7 @@ mod switch;
 use super::EndReason;
 use super::rule::{Rule, fp_op, op};
 use super::tables::RBX_LOST;
-use super::walk::{Climb, Lookup, Machine, Memory, word};
+use super::walk::{Climb, Lookup, Machine, Memory, Place, Resume, word};
 use gap::cross_gap;
 
 /// Bytes below sp that belong to the running function.
@@ -86,6 +86,22 @@ impl Climb for Frame {
     #[inline]
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
         step(self, lookup, memory)
+    }
+}
+
+impl Resume for Frame {
+    #[inline]
+    fn place(&self) -> Option<Place> {
+        let Registers { sp, fp, .. } = self.registers;
+        // What is whole, or lost, is exact.
+        let is_all = !self.exact && self.rbx.is_none();
+        is_all.then_some(Place { sp, fp })
+    }
+
+    #[inline]
+    fn enter(&mut self, pc: u64, place: Place) {
+        self.registers.pc = pc;
+        (self.registers.sp, self.registers.fp) = (place.sp, place.fp);
     }
 }
 
