@@ -188,9 +188,9 @@ mod tests {
     const STACK: u64 = 0x7000_0000_0000;
     const PLACE: usize = 5;
 
-    /// A stack of two standard frames in code without a file.
+    /// A stack of two standard frames in code without a file; the outer one's frame pointer is zero.
     fn slice() -> (Slice, Vec<AtomicU64>) {
-        let words = [STACK + 16, CODE + 0x200, 0, 0].map(AtomicU64::new);
+        let words = [0, CODE + 0x200, 0, 0].map(AtomicU64::new);
         let mut slice =
             Slice { sample: PLACE, generation: 1, pc: CODE + 0x100, ..Slice::default() };
         (slice.start, slice.count) = (STACK, words.len());
