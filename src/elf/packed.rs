@@ -50,7 +50,8 @@ pub fn unpack<'a>(packed: CompressedData<'a>, len_max: u64) -> Option<Cow<'a, [u
 fn read<'a>(decoder: impl Read, len: u64) -> Option<Cow<'a, [u8]>> {
     let mut unpacked = Vec::new();
     unpacked.try_reserve_exact(usize::try_from(len).ok()?).ok()?;
-    let mut decoder = decoder.take(len);
+    // One more tells of what is longer than it says.
+    let mut decoder = decoder.take(len.saturating_add(1));
     let read: io::Result<usize> = decoder.read_to_end(&mut unpacked);
     (read.ok()? as u64 == len).then_some(Cow::Owned(unpacked))
 }
@@ -75,6 +76,7 @@ mod tests {
             assert_eq!(unpack(&data[..], 5000, 5000).as_deref(), Some(&text[..]));
             assert_eq!(unpack(&data[..], 5000, 4999), None, "more than there is room for");
             assert_eq!(unpack(&data[..], 5001, 9000), None, "shorter than it says");
+            assert_eq!(unpack(&data[..], 4999, 9000), None, "longer than it says");
             assert_eq!(unpack(&data[..data.len() / 2], 5000, 9000), None, "cut off");
             assert_eq!(unpack(b"no such thing", 5000, 9000), None);
         }

@@ -27,6 +27,8 @@ const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 const BUILD_ID_LENGTH_MIN: usize = 8;
 /// A longer file is not read for its checksum: it takes seconds.
 const CHECKED_MAX: u64 = 4 << 30;
+/// The same where somebody waits for it, who has other duties: some milliseconds' work.
+const CHECKED_SOON_MAX: u64 = 16 << 20;
 
 /// A debug file.
 #[derive(Debug, Clone)]
@@ -47,28 +49,32 @@ impl DebugFile {
 
 /// The debug file of an ELF file, if there is one that has debug information and belongs to it.
 pub(super) fn find(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
-    find_here(elf, outline).or_else(|| {
+    find_here(elf, outline, CHECKED_MAX).or_else(|| {
         let (build_id, files) = (elf.build_id(), elf.debug_files());
         let fetcher = files.fetcher.as_ref().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
         found_by_id(fetcher.fetch(build_id)?, open_regular, build_id)
     })
 }
 
-/// The same without asking servers.
-fn find_here(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+/// The same without asking servers, nor reading files that are longer than this as a whole.
+fn find_here(elf: &ElfFile, outline: &Outline, checked_max: u64) -> Option<DebugFile> {
     let build_id = elf.build_id();
     let here = installed(build_id).chain(debuginfod_cached(build_id));
     let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
-    found.next().or_else(|| in_targets_system(elf, outline))
+    found.next().or_else(|| in_targets_system(elf, outline, checked_max))
 }
 
 impl ElfFile {
     /// The bytes of its debug file, while they are looked at, if it has one and no debug information
-    /// of its own. Nobody waits for servers here.
+    /// of its own. Nobody waits for servers here, or for a checksum of a large file.
     pub fn map_debug_file(&self) -> Option<Mmap> {
         let find = || {
             let outline = Outline::read(&self.descriptor_path())?;
-            let found = if outline.has_debug_info { None } else { find_here(self, &outline) };
+            let found = if outline.has_debug_info {
+                None
+            } else {
+                find_here(self, &outline, CHECKED_SOON_MAX)
+            };
             proc::map_file(&*found?.file).ok()
         };
         guard::contain(find).flatten()
@@ -98,7 +104,7 @@ fn found_by_id(
 }
 
 /// By the link, and by the build id where the target has a file system of its own.
-fn in_targets_system(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
+fn in_targets_system(elf: &ElfFile, outline: &Outline, checked_max: u64) -> Option<DebugFile> {
     let (files, build_id) = (elf.debug_files(), elf.build_id());
     let by_id = matches!(files.system, System::Another(_))
         .then(|| installed(build_id))
@@ -109,7 +115,7 @@ fn in_targets_system(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
         let (name, checksum) = outline.debug_link.as_ref()?;
         linked(Path::new(elf.path()), name).into_iter().find_map(|path| {
             let file = Arc::new(files.open(&path).ok()?);
-            let packed = linked_packed(&file, *checksum, build_id)?;
+            let packed = linked_packed(&file, (*checksum, checked_max), build_id)?;
             Some(DebugFile { path, packed, file })
         })
     })
@@ -130,22 +136,26 @@ fn linked(path: &Path, name: &Path) -> Vec<PathBuf> {
 
 /// What the sections of a file unpack to that is the one that is linked: build ids decide where both files
 /// have one, else the checksum that the link states.
-fn linked_packed(file: &File, checksum: u32, build_id: &[u8]) -> Option<Packed> {
+fn linked_packed(
+    file: &File,
+    (checksum, checked_max): (u32, u64),
+    build_id: &[u8],
+) -> Option<Packed> {
     let outline = Outline::read(&descriptor_path(file)).filter(|outline| outline.has_debug_info)?;
     let is_linked = match outline.build_id {
         Some(its) if !build_id.is_empty() => its == build_id,
-        _ => checksum_of(file) == Some(checksum),
+        _ => checksum_of(file, checked_max) == Some(checksum),
     };
     is_linked.then_some(outline.packed)
 }
 
-/// What a `.gnu_debuglink` states of its file.
-fn checksum_of(file: &File) -> Option<u32> {
-    if file.metadata().ok()?.len() > CHECKED_MAX {
+/// What a `.gnu_debuglink` states of its file, of one of so many bytes at most.
+fn checksum_of(file: &File, len_max: u64) -> Option<u32> {
+    if file.metadata().ok()?.len() > len_max {
         return None;
     }
     // It may grow meanwhile.
-    let mut rest = file.take(CHECKED_MAX);
+    let mut rest = file.take(len_max);
     let (mut hasher, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
     loop {
         match rest.read(&mut chunk).ok()? {
@@ -220,10 +230,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "123456789").unwrap();
-        assert_eq!(checksum_of(&File::open(&path).unwrap()), Some(0xcbf4_3926));
+        assert_eq!(checksum_of(&File::open(&path).unwrap(), CHECKED_MAX), Some(0xcbf4_3926));
         let written = File::options().write(true).open(&path).unwrap();
         written.set_len(CHECKED_MAX + 1).unwrap();
-        assert_eq!(checksum_of(&written.try_clone().unwrap()), None);
+        assert_eq!(checksum_of(&written.try_clone().unwrap(), CHECKED_MAX), None);
     }
 
     #[test]

@@ -12,8 +12,10 @@ use super::room::{Room, Taken};
 pub(super) struct Roomy {
     parser: Parser,
     room: Arc<Room>,
-    /// `None` if there was too little left.
-    taken: Option<Taken>,
+    /// Bytes that it needs.
+    len: u64,
+    /// From the first address on that it is asked for; `None` inside if there was too little left.
+    taken: Option<Option<Taken>>,
 }
 
 impl Roomy {
@@ -29,17 +31,17 @@ impl Roomy {
     }
 
     fn new(parser: Parser, room: &Arc<Room>, len: u64) -> Box<Self> {
-        Box::new(Self { parser, room: Arc::clone(room), taken: room.take(len) })
+        Box::new(Self { parser, room: Arc::clone(room), len, taken: None })
     }
 }
 
 impl NameSource for Roomy {
     fn resolve(&mut self, outline: &Outline, svmas: &[u64]) -> Option<Vec<Option<Resolved>>> {
-        self.taken.as_ref()?;
+        self.taken.get_or_insert_with(|| self.room.take(self.len)).as_ref()?;
         self.parser.resolve(outline, svmas)
     }
 
     fn lack(&self) -> Option<String> {
-        self.taken.is_none().then(|| self.room.lack())
+        matches!(self.taken, Some(None)).then(|| self.room.lack())
     }
 }

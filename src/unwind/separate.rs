@@ -11,8 +11,9 @@ use super::entries::{Sections, Slice};
 use super::machine::Machine;
 use crate::elf::Elf;
 
-/// Bytes of a section of call frame information: that of a program of a hundred megabytes has ten.
-const LEN_MAX: u64 = 256 << 20;
+/// Bytes of a section of call frame information: that of a program of a hundred megabytes has ten. They
+/// are unpacked while a table is made, and no longer.
+const LEN_MAX: u64 = 32 << 20;
 
 /// The sections of a debug file that tell of frames.
 #[derive(Debug)]
