@@ -4,7 +4,7 @@
 use super::super::walk::{Memory, Unwound};
 use super::super::{EndReason, RETURN_ADDRESS};
 use super::again::{MANY, Observed, Reads, Walk, link};
-use super::program::{DEREF_SP, FAR, OTHERS, Sampled, Stacks, zeroes};
+use super::program::{CLEARS_FP, DEREF_SP, FAR, GAP, OTHERS, Sampled, Stacks, code, zeroes};
 use super::*;
 
 const SEEDS: u64 = 150;
@@ -350,4 +350,30 @@ impl Memory for Holding {
     fn bounds(&self) -> (u64, u64) {
         (self.1, REACHED.sp + 4096)
     }
+}
+
+/// In code without unwind information a frame pointer of zero is the root's if a frame record has it.
+#[test]
+fn a_zero_from_a_record_is_a_root_however_it_is_reached() {
+    let mut sampled = Sampled::new(2, &[1000, 700, 300]);
+    sampled.running[0].pc = code(GAP);
+    (0..20).for_each(|_| sampled.call(GAP));
+    sampled.stand();
+    // The root and the step to it are always taken.
+    for taken in [0, 18, 18] {
+        let walked = sampled.check();
+        assert_eq!((walked.taken, walked.unwound.end), (taken, EndReason::Root));
+    }
+    // The record that has the zero is another caller's now, and its own again.
+    for value in [0, sampled.running[3].fp, 0] {
+        sampled.write(sampled.running[1].fp, value);
+        sampled.check();
+    }
+    // The same frame, whose zero comes from elsewhere.
+    sampled.running.truncate(1);
+    sampled.call(CLEARS_FP);
+    (0..10).for_each(|_| sampled.call(GAP));
+    sampled.stand();
+    sampled.check();
+    assert_eq!(sampled.check().unwound.end, EndReason::Gap);
 }
