@@ -146,13 +146,22 @@ impl Memory for StackMemory<'_> {
     }
 
     fn rebound(&mut self, sp: u64) -> bool {
+        let page = sp & !(PAGE - 1);
+        let (lo, hi) = self.window;
+        let is_known = lo <= page && page < hi;
+        // What is known of this stack is forgotten when there is another one.
+        if !is_known && !sys::readable(page) {
+            // Relaxed: a count.
+            self.probe_failed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
         self.bound(sp);
         self.spot = u64::MAX;
-        let inside = self.window.0 <= sp && sp <= self.window.1;
-        if !inside {
-            self.window = (0, 0);
+        if !is_known {
+            let start = if lo <= sp && sp == hi { lo } else { page };
+            self.window = (start, page + PAGE);
         }
-        self.verify(sp & !(PAGE - 1))
+        true
     }
 
     fn bounds(&self) -> (u64, u64) {

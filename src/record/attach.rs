@@ -227,8 +227,11 @@ impl<'a> Attached<'a> {
         let more = u64::from(wanted).saturating_sub(present);
         let slots = layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES;
         self.ground.data.populate(slots, more * layout::THREAD_SLOT_BYTES)?;
-        let scratch = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
-        self.ground.data.populate(scratch, more * layout::SCRATCH_STRIDE)?;
+        // The first slots have their previous stacks instead.
+        let unkept = present.max(layout::PREVIOUS_SLOTS as u64);
+        let scratch = layout::SCRATCH_OFFSET + unkept * layout::SCRATCH_STRIDE;
+        let len = (present + more).saturating_sub(unkept) * layout::SCRATCH_STRIDE;
+        self.ground.data.populate(scratch, len)?;
         let [known, all] = [present, present + more].map(layout::previous_len);
         self.ground.data.populate(layout::PREVIOUS_OFFSET + known, all - known)?;
         // Relaxed: the pages are present before this is stored, and present for both processes.

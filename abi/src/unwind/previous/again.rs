@@ -144,6 +144,7 @@ where
         top: 0,
         limit: 0,
         first: 0,
+        hi: 0,
         taken: 0,
         old,
         old_hi,
@@ -156,7 +157,7 @@ where
     walk.settle();
     depth.store(walk.depth() as u64, Ordering::Relaxed);
     let first = walk.base.wrapping_add(walk.first);
-    previous.keep(generation, first..walk.top, memory.bounds().1);
+    previous.keep(generation, first..walk.top, walk.hi);
     let unwound = Unwound { depth: walk.depth(), end };
     Walked { unwound, start: walk.base, taken: walk.taken, rest: walk.rest }
 }
@@ -173,6 +174,8 @@ pub(super) struct Walk<'a> {
     pub(super) limit: usize,
     /// Number of the first frame that is on the present stack.
     pub(super) first: usize,
+    /// Upper bound of that stack. The step that ends the walk may have tried another one.
+    pub(super) hi: u64,
     pub(super) taken: usize,
     /// Frames of the previous walk that may still be met.
     pub(super) old: Range<usize>,
@@ -228,6 +231,7 @@ impl Walk<'_> {
     /// The walk goes on on the stack with this upper bound.
     #[cold]
     fn arrive(&mut self, hi: u64) {
+        self.hi = hi;
         let is_here = hi == self.old_hi && !self.old.is_empty();
         let old_sp = sp_of(self.previous.link(self.old.start));
         self.old_sp = if is_here { old_sp } else { u64::MAX };

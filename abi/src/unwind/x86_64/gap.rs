@@ -6,7 +6,7 @@
 
 use super::super::EndReason;
 use super::super::walk::{Climb, Lookup, Memory, word};
-use super::{Frame, Registers};
+use super::{CODE_MIN, Frame, Registers};
 
 /// Largest frame that is believed where there is no unwind information.
 const GUESSED_FRAME_MAX: u64 = 1 << 20;
@@ -80,7 +80,7 @@ fn switch_stack(
     // What is under sp on the same stack is what was there once.
     let (lo, hi) = memory.bounds();
     let is_here = lo <= fp && fp < hi;
-    if is_here || fp & 7 != 0 || !memory.rebound(fp) {
+    if is_here || fp < CODE_MIN || fp & 7 != 0 || !memory.rebound(fp) {
         return Err(EndReason::Gap);
     }
     let in_gap = |_| EndReason::Gap;
