@@ -138,19 +138,7 @@ where
     let known = previous.take(generation);
     let rest = if known.is_some() { Rest::Other } else { Rest::Unknown };
     let (old, old_hi) = known.unwrap_or((0..0, 0));
-    let mut walk = Walk {
-        previous,
-        base: 0,
-        top: 0,
-        limit: 0,
-        first: 0,
-        hi: 0,
-        taken: 0,
-        old,
-        old_hi,
-        old_sp: 0,
-        rest,
-    };
+    let mut walk = Walk::new(previous, old, old_hi, rest);
     let mut frame = registers.leaf();
     let mut lookup = Lookup::new(snapshot);
     let end = walk.up(&mut frame, &mut lookup, memory);
@@ -186,7 +174,14 @@ pub(super) struct Walk<'a> {
     pub(super) rest: Rest,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// Of which nothing is found yet; it may meet these frames of a stack with this upper bound.
+    pub(super) fn new(previous: Previous<'a>, old: Range<usize>, old_hi: u64, rest: Rest) -> Self {
+        let (base, top, limit, first, taken) = (0, 0, 0, 0, 0);
+        let (hi, old_sp) = (0, 0);
+        Self { previous, base, top, limit, first, hi, taken, old, old_hi, old_sp, rest }
+    }
+
     fn depth(&self) -> usize {
         self.top.wrapping_sub(self.base)
     }

@@ -307,21 +307,8 @@ fn a_frame_without_a_link_is_not_met_and_one_below_the_stack_not_followed() {
     let own = link(REACHED, 0x5000, &reads(&[]));
     let word = 0x5000 | RETURN_ADDRESS;
     let met = |link: u64, fp: u64| {
-        let (old, rest) = (3..5, Rest::Other);
         let old_sp = sp_of(previous.link(3));
-        let mut walk = Walk {
-            previous,
-            base: 0,
-            top: 0,
-            limit: 0,
-            first: 0,
-            hi: 0,
-            taken: 0,
-            old,
-            old_hi: 0,
-            old_sp,
-            rest,
-        };
+        let mut walk = Walk { old_sp, ..Walk::new(previous, 3..5, 0, Rest::Other) };
         walk.meets(word, fp, link)
     };
     previous.write(3, word, REACHED.fp, own);
