@@ -373,7 +373,9 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
         ("global::call_light_bif_shared", "chain:parent_turn/2"),
     ] {
         let wrong = percent_called_otherwise(&folded, function, caller);
-        assert!(wrong < 1.0, "{function}: {wrong} %");
+        // Before its first instruction and behind its last a function has no frame record: its caller's
+        // caller is found then.
+        assert!(wrong < 3.0, "{function}: {wrong} %");
     }
 }
 

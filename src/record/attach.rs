@@ -15,7 +15,7 @@ use traceprof_abi::layout::{self, ClockMode, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::Rotation;
 use traceprof_abi::storage::{slice, table};
-use traceprof_abi::sync::Ordering;
+use traceprof_abi::sync::{AtomicU32, Ordering};
 use traceprof_abi::unwind::Tables;
 
 use super::clock::monotonic_now_ns;
@@ -229,9 +229,8 @@ impl<'a> Attached<'a> {
         self.ground.data.populate(slots, more * layout::THREAD_SLOT_BYTES)?;
         // The first slots have their previous stacks instead.
         let unkept = present.max(layout::PREVIOUS_SLOTS as u64);
-        let scratch = layout::SCRATCH_OFFSET + unkept * layout::SCRATCH_STRIDE;
         let len = (present + more).saturating_sub(unkept) * layout::SCRATCH_STRIDE;
-        self.ground.data.populate(scratch, len)?;
+        self.ground.data.populate(layout::SCRATCH_OFFSET + unkept * layout::SCRATCH_STRIDE, len)?;
         let [known, all] = [present, present + more].map(layout::previous_len);
         self.ground.data.populate(layout::PREVIOUS_OFFSET + known, all - known)?;
         // Relaxed: the pages are present before this is stored, and present for both processes.
@@ -242,9 +241,7 @@ impl<'a> Attached<'a> {
     fn initialise(&self, before: &Before, inner_pid: i32) {
         let control = self.data().control();
         // Relaxed: published to the target by the system calls of the injection.
-        let set = |word: &traceprof_abi::sync::AtomicU32, value: u32| {
-            word.store(value, Ordering::Relaxed);
-        };
+        let set = |word: &AtomicU32, value: u32| word.store(value, Ordering::Relaxed);
         set(&control.version, traceprof_abi::ABI_VERSION);
         set(&control.cookie, u32::from(before.setup.cookie));
         set(&control.pid, inner_pid as u32);

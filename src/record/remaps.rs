@@ -76,6 +76,11 @@ pub(super) struct Remaps {
 }
 
 impl Remaps {
+    /// The mappings were read before, and that began then.
+    pub(super) fn since(read_ns: u64) -> Self {
+        Self { read_ns, ..Self::default() }
+    }
+
     /// The kernel told of code. What a runtime makes, and makes again, where no file's code is known
     /// changes nothing that tables are made of: samples in code that is not known tell of it.
     pub(super) fn hear(&mut self, told: &mut Vec<Mapped>, addresses: &AddressMap) {

@@ -170,6 +170,7 @@ impl<'a> Session<'a> {
         let Started { registry, events, timers } = sampling::start(&mut parts)?;
         let kernel = open_kernel(&mut parts, observer);
         fault::at(Point::RecordReady);
+        let remaps = mappings::read_again(&mut parts, observer);
         parts.clock.advance();
         parts.attached.check_presence()?;
         let control = parts.attached.data().control();
@@ -219,7 +220,7 @@ impl<'a> Session<'a> {
             relieved: Relieved::default(),
             balance,
             slices: Follower::default(),
-            remaps: Remaps::default(),
+            remaps,
             has_left: false,
             remainder,
             parents,

@@ -84,7 +84,9 @@ pub(super) fn cc1(dir: &Path) -> Option<Target> {
 /// Where the package manager keeps those that a library of ours is built from.
 fn zstd_sources() -> Option<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["metadata", "--offline", "--format-version", "1", "--manifest-path"]);
+    cargo.args(["metadata", "--offline", "--format-version", "1"]);
+    // What only other systems need was never fetched.
+    cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu", "--manifest-path"]);
     cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
     let metadata: serde_json::Value = serde_json::from_str(&text_of(&mut cargo)?).ok()?;
     let mut packages = metadata["packages"].as_array()?.iter();

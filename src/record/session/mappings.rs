@@ -5,8 +5,24 @@ use std::time::Instant;
 
 use super::super::batch::Batch;
 use super::super::clock::monotonic_now_ns;
-use super::{Event, Session};
+use super::{Event, Parts, Session};
 use crate::proc;
+use crate::record::Observer;
+use crate::record::remaps::Remaps;
+
+/// Reads the mappings once more, now that the kernel tells of new ones and before anything is sampled:
+/// while tables were made, what was read first may have been exchanged, and nobody told of that.
+pub(super) fn read_again(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> Remaps {
+    let began_ns = monotonic_now_ns();
+    let mappings = proc::mappings(parts.pid).unwrap_or_default();
+    // Those of another program, or of one that exits, are found by the first look.
+    if parts.attached.is_in(&mappings)
+        && let Err(error) = parts.attached.refresh(&mappings)
+    {
+        observer.event(Event::Notice(format!("unwind tables: {error}")));
+    }
+    Remaps::since(began_ns)
+}
 
 impl Session<'_> {
     /// Takes in what the kernel told of mappings.
