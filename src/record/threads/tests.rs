@@ -240,7 +240,8 @@ fn samples_of_a_reused_id_go_to_the_thread_of_their_time() {
     let tid = NOT_THERE as i32;
     let threads = registry.data.threads();
     let slot = threads.claim(NOT_THERE).index().unwrap();
-    let t = |ms: u64| monotonic_now_ns() / 1_000_000_000 * 1_000_000_000 + ms * MS;
+    let now_ns = monotonic_now_ns();
+    let t = |ms: u64| now_ns + ms * MS;
     let tell = |registry: &mut Registry, time_ns: u64, change: TaskChange| {
         registry.hear(TaskEvent { time_ns, tid, change });
     };
