@@ -112,13 +112,14 @@ pub struct Sample {
     pub time_ns: u64,
     /// The storage's 64-bit call-trace id (epoch << 32 | number within the epoch); 1 is a dropped trace.
     pub trace_id: u64,
-    /// Weight in sampling periods.
+    /// Weight in sampling periods; in microseconds where [`traceprof_abi::storage::log::flags::WALL`] is
+    /// set.
     pub weight: u32,
     /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
     pub end_reason: u16,
     /// Flags as in [`traceprof_abi::storage::log::flags`].
     pub flags: u32,
-    /// Run state; 0 is running.
+    /// [`RunState`](super::RunState) as a number.
     pub state: u8,
     /// System call that the thread was in, if known.
     pub syscall: Option<u32>,
