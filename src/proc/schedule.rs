@@ -1,0 +1,216 @@
+//! What the scheduler has counted of a thread, asked over and over through descriptors that are kept.
+//!
+//! # Invariants
+//! - Whatever becomes of the thread's id, the descriptors are of the thread that they were opened for.
+//! - A look allocates nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+
+use super::gone;
+
+/// Three numbers of up to twenty digits, each with the character behind it.
+const SCHEDSTAT_MAX: usize = 3 * 21;
+/// The id, the name, which the kernel gives 63 bytes at most, the state, and what is around them.
+const STAT_START: usize = 96;
+
+/// The scheduler's files of a thread. Holds two descriptors.
+#[derive(Debug)]
+pub struct TaskClock {
+    schedstat: File,
+    stat: File,
+}
+
+/// How often and how long a thread has had a processor since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Time on a processor. Of a thread that runs just now it is that of the last clock tick.
+    pub run_ns: u64,
+    /// Time that it could have run and waited for a processor; what it waits just now is not in it.
+    pub wait_ns: u64,
+    /// How often it came to a processor. A thread for which this and `run_ns` are what they were has not
+    /// run, unless it is one that runs all the time.
+    pub count: u64,
+}
+
+impl TaskClock {
+    /// Opens those of a thread.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone; whatever opening gives when there are too many descriptors.
+    pub fn open(pid: i32, tid: i32) -> io::Result<Self> {
+        // Both through one descriptor: the id may be another thread's between the two.
+        let path = format!("/proc/{pid}/task/{tid}");
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folder =
+            open(path.as_str(), flags, Mode::empty()).map_err(|error| gone(error.into()))?;
+        let file = |name: &str| {
+            let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+            let file = openat(folder.as_fd(), name, flags, Mode::empty());
+            file.map(File::from).map_err(|error| gone(error.into()))
+        };
+        Ok(Self { schedstat: file("schedstat")?, stat: file("stat")? })
+    }
+
+    /// What it has had so far. All are zero where the kernel does not count them.
+    ///
+    /// # Errors
+    /// `NotFound` if the thread is gone.
+    pub fn turns(&self) -> io::Result<Turns> {
+        let mut bytes = [0; SCHEDSTAT_MAX];
+        let got = read(&self.schedstat, &mut bytes)?;
+        parse_turns(got).ok_or_else(|| malformed("schedstat"))
+    }
+
+    /// Its state letter, as in [`super::Status::state`].
+    ///
+    /// # Errors
+    /// `NotFound` if the thread is gone.
+    pub fn state(&self) -> io::Result<char> {
+        let mut bytes = [0; STAT_START];
+        let got = read(&self.stat, &mut bytes)?;
+        parse_state(got).ok_or_else(|| malformed("stat"))
+    }
+}
+
+/// The file's first bytes, as they are now.
+fn read<'a>(file: &File, into: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let got = file.read_at(into, 0).map_err(gone)?;
+    Ok(&into[..got])
+}
+
+fn malformed(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{name} of a thread cannot be understood"))
+}
+
+fn parse_turns(bytes: &[u8]) -> Option<Turns> {
+    let mut words = bytes.trim_ascii().split(|&byte| byte == b' ').map(number);
+    let (run_ns, wait_ns, count) = (words.next()??, words.next()??, words.next()??);
+    Some(Turns { run_ns, wait_ns, count })
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let add = |sum: u64, digit: &u8| {
+        let value = digit.checked_sub(b'0').filter(|value| *value < 10)?;
+        sum.checked_mul(10)?.checked_add(u64::from(value))
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
+/// Behind the name, which may hold anything; behind that are numbers.
+fn parse_state(bytes: &[u8]) -> Option<char> {
+    let name_end = bytes.iter().rposition(|&byte| byte == b')')?;
+    match bytes.get(name_end + 1..)? {
+        [b' ', state, b' ', ..] if state.is_ascii_alphabetic() => Some(char::from(*state)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::proc;
+
+    fn own_tid() -> i32 {
+        nix::unistd::gettid().as_raw()
+    }
+
+    #[test]
+    fn lines_are_read_and_others_refused() {
+        let turns = |run_ns, wait_ns, count| Some(Turns { run_ns, wait_ns, count });
+        let max = format!("{0} {0} {0}\n", u64::MAX);
+        assert_eq!(parse_turns(max.as_bytes()), turns(u64::MAX, u64::MAX, u64::MAX));
+        assert!(max.len() <= SCHEDSTAT_MAX);
+        assert_eq!(parse_turns(b"12 3 4\n"), turns(12, 3, 4));
+        for wrong in [&b""[..], b"1 2", b"1 2 x", b"1 -2 3", b"1  2 3", b"18446744073709551616 1 1"]
+        {
+            assert_eq!(parse_turns(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(parse_state(b"12 (a) R b) (x) S 1 12 12"), Some('S'));
+        for wrong in [&b""[..], b"12 (name", b"12 (name) ", b"12 (name) 5 1", b"12 (name)S 1"] {
+            assert_eq!(parse_state(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn thread_that_sleeps_has_no_turns_and_one_that_wakes_has() {
+        let (name_it, named) = channel();
+        let (wake, woken) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            name_it.send(own_tid()).unwrap();
+            woken.recv().unwrap();
+            name_it.send(own_tid()).unwrap();
+            woken.recv().unwrap_err();
+        });
+        let pid = std::process::id() as i32;
+        let clock = TaskClock::open(pid, named.recv().unwrap()).unwrap();
+        let at_rest = || {
+            while clock.state().unwrap() != 'S' {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            clock.turns().unwrap()
+        };
+        let before = at_rest();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(clock.turns().unwrap(), before);
+        assert!(before.count > 0 && before.run_ns > 0);
+        wake.send(()).unwrap();
+        named.recv().unwrap();
+        let after = at_rest();
+        assert!(after.count > before.count && after.run_ns > before.run_ns, "{before:?} {after:?}");
+        drop(wake);
+        thread.join().unwrap();
+        let has_gone = || {
+            let outcomes =
+                [clock.turns().err(), clock.state().err()].map(|it| it.map(|e| e.kind()));
+            outcomes == [Some(io::ErrorKind::NotFound); 2]
+        };
+        let since = Instant::now();
+        while !has_gone() {
+            assert!(since.elapsed() < Duration::from_secs(60), "{:?}", clock.turns());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn time_that_a_thread_runs_is_counted() {
+        let pid = std::process::id() as i32;
+        let clock = TaskClock::open(pid, own_tid()).unwrap();
+        assert_eq!(clock.state().unwrap(), 'R');
+        let before = clock.turns().unwrap();
+        let mut sum = 0u64;
+        while clock.turns().unwrap().run_ns < before.run_ns + 20_000_000 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let used = proc::task_cpu_or_ticks_ns(pid, own_tid()).unwrap();
+        assert!(used >= before.run_ns + 20_000_000);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_there_cannot_be_opened() {
+        let pid = std::process::id() as i32;
+        let outcome = TaskClock::open(pid, i32::MAX);
+        assert_eq!(outcome.err().map(|error| error.kind()), Some(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    #[ignore = "a measurement, for release builds"]
+    fn reads_take_this_long() {
+        const ROUNDS: u32 = 100_000;
+        let clock = TaskClock::open(std::process::id() as i32, own_tid()).unwrap();
+        let since = Instant::now();
+        (0..ROUNDS).for_each(|_| assert!(clock.turns().is_ok()));
+        let turns = since.elapsed() / ROUNDS;
+        let since = Instant::now();
+        (0..ROUNDS).for_each(|_| assert!(clock.state().is_ok()));
+        eprintln!("turns {turns:?}, state {:?}", since.elapsed() / ROUNDS);
+    }
+}
