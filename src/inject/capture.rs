@@ -98,6 +98,17 @@ pub enum Missed {
     Failed(InjectError),
 }
 
+/// Threads of a process, where not all are to be captured.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen<'a> {
+    /// Their ids.
+    pub tids: &'a [i32],
+    /// For how long threads are asked to stop. When it is over, one that has not stopped is waited for
+    /// only while it waits for a processor: let go before it runs, it might have a call that came back
+    /// with EINTR.
+    pub time_max: Duration,
+}
+
 /// Captures every thread of a process. `see` is called for each before it is stopped.
 ///
 /// # Errors
@@ -108,6 +119,38 @@ pub fn capture<T: Send>(
     mappings: &[Mapping],
     see: impl FnMut(i32) -> T + Send,
 ) -> Result<Captures<T>, InjectError> {
+    disposed(pid, start_time, || {
+        let mut session = Session::new(pid, mappings, see);
+        session.all()?;
+        Ok(session.done)
+    })
+}
+
+/// Captures some threads of a process, as [`capture()`] does all of them. Those that wait for what no
+/// signal ends are [`Missed::Late`] and not even asked.
+///
+/// # Errors
+/// If the process ended or executed another program.
+pub fn capture_threads<T: Send>(
+    pid: i32,
+    start_time: u64,
+    mappings: &[Mapping],
+    chosen: Chosen<'_>,
+    see: impl FnMut(i32) -> T + Send,
+) -> Result<Captures<T>, InjectError> {
+    disposed(pid, start_time, || {
+        let mut session = Session::new(pid, mappings, see);
+        session.some(chosen)?;
+        Ok(session.done)
+    })
+}
+
+/// Does the work in a thread of its own, and tells what it withheld.
+fn disposed<T: Send>(
+    pid: i32,
+    start_time: u64,
+    work: impl FnOnce() -> Result<Vec<Capture<T>>, InjectError> + Send,
+) -> Result<Captures<T>, InjectError> {
     let system = |error: nix::Error| InjectError::system("keeping signals away", &error.into());
     // The threads that are started from here on inherit it.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(system)?;
@@ -115,10 +158,7 @@ pub fn capture<T: Send>(
         let _hearing = Hearing::begin().map_err(system)?;
         hurry();
         identity::check(pid, start_time)?;
-        let mut session =
-            Session { pid, mappings, see, pending: Vec::new(), done: Vec::new(), copied: 0 };
-        session.run()?;
-        Ok(session.done)
+        work()
     });
     // Whatever came of it: the next one has its own.
     let (hits, overruns) = take_withheld();
@@ -137,8 +177,12 @@ struct Session<'a, T, S> {
     copied: u64,
 }
 
-impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
-    fn run(&mut self) -> Result<(), InjectError> {
+impl<'a, T, S: FnMut(i32) -> T> Session<'a, T, S> {
+    fn new(pid: i32, mappings: &'a [Mapping], see: S) -> Self {
+        Self { pid, mappings, see, pending: Vec::new(), done: Vec::new(), copied: 0 }
+    }
+
+    fn all(&mut self) -> Result<(), InjectError> {
         let mut known = HashSet::new();
         for _ in 0..LISTS_MAX {
             let tids = match proc::tasks(self.pid) {
@@ -155,7 +199,27 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
                 self.one(tid)?;
             }
         }
-        self.wait_for_the_late()
+        self.wait_for_the_late(LATE_MAX)
+    }
+
+    fn some(&mut self, chosen: Chosen<'_>) -> Result<(), InjectError> {
+        let since = Instant::now();
+        let mut known = HashSet::new();
+        for &tid in chosen.tids.iter().filter(|&&tid| known.insert(tid)) {
+            // To be asked and let go again leaves a mark on a call that looks for signals later.
+            if since.elapsed() >= chosen.time_max || self.is_stuck(tid) {
+                let seen = (self.see)(tid);
+                self.done.push(Capture { tid, seen, outcome: Err(Missed::Late) });
+            } else {
+                self.one(tid)?;
+            }
+        }
+        self.wait_for_the_late(chosen.time_max.saturating_sub(since.elapsed()))
+    }
+
+    /// It waits for what no signal ends.
+    fn is_stuck(&self, tid: i32) -> bool {
+        proc::task_stat(self.pid, tid).is_ok_and(|stat| stat.state == 'D')
     }
 
     /// Asks a thread to stop, and waits for it a little.
@@ -257,7 +321,7 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
         }
     }
 
-    fn wait_for_the_late(&mut self) -> Result<(), InjectError> {
+    fn wait_for_the_late(&mut self, late_max: Duration) -> Result<(), InjectError> {
         let since = Instant::now();
         while !self.pending.is_empty() {
             let looked = Instant::now();
@@ -265,7 +329,7 @@ impl<T, S: FnMut(i32) -> T> Session<'_, T, S> {
             let waited = since.elapsed();
             let is_queued = |pending: &(Asked, T)| proc::is_runnable(pending.0.tid());
             let some_run = waited < QUEUED_MAX && self.pending.iter().any(is_queued);
-            if waited >= LATE_MAX && !some_run {
+            if waited >= late_max && !some_run {
                 break;
             }
             pause(looked);

@@ -29,7 +29,8 @@
 //! processor.
 //!
 //! [`capture()`] is another story, without an agent: every thread is stopped for a moment, and its
-//! registers and its stack are copied.
+//! registers and its stack are copied. [`capture_threads`] does so with some of them, and [`glimpse()`]
+//! copies the stack of one that sleeps without stopping it.
 //!
 //! # Does not
 //! - create segments, know the agent's image, or open perf events.
@@ -47,6 +48,7 @@ mod enter;
 mod error;
 mod filter;
 mod gadget;
+mod glimpse;
 mod guardian;
 mod held;
 mod hole;
@@ -71,8 +73,9 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use capture::{Capture, Captures, Missed, Portrait, capture};
+pub use capture::{Capture, Captures, Chosen, Missed, Portrait, capture, capture_threads};
 pub use error::InjectError;
+pub use glimpse::{Glimpse, glimpse};
 pub use guardian::Guardian;
 pub use hole::find_hole;
 pub use jail::{Judgement, Permits};

@@ -5,7 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::agent::until;
 use super::owed::{hit, sleeper};
 use super::*;
-use crate::inject::{Capture, Captures, Missed, Portrait, capture};
+use crate::inject::{
+    Capture, Captures, Chosen, Missed, Portrait, capture, capture_threads, glimpse,
+};
+
+const TARGET_H: &str = include_str!("../../../tests/targets/target.h");
+const VFORK_PARENT: &str = include_str!("../../../tests/targets/vfork_parent.c");
 
 fn take(pid: i32) -> Result<Vec<Capture<()>>, InjectError> {
     let mappings = proc::mappings(pid).unwrap_or_default();
@@ -41,6 +46,90 @@ fn no_blocking_call_returns_from_a_capture() {
         assert_eq!(look_again(victim.pid, true, &before), before);
     }
     victim.expect(0);
+}
+
+/// What comes of some threads, by their ids.
+fn take_some(pid: i32, tids: &[i32], time_max: Duration) -> Vec<Capture<()>> {
+    let mappings = proc::mappings(pid).unwrap();
+    let start_time = proc::start_time(pid).unwrap();
+    let chosen = Chosen { tids, time_max };
+    capture_threads(pid, start_time, &mappings, chosen, |_| ()).unwrap().threads
+}
+
+#[test]
+fn chosen_threads_are_captured_and_others_let_alone() {
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
+    let tids = proc::tasks(victim.pid).unwrap();
+    let sleeps = |tid: &i32| proc::task_stat(victim.pid, *tid).unwrap().state == 'S';
+    until("their sleep", || tids.iter().all(sleeps));
+    let clocks = |tids: &[i32]| -> Vec<_> {
+        let clock = |tid: &i32| proc::TaskClock::open(victim.pid, *tid).unwrap().turns().unwrap();
+        tids.iter().map(clock).collect()
+    };
+    let (some, others) = tids.split_at(7);
+    let before = clocks(others);
+    // Once is enough, a thread of another process is none of this one, and one more is gone.
+    let wanted = [some, some, &[std::process::id() as i32, i32::MAX]].concat();
+    let all = take_some(victim.pid, &wanted, Duration::from_secs(5));
+    assert_eq!(all.len(), some.len() + 2, "{all:?}");
+    for Capture { tid, outcome, .. } in all {
+        match outcome {
+            Ok(portrait) => assert!(some.contains(&tid) && portrait.call.is_some(), "{portrait:?}"),
+            Err(missed) => assert!(!some.contains(&tid) && missed == Missed::Gone, "{missed:?}"),
+        }
+    }
+    assert_eq!(clocks(others), before, "they have run");
+    let none = take_some(victim.pid, some, Duration::ZERO);
+    assert!(none.iter().all(|it| it.outcome == Err(Missed::Late)) && none.len() == some.len());
+    victim.expect(0);
+}
+
+/// The parent of a child of `vfork`: no stop reaches it before the child's end.
+#[test]
+fn thread_that_no_stop_reaches_delays_nobody() {
+    let _alone = alone();
+    let source = VFORK_PARENT.replace("#include \"target.h\"", TARGET_H);
+    let mut command = Command::new(build("vfork_parent", &source, &[]));
+    command.args(["3000", "busy"]);
+    let victim = Victim::start(command);
+    until("the vfork", || proc::task_stat(victim.pid, victim.pid).unwrap().state == 'D');
+    let tids = proc::tasks(victim.pid).unwrap();
+    let all = take_some(victim.pid, &tids, Duration::from_secs(60));
+    let outcome = |tid: i32| &all.iter().find(|it| it.tid == tid).unwrap().outcome;
+    assert_eq!(outcome(victim.pid), &Err(Missed::Late), "it was waited for");
+    let busy = tids.iter().find(|tid| **tid != victim.pid).unwrap();
+    assert!(outcome(*busy).is_ok(), "{all:?}");
+    assert!(glimpse(victim.pid, victim.pid).is_some_and(|glimpse| glimpse.call.is_some()));
+    victim.expect(17);
+}
+
+#[test]
+fn glimpse_is_the_top_of_the_captured_stack() {
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
+    let sleeps = |tid| proc::task_stat(victim.pid, tid).is_ok_and(|stat| stat.state == 'S');
+    until("their sleep", || proc::tasks(victim.pid).unwrap().into_iter().all(sleeps));
+    let tids = proc::tasks(victim.pid).unwrap();
+    let seen: Vec<_> = tids.iter().map(|tid| glimpse(victim.pid, *tid).unwrap()).collect();
+    for (glimpse, Capture { outcome, .. }) in seen.iter().zip(take(victim.pid).unwrap()) {
+        let portrait = outcome.unwrap();
+        assert_eq!((glimpse.sp, glimpse.pc), (portrait.registers.sp, portrait.registers.pc));
+        assert_eq!((glimpse.call, glimpse.stack_avma), (portrait.call, portrait.stack_avma));
+        // The portrait ends with the stack's mapping, the glimpse with the memory or its own limit.
+        let both = portrait.stack.len().min(glimpse.stack.len());
+        assert!(both > 256, "{both}");
+        let pairs = glimpse.stack[..both].chunks(8).zip(portrait.stack[..both].chunks(8));
+        let differ = pairs.filter(|(one, other)| one != other).count();
+        // To a call with a time limit that a stop interrupts the kernel writes what is left of it.
+        let limited = [libc::SYS_select, libc::SYS_pselect6, libc::SYS_ppoll];
+        let writes = portrait.call.is_some_and(|(number, _)| limited.contains(&(number as i64)));
+        assert!(differ <= if writes { 2 } else { 0 }, "{differ} words: {:?}", portrait.call);
+    }
+    victim.expect(0);
+    let spinner = spinner();
+    assert_eq!(glimpse(spinner.pid, spinner.pid), None, "it runs");
+    spinner.expect(7);
 }
 
 #[test]
