@@ -199,3 +199,6 @@ fn why(missed: &Missed, state: char) -> String {
         Missed::Failed(error) => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

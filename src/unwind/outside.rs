@@ -4,15 +4,24 @@
 //! it is asked for: the thread may have gone on by then, so the frames that were found so are told
 //! apart.
 //!
+//! Of a thread that sleeps and was not stopped, the stack pointer and the pc are all that is known. Many
+//! stacks need no more, as what a frame needs was saved by the frames below it. Whether one does is
+//! tried: it is unwound with two different values in all other registers, neither of which is an address.
+//! Every rule that follows such a value, or decides something by it, ends the walk; so a walk that comes to
+//! the root, twice the same way, has not looked at them.
+//!
 //! # Invariants
 //! - The copy and all that is read are another process's: any bytes are ordinary input.
+//! - A stack of a sleeper that could be another one is none.
 //!
 //! # Does not
 //! - stop threads, or read memory but through what it is given.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot, unwind};
+use traceprof_abi::unwind::{EndReason, Memory, RSP, Registers, Snapshot, unwind};
+
+use super::evidence::Evidence;
 
 /// Frames of a stack at most. It costs no memory of the target's, so it is more than a sample has.
 const DEPTH_MAX: usize = 8192;
@@ -23,6 +32,9 @@ const RED_ZONE: u64 = 128;
 /// How far above the stack pointer to look where the mapping is not known.
 const UNKNOWN_SPAN: u64 = 64 << 10;
 const PAGE: u64 = 4096;
+/// Values of registers that nobody knows: far from all memory that a process can have, one as registers
+/// hold addresses of words, one not.
+const UNKNOWN: [u64; 2] = [0xA5C3_5A3C_9669_F000, 0x5AC3_A53C_6996_0FFB];
 
 /// The copy of a stack.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +79,18 @@ impl OutsideUnwinder {
         copy: StackCopy<'_>,
         read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
     ) -> OutsideStack {
+        self.unwind_with_evidence(snapshot, registers, copy, read).0
+    }
+
+    /// Unwinds a stack, and tells what it was told by, so that the thread can be recognised when it
+    /// sleeps at the same place later.
+    pub fn unwind_with_evidence(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        registers: &Registers,
+        copy: StackCopy<'_>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
+    ) -> (OutsideStack, Evidence) {
         let mut memory = OutsideMemory {
             snapshot,
             copy,
@@ -75,13 +99,40 @@ impl OutsideUnwinder {
             bounds: (0, 0),
             page: (UNSET, [0; PAGE as usize]),
             late: None,
+            loaded: Vec::new(),
+            is_whole: true,
         };
         memory.bound(registers.sp);
         let unwound = unwind(snapshot, registers, &mut memory, &self.words);
         let late = memory.late.filter(|&depth| depth <= unwound.depth);
+        let loaded = memory.is_whole.then_some(memory.loaded);
+        let evidence = Evidence::new(registers.sp, registers.pc, loaded);
         let used = self.words.iter_mut().take(unwound.depth);
         let frames = used.map(|word| std::mem::replace(word.get_mut(), UNSET)).collect();
-        OutsideStack { frames, end: unwound.end, late }
+        (OutsideStack { frames, end: unwound.end, late }, evidence)
+    }
+
+    /// Unwinds the stack of a thread that sleeps with this stack pointer and pc: its frame words, leaf
+    /// first, to its root. `None` if they depend on other registers, or there is no root.
+    ///
+    /// Whoever calls it sees to it that the thread has not run since before the copy was taken until
+    /// after this, or drops what comes of it.
+    pub fn unwind_asleep(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        (sp, pc): (u64, u64),
+        copy: StackCopy<'_>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
+    ) -> Option<(Vec<u64>, Evidence)> {
+        let mut walk = |unknown: u64| {
+            let mut registers = Registers { pc, sp, fp: unknown, gpr: [unknown; 16] };
+            registers.gpr[RSP] = sp;
+            self.unwind_with_evidence(snapshot, &registers, copy, read)
+        };
+        let [(stack, evidence), (other, _)] = UNKNOWN.map(&mut walk);
+        let is_proven = stack.end == EndReason::Root && stack.frames == other.frames;
+        let is_exact = is_proven && other.end == stack.end && evidence.is_whole();
+        is_exact.then_some((stack.frames, evidence))
     }
 }
 
@@ -95,6 +146,10 @@ struct OutsideMemory<'a> {
     /// The page that was read last, by its address.
     page: (u64, [u8; PAGE as usize]),
     late: Option<usize>,
+    /// The words that were asked for, by their addresses.
+    loaded: Vec<(u64, u64)>,
+    /// None of them was missing.
+    is_whole: bool,
 }
 
 impl OutsideMemory<'_> {
@@ -109,6 +164,20 @@ impl OutsideMemory<'_> {
     fn copied(&self, avma: u64) -> Option<u64> {
         let at = usize::try_from(avma.checked_sub(self.copy.avma)?).ok()?;
         self.copy.bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// A word of the stack, and from which frame on they may be of a later time.
+    fn word(&mut self, avma: u64) -> Option<u64> {
+        if let Some(word) = self.copied(avma) {
+            return Some(word);
+        }
+        let word = self.read_now(avma)?;
+        if self.late.is_none() {
+            // Relaxed: this thread has written them.
+            let is_unset = |word: &AtomicU64| word.load(Ordering::Relaxed) == UNSET;
+            self.late = self.words.iter().position(is_unset);
+        }
+        Some(word)
     }
 
     /// A word that lies in one page, read now.
@@ -128,16 +197,12 @@ impl OutsideMemory<'_> {
 
 impl Memory for OutsideMemory<'_> {
     fn load(&mut self, avma: u64) -> Option<u64> {
-        if let Some(word) = self.copied(avma) {
-            return Some(word);
+        let word = self.word(avma);
+        match word {
+            Some(word) => self.loaded.push((avma, word)),
+            None => self.is_whole = false,
         }
-        let word = self.read_now(avma)?;
-        if self.late.is_none() {
-            // Relaxed: this thread has written them.
-            let is_unset = |word: &AtomicU64| word.load(Ordering::Relaxed) == UNSET;
-            self.late = self.words.iter().position(is_unset);
-        }
-        Some(word)
+        word
     }
 
     fn rebound(&mut self, sp: u64) -> bool {

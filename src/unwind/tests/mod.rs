@@ -6,6 +6,7 @@
 
 mod aarch64;
 mod against_gimli;
+mod asleep;
 mod child;
 mod gap;
 mod generated;

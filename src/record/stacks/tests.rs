@@ -1,0 +1,239 @@
+//! Stacks of sleeping threads that were not stopped, against those of the same threads stopped.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::inject::{Glimpse, glimpse};
+use crate::proc::TaskClock;
+use crate::unwind::Evidence;
+
+const TARGETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets");
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A program that is killed in the end.
+struct Running(Child);
+
+impl Running {
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Starts a program, and waits until it says `ready` if it is one of ours.
+    fn start(command: &mut Command, says_ready: bool) -> Self {
+        let output = if says_ready { Stdio::piped() } else { Stdio::null() };
+        let command = command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        if let Some(output) = child.stdout.take() {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            assert!(lines.take(20).any(|line| line == "ready"), "{command:?}");
+        }
+        Self(child)
+    }
+
+    /// Compiles one of the targets with these options, and starts it.
+    fn compiled(folder: &Path, name: &str, options: &[&str]) -> Self {
+        let program = folder.join(format!("{name}{}", options.concat()));
+        let mut compiler = Command::new("cc");
+        compiler.args(["-g", "-pthread", "-w", "-o"]).arg(&program).args(options);
+        assert!(compiler.arg(format!("{TARGETS}/{name}.c")).status().unwrap().success());
+        Self::start(&mut Command::new(program), true)
+    }
+
+    /// Waits until no more than these threads run, and all stay where they are.
+    fn rest(&self, running_max: usize) {
+        let since = Instant::now();
+        let asleep = || {
+            let tids = proc::tasks(self.pid()).unwrap();
+            let asleep = tids.iter().filter(|tid| glimpse(self.pid(), **tid).is_some()).count();
+            (asleep + running_max >= tids.len(), tids.len())
+        };
+        let mut before = (false, 0);
+        loop {
+            let now = asleep();
+            if now.0 && now == before {
+                return;
+            }
+            assert!(since.elapsed() < WAIT, "it does not come to rest");
+            before = now;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process whose sleepers are looked at.
+struct Watched {
+    process: Process,
+    mappings: Vec<Mapping>,
+    start_time: u64,
+}
+
+impl Watched {
+    fn open(pid: i32) -> Self {
+        let mappings = proc::mappings(pid).unwrap();
+        let process = Process::open(pid, &mappings).unwrap_or_else(|error| panic!("{error:?}"));
+        Self { process, mappings, start_time: proc::start_time(pid).unwrap() }
+    }
+
+    /// The stack of a thread that is not stopped, where that can be known.
+    fn asleep(&self, tid: i32, seen: &Glimpse) -> Option<(Vec<u64>, Evidence)> {
+        let tables = self.process.tables.as_tables();
+        let copy = StackCopy { avma: seen.stack_avma, bytes: &seen.stack };
+        let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+        let place = (seen.sp, seen.pc);
+        OutsideUnwinder::default().unwind_asleep(&tables.snapshot()?, place, copy, &mut read)
+    }
+
+    /// The same of one that was stopped.
+    fn stopped(&self, tid: i32, portrait: &Portrait) -> (OutsideStack, Evidence) {
+        let tables = self.process.tables.as_tables();
+        let copy = StackCopy { avma: portrait.stack_avma, bytes: &portrait.stack };
+        let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+        let (snapshot, registers) = (tables.snapshot().unwrap(), &portrait.registers);
+        OutsideUnwinder::default().unwind_with_evidence(&snapshot, registers, copy, &mut read)
+    }
+
+    fn is_still(&self, tid: i32, evidence: &Evidence, place: (u64, u64)) -> bool {
+        evidence.is_still(place, &mut |avma, into| inject::read_part(tid, avma, into))
+    }
+
+    fn capture(&self) -> Vec<Capture<()>> {
+        let pid = self.process.pid;
+        inject::capture(pid, self.start_time, &self.mappings, |_| ()).unwrap().threads
+    }
+}
+
+/// How many of a process's threads sleep, and of how many of them the stack was told without a stop.
+#[derive(Debug, Default, Clone, Copy)]
+struct Share {
+    asleep: usize,
+    told: usize,
+    /// Of those that were not, the stacks that end at a root when the thread is stopped.
+    rooted: usize,
+}
+
+/// Compares every stack that is told without a stop with that of the stop.
+fn compare(pid: i32) -> Share {
+    let watched = Watched::open(pid);
+    let tids = proc::tasks(pid).unwrap().into_iter();
+    let seen: Vec<_> = tids
+        .filter_map(|tid| {
+            let clock = TaskClock::open(pid, tid).ok()?;
+            let before = clock.turns().ok()?;
+            let seen = glimpse(pid, tid)?;
+            let told = watched.asleep(tid, &seen);
+            // Else the thread has run, which some of a runtime's do now and then.
+            (clock.turns().ok()? == before).then_some((tid, clock, before, seen, told))
+        })
+        .collect();
+    let last: Vec<_> =
+        seen.iter().map(|(_, clock, before, ..)| clock.turns().ok() == Some(*before)).collect();
+    let captured = watched.capture();
+    let mut share = Share::default();
+    for ((tid, clock, _, seen, told), slept_on) in seen.into_iter().zip(last) {
+        let Some(Capture { outcome: Ok(portrait), .. }) = captured.iter().find(|it| it.tid == tid)
+        else {
+            continue;
+        };
+        let (sp, pc) = (portrait.registers.sp, portrait.registers.pc);
+        if !slept_on || (sp, pc) != (seen.sp, seen.pc) {
+            continue;
+        }
+        let (stack, evidence) = watched.stopped(tid, portrait);
+        share.asleep += 1;
+        match told {
+            Some((frames, told_by)) => {
+                share.told += 1;
+                assert_eq!((&frames, stack.end), (&stack.frames, EndReason::Root), "thread {tid}");
+                assert!(clock.state().is_err() || watched.is_still(tid, &told_by, (sp, pc)));
+            }
+            None => share.rooted += usize::from(stack.end == EndReason::Root),
+        }
+        let since = Instant::now();
+        // It has been woken by the stop, and goes back to sleep.
+        let is_back = || glimpse(pid, tid).is_some_and(|now| (now.sp, now.pc) == (sp, pc));
+        while !is_back() {
+            assert!(since.elapsed() < WAIT, "thread {tid} does not sleep again");
+            std::thread::yield_now();
+        }
+        if stack.end == EndReason::Root {
+            assert!(watched.is_still(tid, &evidence, (sp, pc)), "thread {tid}");
+            assert!(!watched.is_still(tid, &evidence, (sp + 8, pc)));
+        }
+    }
+    share
+}
+
+#[test]
+fn sleepers_that_are_not_stopped_have_the_stacks_of_those_that_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let all: [&[&str]; 4] =
+        [&["-O2"], &["-O2", "-static"], &["-O2", "-fno-omit-frame-pointer"], &["-O0"]];
+    for options in all {
+        let target = Running::compiled(folder.path(), "asleep", options);
+        target.rest(1);
+        let share = compare(target.pid());
+        eprintln!("asleep.c {options:?}: {share:?}");
+        // The main thread and all others but the one that runs.
+        assert_eq!(share.asleep, 8, "{options:?}: {share:?}");
+        assert_eq!(share.told + share.rooted, share.asleep, "{options:?}: {share:?}");
+        assert!(share.told > 0, "{options:?}: {share:?}");
+    }
+}
+
+/// Programs as they are installed, each with threads that wait.
+#[test]
+#[ignore = "a measurement"]
+fn shares_of_sleepers_that_are_told_without_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = "import threading,time,queue,select\n\
+        q=queue.Queue(); l=threading.Lock(); l.acquire()\n\
+        for f in (lambda:time.sleep(999), q.get, l.acquire, lambda:select.select([],[],[],999)):\n    \
+        threading.Thread(target=f,daemon=True).start()\n\
+        time.sleep(999)";
+    let go = folder.path().join("sleepers.go");
+    std::fs::write(&go, "package main\nimport (\"time\"; \"os\")\nfunc main() { for i := 0; i < 8; i++ { \
+        go func() { r, _, _ := os.Pipe(); var b [1]byte; r.Read(b[:]) }() }; time.Sleep(time.Hour) }\n").unwrap();
+    let java = folder.path().join("Sleepers.java");
+    std::fs::write(&java, "public class Sleepers { public static void main(String[] a) throws Exception { \
+        for (int i = 0; i < 4; i++) { Thread t = new Thread(() -> { try { synchronized (a) { a.wait(); } } \
+        catch (Exception e) {} }); t.setDaemon(true); t.start(); } Thread.sleep(3600000); } }").unwrap();
+    let node = "const {Worker}=require('worker_threads'); \
+        new Worker('setInterval(()=>0,99999)',{eval:true}); setInterval(()=>0,99999)";
+    let mut commands = [
+        ("python3", vec!["-c", python]),
+        ("redis-server", vec!["--port", "0", "--unixsocket", "redis", "--save", ""]),
+        ("node", vec!["-e", node]),
+        ("java", vec![java.to_str().unwrap()]),
+        ("go", vec!["run", go.to_str().unwrap()]),
+        ("sleep", vec!["999"]),
+        ("bash", vec!["-c", "read -t 999 <> <(:)"]),
+    ]
+    .map(|(program, arguments)| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder.path());
+        command
+    });
+    for command in &mut commands {
+        let mut running = Running::start(command, false);
+        std::thread::sleep(Duration::from_secs(4));
+        if let Ok(Some(status)) = running.0.try_wait() {
+            eprintln!("{command:?}: {status}");
+            continue;
+        }
+        running.rest(0);
+        let children = proc::children(running.pid(), running.pid()).unwrap_or_default();
+        for pid in std::iter::once(running.pid()).chain(children) {
+            eprintln!("{:?} {pid}: {:?}", command.get_program(), compare(pid));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a stack was told by: enough to see later that a thread which sleeps has it still, or again.
+//!
+//! A walk is determined by the registers that it starts from, the words of the stack that it loads, and
+//! the tables. If the tables, the stack pointer, the pc and these words are the same, so is the stack.
+//!
+//! The other registers are not looked at. A stack that was unwound without them is the same for certain.
+//! One that was unwound with them, of a thread that was stopped once, could be another only if the thread
+//! came back to the same place with a frame of another size below the same return addresses.
+//!
+//! # Does not
+//! - know that the tables are the same: evidence is worth something as long as the mappings are those that
+//!   it was found with.
+
+/// Bytes that are read at once.
+const READ_LEN: usize = 8 << 10;
+const WORD: usize = size_of::<u64>();
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    sp: u64,
+    pc: u64,
+    /// Addresses, ascending, and what lies there. `None` if a word that was asked for was not there.
+    words: Option<Vec<(u64, u64)>>,
+}
+
+impl Evidence {
+    pub(super) fn new(sp: u64, pc: u64, loaded: Option<Vec<(u64, u64)>>) -> Self {
+        let words = loaded.map(|mut words| {
+            words.sort_unstable();
+            words.dedup();
+            words.shrink_to_fit();
+            words
+        });
+        Self { sp, pc, words }
+    }
+
+    /// It can ever say that a stack is the same.
+    pub(super) fn is_whole(&self) -> bool {
+        self.words.is_some()
+    }
+
+    /// A thread that sleeps with this stack pointer and pc has this stack. `read` reads the process's
+    /// memory as far as it is there and says how many bytes.
+    ///
+    /// Whoever calls it sees to it that the thread has not run since before it was asked where it sleeps
+    /// until after this.
+    pub fn is_still(
+        &self,
+        (sp, pc): (u64, u64),
+        read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
+    ) -> bool {
+        let Some(words) = &self.words else { return false };
+        (self.sp, self.pc) == (sp, pc) && holds(words, read)
+    }
+}
+
+/// These words are where they were. Neighbours are read together.
+fn holds(mut words: &[(u64, u64)], read: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> bool {
+    let mut bytes = [0; READ_LEN];
+    while let Some(&(first, _)) = words.first() {
+        let offset = |avma: u64| (avma - first) as usize;
+        let is_near = |word: &(u64, u64)| word.0 - first <= (READ_LEN - WORD) as u64;
+        let (near, rest) = words.split_at(words.partition_point(is_near));
+        let len = near.last().map_or(0, |last| offset(last.0) + WORD);
+        let (into, _) = bytes.split_at_mut(len);
+        let is_there = read(first, into) == len;
+        let is_same = |&(avma, word): &(u64, u64)| {
+            let found = into.get(offset(avma)..).and_then(|rest| rest.first_chunk());
+            found.map(|bytes| u64::from_le_bytes(*bytes)) == Some(word)
+        };
+        if !is_there || !near.iter().all(is_same) {
+            return false;
+        }
+        words = rest;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STACK: u64 = 0x7000_0000_0000;
+
+    /// Memory of 64 KiB at `STACK`, whose words hold their own offsets.
+    fn memory() -> Vec<u8> {
+        (0..1u64 << 16).step_by(WORD).flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn read_from(memory: &[u8]) -> impl FnMut(u64, &mut [u8]) -> usize {
+        |avma, into| {
+            let there = memory.get((avma - STACK) as usize..).unwrap_or_default();
+            let len = there.len().min(into.len());
+            into[..len].copy_from_slice(&there[..len]);
+            len
+        }
+    }
+
+    fn at(offsets: &[u64]) -> Evidence {
+        let loaded = offsets.iter().map(|offset| (STACK + offset, *offset)).collect();
+        Evidence::new(STACK, 0x40_1000, Some(loaded))
+    }
+
+    const PLACE: (u64, u64) = (STACK, 0x40_1000);
+
+    #[test]
+    fn stack_is_the_same_if_place_and_words_are() {
+        // Neighbours, the last word that is read with the first, one beyond it, and the last of all.
+        let offsets = [0, 8, READ_LEN as u64 - 8, READ_LEN as u64, 0x9000, 0xFFF8];
+        let evidence = at(&offsets);
+        let memory = memory();
+        assert!(evidence.is_still(PLACE, &mut read_from(&memory)));
+        assert!(!evidence.is_still((STACK + 8, 0x40_1000), &mut read_from(&memory)));
+        assert!(!evidence.is_still((STACK, 0x40_1002), &mut read_from(&memory)));
+        for offset in offsets {
+            for byte in [offset, offset + 7] {
+                let mut other = memory.clone();
+                other[byte as usize] ^= 0x40;
+                assert!(!evidence.is_still(PLACE, &mut read_from(&other)), "{byte:#x}");
+            }
+        }
+        let mut beside = memory.clone();
+        beside[16] ^= 1;
+        assert!(evidence.is_still(PLACE, &mut read_from(&beside)), "no word of it has changed");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_the_same() {
+        let memory = memory();
+        assert!(!at(&[0, 0xFFF8]).is_still(PLACE, &mut read_from(&memory[..0xFFF8])));
+        assert!(!at(&[0x9000]).is_still(PLACE, &mut |_, _| 0));
+        let gappy = Evidence::new(STACK, 0x40_1000, None);
+        assert!(!gappy.is_whole() && !gappy.is_still(PLACE, &mut read_from(&memory)));
+        assert!(at(&[]).is_still(PLACE, &mut |_, _| 0), "a stack of one frame needs nothing");
+    }
+}
