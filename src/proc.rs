@@ -26,8 +26,10 @@ mod namespace;
 mod root;
 mod schedule;
 mod sleep;
+mod sockets;
 mod timers;
 mod times;
+mod waited;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -57,6 +59,7 @@ pub use schedule::{TaskClock, Turns};
 pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
+pub use waited::{DescriptorNames, waited_descriptor};
 
 /// What `/proc/PID/status` or `/proc/PID/task/TID/status` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -81,48 +81,27 @@ impl Call {
 
 /// What the arguments mean of the calls that threads mostly sleep in.
 fn tell(pid: i32, number: u64, args: &[u64; 6]) -> Vec<String> {
-    let descriptor = |arg: u64| {
-        let open = proc::descriptor(pid, arg as i32).ok();
+    let descriptor = |number: i32| {
+        let open = proc::descriptor(pid, number).ok();
         let open = open.map(|name| format!(" <{}>", name.to_string_lossy()));
-        format!("{}{}", arg as i32, open.unwrap_or_default())
+        format!("{number}{}", open.unwrap_or_default())
     };
+    let mut told: Vec<String> = Vec::new();
+    told.extend(proc::waited_descriptor(number, args).map(descriptor));
     let [first, second, third, fourth, ..] = *args;
     match number as i64 {
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_pread64
-        | libc::SYS_preadv
-        | libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_pwrite64
-        | libc::SYS_pwritev
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg
-        | libc::SYS_sendto
-        | libc::SYS_sendmsg
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_connect
-        | libc::SYS_ioctl
-        | libc::SYS_fcntl
-        | libc::SYS_flock
-        | libc::SYS_fsync
-        | libc::SYS_fdatasync
-        | libc::SYS_io_uring_enter => vec![descriptor(first)],
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
-            vec![descriptor(first), time_limit_ms(fourth)]
-        }
-        libc::SYS_epoll_pwait2 => vec![descriptor(first)],
-        libc::SYS_poll => vec![format!("{second} descriptors"), time_limit_ms(third)],
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => told.push(time_limit_ms(fourth)),
+        libc::SYS_poll => told.extend([format!("{second} descriptors"), time_limit_ms(third)]),
         libc::SYS_futex => {
             let limit = if fourth == 0 { "no time limit" } else { "a time limit" };
-            vec![format!("{first:#x}"), futex_operation(second).to_owned(), limit.to_owned()]
+            let operation = futex_operation(second).to_owned();
+            told.extend([format!("{first:#x}"), operation, limit.to_owned()]);
         }
-        libc::SYS_restart_syscall => vec!["what was interrupted before".to_owned()],
-        libc::SYS_wait4 => vec![format!("pid {}", first as i32)],
-        _ => Vec::new(),
+        libc::SYS_restart_syscall => told.push("what was interrupted before".to_owned()),
+        libc::SYS_wait4 => told.push(format!("pid {}", first as i32)),
+        _ => {}
     }
+    told
 }
 
 fn time_limit_ms(arg: u64) -> String {
