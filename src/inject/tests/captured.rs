@@ -10,6 +10,7 @@ use crate::inject::{
 };
 
 const TARGET_H: &str = include_str!("../../../tests/targets/target.h");
+const EINTR: &str = include_str!("../../../tests/targets/eintr.c");
 const VFORK_PARENT: &str = include_str!("../../../tests/targets/vfork_parent.c");
 
 fn take(pid: i32) -> Result<Vec<Capture<()>>, InjectError> {
@@ -89,8 +90,7 @@ fn chosen_threads_are_captured_and_others_let_alone() {
 #[test]
 fn thread_that_no_stop_reaches_delays_nobody() {
     let _alone = alone();
-    let source = VFORK_PARENT.replace("#include \"target.h\"", TARGET_H);
-    let mut command = Command::new(build("vfork_parent", &source, &[]));
+    let mut command = Command::new(build("vfork_parent", &target(VFORK_PARENT), &[]));
     command.args(["3000", "busy"]);
     let victim = Victim::start(command);
     until("the vfork", || proc::task_stat(victim.pid, victim.pid).unwrap().state == 'D');
@@ -102,6 +102,45 @@ fn thread_that_no_stop_reaches_delays_nobody() {
     assert!(outcome(*busy).is_ok(), "{all:?}");
     assert!(glimpse(victim.pid, victim.pid).is_some_and(|glimpse| glimpse.call.is_some()));
     victim.expect(17);
+}
+
+/// One of the programs of the integration tests, in one file.
+fn target(source: &str) -> String {
+    source.replace("#include \"target.h\"", TARGET_H)
+}
+
+#[test]
+fn no_call_of_any_kind_comes_back_from_captures_and_glimpses() {
+    let _alone = alone();
+    let mut victim = Victim::start(Command::new(build("eintr", &target(EINTR), &[])));
+    let tids = proc::tasks(victim.pid).unwrap();
+    let mut calls = std::collections::BTreeMap::<u64, (u32, u32)>::new();
+    for round in 0..300 {
+        let seen = tids.iter().filter_map(|tid| glimpse(victim.pid, *tid)?.call);
+        seen.for_each(|(number, _)| calls.entry(number).or_default().0 += 1);
+        let some: Vec<i32> = tids.iter().copied().skip(round % 3).step_by(3).collect();
+        for capture in take_some(victim.pid, &some, Duration::from_secs(5)) {
+            if let Some((number, _)) = capture.outcome.unwrap().call {
+                calls.entry(number).or_default().1 += 1;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    victim.signal(Signal::SIGTERM);
+    let mut facts = std::collections::BTreeMap::new();
+    while !facts.contains_key("wrong") {
+        let line = victim.line();
+        let (key, value) = line.trim().split_once(' ').unwrap_or_else(|| panic!("{facts:?}"));
+        facts.insert(key.to_owned(), value.parse::<u64>().unwrap());
+    }
+    victim.expect_end(17);
+    let often = calls.iter().filter(|(_, (glimpsed, captured))| *glimpsed > 50 && *captured > 10);
+    assert!(often.count() >= 15, "hardly any were seen in their calls: {calls:?}");
+    facts.retain(|key, value| *value > 0 && !key.starts_with("calls_"));
+    let total = facts.remove("calls").unwrap();
+    facts.retain(|key, _| !key.starts_with("skipped"));
+    assert!(total > 1000 && facts.is_empty(), "of {total} calls: {facts:?}");
+    eprintln!("{total} calls; glimpsed and captured in each: {calls:?}");
 }
 
 #[test]
