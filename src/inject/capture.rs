@@ -129,6 +129,9 @@ pub fn capture<T: Send>(
 /// Captures some threads of a process, as [`capture()`] does all of them. Those that wait for what no
 /// signal ends are [`Missed::Late`] and not even asked.
 ///
+/// A call with a time limit that is issued again has all of its time again. Whoever stops a thread in
+/// such a call once more before it has come back may keep it from ever coming back.
+///
 /// # Errors
 /// If the process ended or executed another program.
 pub fn capture_threads<T: Send>(

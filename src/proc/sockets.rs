@@ -169,4 +169,25 @@ mod tests {
         assert_eq!(of(&all, 17), Some("socket unix /run/a b\u{fffd}"));
         assert_eq!(of(&all, 18), Some("socket unix @abstract"));
     }
+
+    #[test]
+    fn damaged_tables_are_ordinary_input() {
+        let mut random = 0x5DEE_CE66_D5EE_D001_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 16) as usize % below
+        };
+        for _ in 0..20_000 {
+            let mut table = TCP.to_vec();
+            for _ in 0..1 + next(8) {
+                let at = next(table.len());
+                table[at] = next(256) as u8;
+            }
+            table.truncate(1 + next(table.len()));
+            assert!(internet("tcp", &[&table]).len() <= 5);
+            assert!(local(&table).len() <= table.len());
+        }
+    }
 }

@@ -20,24 +20,26 @@ const WORD: usize = size_of::<u64>();
 pub struct Evidence {
     sp: u64,
     pc: u64,
-    /// Addresses, ascending, and what lies there. `None` if a word that was asked for was not there.
-    words: Option<Vec<(u64, u64)>>,
+    /// Addresses, ascending, and what lies there.
+    words: Vec<(u64, u64)>,
+    /// Addresses of what was asked for and could not be read.
+    missing: Vec<u64>,
 }
 
 impl Evidence {
-    pub(super) fn new(sp: u64, pc: u64, loaded: Option<Vec<(u64, u64)>>) -> Self {
-        let words = loaded.map(|mut words| {
-            words.sort_unstable();
-            words.dedup();
-            words.shrink_to_fit();
-            words
-        });
-        Self { sp, pc, words }
+    pub(super) fn new((sp, pc): (u64, u64), loaded: Vec<(u64, u64)>, missing: Vec<u64>) -> Self {
+        let (mut words, mut missing) = (loaded, missing);
+        words.sort_unstable();
+        words.dedup();
+        words.shrink_to_fit();
+        missing.sort_unstable();
+        missing.dedup();
+        Self { sp, pc, words, missing }
     }
 
-    /// It can ever say that a stack is the same.
+    /// All that was asked for was there.
     pub(super) fn is_whole(&self) -> bool {
-        self.words.is_some()
+        self.missing.is_empty()
     }
 
     /// A thread that sleeps with this stack pointer and pc has this stack. `read` reads the process's
@@ -50,8 +52,10 @@ impl Evidence {
         (sp, pc): (u64, u64),
         read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
     ) -> bool {
-        let Some(words) = &self.words else { return false };
-        (self.sp, self.pc) == (sp, pc) && holds(words, read)
+        let mut is_missing = |avma: &u64| read(*avma, &mut [0; WORD]) < WORD;
+        (self.sp, self.pc) == (sp, pc)
+            && self.missing.iter().all(&mut is_missing)
+            && holds(&self.words, read)
     }
 }
 
@@ -99,7 +103,7 @@ mod tests {
 
     fn at(offsets: &[u64]) -> Evidence {
         let loaded = offsets.iter().map(|offset| (STACK + offset, *offset)).collect();
-        Evidence::new(STACK, 0x40_1000, Some(loaded))
+        Evidence::new(PLACE, loaded, Vec::new())
     }
 
     const PLACE: (u64, u64) = (STACK, 0x40_1000);
@@ -130,8 +134,10 @@ mod tests {
         let memory = memory();
         assert!(!at(&[0, 0xFFF8]).is_still(PLACE, &mut read_from(&memory[..0xFFF8])));
         assert!(!at(&[0x9000]).is_still(PLACE, &mut |_, _| 0));
-        let gappy = Evidence::new(STACK, 0x40_1000, None);
-        assert!(!gappy.is_whole() && !gappy.is_still(PLACE, &mut read_from(&memory)));
+        let gappy = Evidence::new(PLACE, vec![(STACK + 8, 8)], vec![STACK + 0x1_0000]);
+        assert!(!gappy.is_whole() && gappy.is_still(PLACE, &mut read_from(&memory)));
+        let longer = [&memory[..], &[0; WORD]].concat();
+        assert!(!gappy.is_still(PLACE, &mut read_from(&longer)), "it is there now");
         assert!(at(&[]).is_still(PLACE, &mut |_, _| 0), "a stack of one frame needs nothing");
     }
 }

@@ -100,13 +100,13 @@ impl OutsideUnwinder {
             page: (UNSET, [0; PAGE as usize]),
             late: None,
             loaded: Vec::new(),
-            is_whole: true,
+            missing: Vec::new(),
         };
         memory.bound(registers.sp);
         let unwound = unwind(snapshot, registers, &mut memory, &self.words);
         let late = memory.late.filter(|&depth| depth <= unwound.depth);
-        let loaded = memory.is_whole.then_some(memory.loaded);
-        let evidence = Evidence::new(registers.sp, registers.pc, loaded);
+        let place = (registers.sp, registers.pc);
+        let evidence = Evidence::new(place, memory.loaded, memory.missing);
         let used = self.words.iter_mut().take(unwound.depth);
         let frames = used.map(|word| std::mem::replace(word.get_mut(), UNSET)).collect();
         (OutsideStack { frames, end: unwound.end, late }, evidence)
@@ -148,8 +148,8 @@ struct OutsideMemory<'a> {
     late: Option<usize>,
     /// The words that were asked for, by their addresses.
     loaded: Vec<(u64, u64)>,
-    /// None of them was missing.
-    is_whole: bool,
+    /// The addresses of those that could not be read.
+    missing: Vec<u64>,
 }
 
 impl OutsideMemory<'_> {
@@ -200,7 +200,7 @@ impl Memory for OutsideMemory<'_> {
         let word = self.word(avma);
         match word {
             Some(word) => self.loaded.push((avma, word)),
-            None => self.is_whole = false,
+            None => self.missing.push(avma),
         }
         word
     }

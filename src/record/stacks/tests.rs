@@ -1,5 +1,6 @@
 //! Stacks of sleeping threads that were not stopped, against those of the same threads stopped.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -73,6 +74,7 @@ impl Drop for Running {
 /// A process whose sleepers are looked at.
 struct Watched {
     process: Process,
+    unwinder: RefCell<OutsideUnwinder>,
     mappings: Vec<Mapping>,
     start_time: u64,
 }
@@ -81,7 +83,8 @@ impl Watched {
     fn open(pid: i32) -> Self {
         let mappings = proc::mappings(pid).unwrap();
         let process = Process::open(pid, &mappings).unwrap_or_else(|error| panic!("{error:?}"));
-        Self { process, mappings, start_time: proc::start_time(pid).unwrap() }
+        let start_time = proc::start_time(pid).unwrap();
+        Self { process, unwinder: RefCell::default(), mappings, start_time }
     }
 
     /// The stack of a thread that is not stopped, where that can be known.
@@ -90,7 +93,8 @@ impl Watched {
         let copy = StackCopy { avma: seen.stack_avma, bytes: &seen.stack };
         let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
         let place = (seen.sp, seen.pc);
-        OutsideUnwinder::default().unwind_asleep(&tables.snapshot()?, place, copy, &mut read)
+        let mut unwinder = self.unwinder.borrow_mut();
+        unwinder.unwind_asleep(&tables.snapshot()?, place, copy, &mut read)
     }
 
     /// The same of one that was stopped.
@@ -99,7 +103,8 @@ impl Watched {
         let copy = StackCopy { avma: portrait.stack_avma, bytes: &portrait.stack };
         let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
         let (snapshot, registers) = (tables.snapshot().unwrap(), &portrait.registers);
-        OutsideUnwinder::default().unwind_with_evidence(&snapshot, registers, copy, &mut read)
+        let mut unwinder = self.unwinder.borrow_mut();
+        unwinder.unwind_with_evidence(&snapshot, registers, copy, &mut read)
     }
 
     fn is_still(&self, tid: i32, evidence: &Evidence, place: (u64, u64)) -> bool {
@@ -190,6 +195,34 @@ fn sleepers_that_are_not_stopped_have_the_stacks_of_those_that_are() {
     }
 }
 
+/// Prints how long each look takes at a process's sleepers.
+fn report_costs(pid: i32) {
+    const ROUNDS: u32 = 100;
+    let watched = Watched::open(pid);
+    let seen = proc::tasks(pid).unwrap().into_iter().filter_map(|tid| {
+        let seen = glimpse(pid, tid)?;
+        let (frames, evidence) = watched.asleep(tid, &seen)?;
+        Some((tid, seen, frames.len(), evidence))
+    });
+    let seen: Vec<_> = seen.collect();
+    let frames: usize = seen.iter().map(|(_, _, frames, _)| frames).sum();
+    let time = |what: &str, look: &mut dyn FnMut(i32, &Glimpse, &Evidence)| {
+        let since = Instant::now();
+        for _ in 0..ROUNDS {
+            seen.iter().for_each(|(tid, seen, _, evidence)| look(*tid, seen, evidence));
+        }
+        eprint!("{what} {:?} ", since.elapsed() / ROUNDS / seen.len().max(1) as u32);
+    };
+    eprint!("  {} threads, {frames} frames: ", seen.len());
+    time("activity", &mut |tid, _, _| assert!(proc::task_activity(pid, tid).is_ok()));
+    time("glimpse", &mut |tid, _, _| assert!(glimpse(pid, tid).is_some()));
+    time("unwinding", &mut |tid, seen, _| assert!(watched.asleep(tid, seen).is_some()));
+    time("recognition", &mut |tid, seen, evidence| {
+        assert!(watched.is_still(tid, evidence, (seen.sp, seen.pc)));
+    });
+    eprintln!();
+}
+
 /// Programs as they are installed, each with threads that wait.
 #[test]
 #[ignore = "a measurement"]
@@ -234,6 +267,7 @@ fn shares_of_sleepers_that_are_told_without_a_stop() {
         let children = proc::children(running.pid(), running.pid()).unwrap_or_default();
         for pid in std::iter::once(running.pid()).chain(children) {
             eprintln!("{:?} {pid}: {:?}", command.get_program(), compare(pid));
+            report_costs(pid);
         }
     }
 }
