@@ -195,6 +195,48 @@ fn sleepers_that_are_not_stopped_have_the_stacks_of_those_that_are() {
     }
 }
 
+/// What is known of a stack without a stop, if the thread did not run meanwhile.
+fn look(watched: &Watched, clock: &TaskClock, tid: i32) -> Option<(Glimpse, Vec<u64>, Evidence)> {
+    let before = clock.turns().unwrap();
+    let seen = glimpse(watched.process.pid, tid)?;
+    let (frames, evidence) = watched.asleep(tid, &seen)?;
+    (clock.turns().unwrap() == before).then_some((seen, frames, evidence))
+}
+
+#[test]
+fn stack_is_recognised_among_others_at_the_same_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = Running::compiled(folder.path(), "by_turns", &["-O2"]);
+    let pid = target.pid();
+    let watched = Watched::open(pid);
+    let clock = TaskClock::open(pid, pid).unwrap();
+    let mut known: Vec<(Vec<u64>, Evidence)> = Vec::new();
+    let (mut same, mut others) = (0, 0);
+    let since = Instant::now();
+    while same < 200 || others < 200 {
+        assert!(since.elapsed() < WAIT, "{same} {others}");
+        std::thread::sleep(Duration::from_micros(700));
+        let before = clock.turns().unwrap();
+        let Some((seen, frames, evidence)) = look(&watched, &clock, pid) else { continue };
+        let place = (seen.sp, seen.pc);
+        let is_still = |known: &(Vec<u64>, Evidence)| watched.is_still(pid, &known.1, place);
+        let recognised: Vec<bool> = known.iter().map(is_still).collect();
+        if clock.turns().unwrap() != before {
+            continue;
+        }
+        for ((stack, _), recognised) in known.iter().zip(&recognised) {
+            assert_eq!(*recognised, *stack == frames);
+        }
+        same += u32::from(recognised.contains(&true));
+        others += u32::from(recognised.contains(&false));
+        if !recognised.contains(&true) {
+            known.push((frames, evidence));
+        }
+    }
+    // Three depths below each of two functions; as many places as depths.
+    assert_eq!(known.len(), 6, "{known:x?}");
+}
+
 /// Prints how long each look takes at a process's sleepers.
 fn report_costs(pid: i32) {
     const ROUNDS: u32 = 100;
