@@ -142,3 +142,26 @@ fn frames_without_a_root_are_refused() {
     let nothing = StackCopy { avma: STACK, bytes: &[] };
     assert_eq!(told((STACK, LEAF), nothing), None);
 }
+
+/// A return address of zero is the root where the frame pointer is zero as well.
+#[test]
+fn root_that_depends_on_a_register_is_refused() {
+    let segment = SegmentMemory::new(1 << 20);
+    let mut writer = TableWriter::new(segment.words());
+    let to_zero = Rule { fp_op: fp_op::SAME, cfa_off: 0x60, ..SAVES_FP };
+    let module = writer.add_module(&table([to_zero, Rule::STOP, Rule::STOP])).unwrap();
+    let code = ExecRange { start: CODE, end: CODE + 0x300, bias: CODE, module: Some(module) };
+    writer.publish(&[code], &[(STACK, STACK + STACK_LEN)]).unwrap();
+    let tables = segment.tables();
+    let snapshot = tables.snapshot().unwrap();
+    let bytes = stack();
+    let copy = StackCopy { avma: STACK, bytes: &bytes };
+    let mut unwinder = OutsideUnwinder::default();
+    let mut end = |fp: u64| {
+        let mut registers = Registers { pc: LEAF, sp: STACK, fp, gpr: [0; 16] };
+        (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, fp);
+        unwinder.unwind(&snapshot, &registers, copy, &mut |_, _| 0).end
+    };
+    assert_eq!((end(0), end(RECORD)), (EndReason::Root, EndReason::Range));
+    assert_eq!(unwinder.unwind_asleep(&snapshot, (STACK, LEAF), copy, &mut |_, _| 0), None);
+}
