@@ -6,6 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::*;
 use crate::inject::{Glimpse, glimpse};
 use crate::proc::TaskClock;
@@ -14,7 +17,7 @@ use crate::unwind::Evidence;
 const TARGETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets");
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A program that is killed in the end.
+/// A program that is ended in the end.
 struct Running(Child);
 
 impl Running {
@@ -66,6 +69,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // By itself, if it can: what it has got from the kernel, it gives back.
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(5) && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
