@@ -4,14 +4,14 @@
 //! - Before each block the state that was reached must be the checkpoint of the block, so a block
 //!   means the same alone and in its place; unless frames are lost between, which becomes a node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::checkpoint::{BlockEntry, Checkpoint};
 use super::loss::{self, Loss, Resumption};
 use super::object::{Point, SampleFields};
 use super::sample::Context;
 use super::thread::{CallRecord, Content, NO_NODE, NodeRecord, SampleRecord};
-use super::{LocationId, MAX_DEPTH, NONE, SIDE, Thread, ThreadId, ThreadTrace};
+use super::{LocationId, MAX_DEPTH, NONE, SIDE, TextId, Thread, ThreadId, ThreadTrace};
 
 /// Builds a [`ThreadTrace`].
 #[derive(Debug, Default)]
@@ -23,6 +23,7 @@ pub(super) struct Forest {
     paths: Vec<(u32, LocationId)>,
     path_ids: HashMap<(u32, LocationId), u32>,
     highest: Option<LocationId>,
+    texts: BTreeSet<TextId>,
     exit: bool,
 }
 
@@ -43,6 +44,8 @@ struct Lane {
     samples: Vec<(u64, u32)>,
     /// How many losses lie before its last block.
     losses: u64,
+    /// What a sample was last said to wait on.
+    last_text: Option<TextId>,
 }
 
 type Applied = Result<(), &'static str>;
@@ -142,6 +145,11 @@ impl Forest {
         self.highest
     }
 
+    /// The texts that samples refer to.
+    pub(super) fn texts(&self) -> &BTreeSet<TextId> {
+        &self.texts
+    }
+
     pub(super) fn sample_count(&self) -> u64 {
         self.samples.len() as u64
     }
@@ -152,7 +160,9 @@ impl Forest {
         let samples = self.samples.len() * (size_of::<SampleRecord>() + size_of::<(u64, u32)>());
         // In `paths` and in `path_ids`.
         let paths = self.paths.len() * 40;
-        (size_of::<Self>() + nodes + samples + paths) as u64
+        // What a set of ids takes, about.
+        let texts = self.texts.len() * 16;
+        (size_of::<Self>() + nodes + samples + paths + texts) as u64
     }
 
     /// Time of the last sample, 0 without one.
@@ -278,6 +288,10 @@ impl Forest {
         let Some(sample) = lane.context.decode(fields, &lane.state, lane.tick_ns) else {
             return Err("the time of a sample lies before that of the last one");
         };
+        let text = sample.waits_on.filter(|text| lane.last_text != Some(*text));
+        lane.last_text = text.or(lane.last_text);
+        self.texts.extend(text);
+        let lane = self.lane(stream);
         let time_ns = sample.time_ns;
         lane.state.last_ns = time_ns;
         lane.first_ns = lane.first_ns.or(Some(time_ns));

@@ -1,6 +1,6 @@
 //! The eager reader: a whole trace in memory, from the data file alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use super::frames::Frames;
 use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::notice::notices;
 use super::object::Record;
-use super::resolve::Neutrals;
+use super::resolve::{Neutrals, Referred};
 use super::scan::after_blocks;
 use super::walk::{begin_block, end_block};
 use super::{
     CallTraces, HEADER_BYTES, LoadLimits, Location, MappedModule, Metadata, Method, Module,
-    NO_THREAD, SIDE, ThreadId, ThreadTrace, TraceError,
+    NO_THREAD, SIDE, TextId, ThreadId, ThreadTrace, TraceError,
 };
 
 /// A trace in memory. Ids are indices of its vectors.
@@ -32,6 +32,8 @@ pub struct LoadedTrace {
     pub methods: Vec<Method>,
     /// By [`LocationId`](super::LocationId).
     pub locations: Vec<Location>,
+    /// The texts that samples refer to.
+    pub texts: BTreeMap<TextId, String>,
     /// In the order in which they were written.
     pub mapped: Vec<MappedModule>,
     /// Call traces that were written as objects.
@@ -267,11 +269,13 @@ impl Loading {
         let last_thread = self.forests.keys().max().copied();
         let placeholders = self.neutrals.placeholders();
         let after = |id: u32| u64::from(id) + 1;
-        self.neutrals.settle(
-            highest.map_or(0, |id| after(id.0)),
-            last_thread.map_or(0, after),
-            &mut self.budget,
-        )?;
+        let text = self.forests.values().filter_map(|forest| forest.texts().last()).max();
+        let referred = Referred {
+            locations: highest.map_or(0, |id| after(id.0)),
+            threads: last_thread.map_or(0, after),
+            texts: text.map_or(0, |id| after(id.0)),
+        };
+        self.neutrals.settle(referred, &mut self.budget)?;
         self.named.resize(self.neutrals.thread_count() as usize, 0);
         if self.neutrals.placeholders() > placeholders {
             self.known_losses.extend(self.unnoted.note());
@@ -301,6 +305,7 @@ impl Loading {
         let mut lost: HashMap<_, _> = tail.iter().map(|loss| (loss.thread, *loss)).collect();
         let Self { neutrals, forests, budget, .. } = &mut self;
         let resolved = (|| {
+            let texts: BTreeSet<_> = forests.values().flat_map(Forest::texts).copied().collect();
             let mut threads = Vec::new();
             for thread in neutrals.threads(budget)? {
                 let id = ThreadId(threads.len() as u32);
@@ -312,6 +317,7 @@ impl Loading {
                 modules: neutrals.modules(budget)?,
                 methods: neutrals.methods(budget)?,
                 locations: neutrals.locations(budget)?,
+                texts: neutrals.texts_of(texts, budget)?,
                 mapped: neutrals.mapped()?,
                 call_traces: neutrals.call_traces()?,
                 metadata: neutrals.take_metadata(),

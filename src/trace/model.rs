@@ -25,6 +25,10 @@ id!(
     /// Dense id of a [`Thread`]; never the kernel's thread id, which is reused.
     ThreadId
 );
+id!(
+    /// Dense id of a text.
+    TextId
+);
 
 /// An ELF file or another source of code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -123,6 +127,8 @@ pub struct Sample {
     pub state: u8,
     /// System call that the thread was in, if known.
     pub syscall: Option<u32>,
+    /// What the system call waits on, if known: `pipe`, `socket tcp 127.0.0.1:6379`, a path.
+    pub waits_on: Option<TextId>,
     /// Span id, or 0.
     pub span: u64,
     /// Root span id, or 0.
@@ -141,6 +147,7 @@ impl Default for Sample {
             flags: 0,
             state: 0,
             syscall: None,
+            waits_on: None,
             span: 0,
             root_span: 0,
             tags: [0; 10],

@@ -77,6 +77,8 @@ pub(super) struct SampleFields {
     pub(super) root_span: Option<u64>,
     pub(super) tags: Option<[Option<u32>; 10]>,
     pub(super) main_before: Option<u64>,
+    /// Id of a text plus 1; 0 for none.
+    pub(super) waits_on: Option<u32>,
 }
 
 /// Any object of a data file.
@@ -334,8 +336,9 @@ pub(super) mod bit {
     pub(in crate::trace) const ROOT_SPAN: u64 = 1 << 9;
     pub(in crate::trace) const TAGS: u64 = 1 << 10;
     pub(in crate::trace) const MAIN_BEFORE: u64 = 1 << 11;
+    pub(in crate::trace) const WAITS_ON: u64 = 1 << 12;
     /// Fields of later versions, each of them one varint, behind those that are known.
-    pub(in crate::trace) const LATER: u32 = 12;
+    pub(in crate::trace) const LATER: u32 = 13;
     pub(in crate::trace) const ALL: u64 = (1 << 32) - 1;
 }
 
@@ -364,6 +367,7 @@ impl SampleFields {
         }
         present |= if self.tags.is_some() { bit::TAGS } else { 0 };
         present |= if self.main_before.is_some() { bit::MAIN_BEFORE } else { 0 };
+        present |= if self.waits_on.is_some() { bit::WAITS_ON } else { 0 };
         put_varint(out, present);
         put_signed(out, self.time);
         for number in numbers.iter().flatten() {
@@ -374,7 +378,7 @@ impl SampleFields {
             put_varint(out, mask);
             tags.iter().flatten().for_each(|tag| put_varint(out, (*tag).into()));
         }
-        if let Some(number) = self.main_before {
+        for number in self.main_before.into_iter().chain(self.waits_on.map(u64::from)) {
             put_varint(out, number);
         }
     }
@@ -398,6 +402,7 @@ impl SampleFields {
         fields.root_span = has(bit::ROOT_SPAN).then(|| cursor.varint()).transpose()?;
         fields.tags = has(bit::TAGS).then(|| decode_tags(cursor)).transpose()?;
         fields.main_before = has(bit::MAIN_BEFORE).then(|| cursor.varint()).transpose()?;
+        fields.waits_on = has(bit::WAITS_ON).then(|| cursor.varint32()).transpose()?;
         for _ in 0..(present >> bit::LATER).count_ones() {
             cursor.varint()?;
         }

@@ -20,15 +20,15 @@ use super::frames::Frames;
 use super::index::index_path;
 use super::loss::{self, Loss};
 use super::object::{Point, Record, SampleFields};
-use super::resolve::Neutrals;
+use super::resolve::{Neutrals, Referred};
 use super::sample::Context;
 use super::scan::{Scan, scan};
 use super::state::Copied;
 use super::stream::Stream;
 use super::verify::FileState;
 use super::{
-    LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, TRACE_UUID, Thread, ThreadId,
-    TraceError, TraceWriter, Value, WriterOptions, Written,
+    LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, TRACE_UUID, TextId, Thread,
+    ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
 /// What was recovered.
@@ -83,12 +83,15 @@ pub fn recover(
     if was != FileState::Clean {
         note_origin(&mut writer, input, &scan)?;
     }
+    // First, so that those of a trace that is whole keep their ids.
+    let texts: Vec<TextId> =
+        neutrals.texts().map(|text| writer.text(text)).collect::<Result<_, _>>()?;
     let locations = write_objects(&mut writer, &neutrals)?;
     let threads = neutrals.threads(&mut budget()).map_err(|what| corrupt(0, what))?;
     for thread in &threads {
         writer.thread(thread)?;
     }
-    let copy = Copy { writer, locations, threads: &threads, scan: &scan, trace_ids };
+    let copy = Copy { writer, texts, locations, threads: &threads, scan: &scan, trace_ids };
     let writer = copy.all(Frames::open(input)?)?;
     let written = writer.finish()?;
     Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
@@ -137,7 +140,7 @@ fn read_objects(
     let mut neutrals = Neutrals::default();
     let mut budget = budget();
     let (mut last_end, mut last_offset) = (super::HEADER_BYTES as u64, 0);
-    let (mut highest, mut threads) = (0, 0);
+    let mut referred = Referred::default();
     while let Some(frame) = frames.next_frame()? {
         let header = &frame.header;
         if frames.after_loss() {
@@ -146,9 +149,10 @@ fn read_objects(
         (last_offset, last_end) = (header.offset, header.offset + header.total_bytes());
         for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
             if entry.stream != NO_THREAD {
-                threads = threads.max(u64::from(entry.stream & !SIDE) + 1);
+                referred.threads = referred.threads.max(u64::from(entry.stream & !SIDE) + 1);
                 let location = entry.begin.locations.iter().max();
-                highest = highest.max(location.map_or(0, |id| u64::from(id.0) + 1));
+                let locations = location.map_or(0, |id| u64::from(id.0) + 1);
+                referred.locations = referred.locations.max(locations);
             }
             if entry.stream != NO_THREAD && !everywhere {
                 continue;
@@ -165,15 +169,16 @@ fn read_objects(
                         Point::Call { location }
                         | Point::Site { location }
                         | Point::OuterSite { location, .. },
-                    ) => highest = highest.max(u64::from(location) + 1),
+                    ) => referred.locations = referred.locations.max(u64::from(location) + 1),
+                    Record::Point(Point::Sample(SampleFields { waits_on: Some(text), .. })) => {
+                        referred.texts = referred.texts.max(u64::from(text));
+                    }
                     _ => {}
                 }
             }
         }
     }
-    neutrals
-        .settle(highest, threads, &mut budget)
-        .map_err(|what| budget.error(last_offset, what))?;
+    neutrals.settle(referred, &mut budget).map_err(|what| budget.error(last_offset, what))?;
     Ok(neutrals)
 }
 
@@ -222,6 +227,8 @@ fn write_objects(
 /// Copies streams.
 struct Copy<'a> {
     writer: TraceWriter,
+    /// New ids by old ones.
+    texts: Vec<TextId>,
     /// New ids by old ones.
     locations: Vec<LocationId>,
     threads: &'a [Thread],
@@ -367,6 +374,9 @@ impl Copy<'_> {
         state.main_before = state.main_before.checked_add(fields.main_before.unwrap_or(0))?;
         if !self.trace_ids {
             sample.trace_id = 0;
+        }
+        if let Some(text) = sample.waits_on {
+            sample.waits_on = Some(*self.texts.get(text.0 as usize)?);
         }
         let is_side = stream & SIDE != 0;
         let main_before = is_side.then(|| self.main_before(stream & !SIDE, state.main_before));

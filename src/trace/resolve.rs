@@ -6,11 +6,13 @@
 //!   passed; placeholders keep their places.
 //! - An inlined location's parent has a smaller id, so that chains end.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::budget::Budget;
 use super::object::Neutral;
 use super::{
     CallTraces, LOST, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId,
-    Module, ModuleId, NONE, Thread, Value,
+    Module, ModuleId, NONE, TextId, Thread, Value,
 };
 
 /// What was read so far.
@@ -44,6 +46,15 @@ impl<T> Default for Table<T> {
     fn default() -> Self {
         Self { objects: Vec::new(), may_skip: 0 }
     }
+}
+
+/// How many objects of a kind blocks of threads refer to: one more than the largest id.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Referred {
+    pub(super) locations: u64,
+    pub(super) threads: u64,
+    /// Of the strings, by samples.
+    pub(super) texts: u64,
 }
 
 /// What is wrong with an object or a reference.
@@ -202,14 +213,10 @@ impl Neutrals {
         Ok(skipped)
     }
 
-    /// Makes all that is referred to be there, as a placeholder if it is lost. Of locations and
-    /// threads so many are referred to by blocks. Nothing may be added after this.
-    pub(super) fn settle(
-        &mut self,
-        locations: u64,
-        threads: u64,
-        budget: &mut Budget,
-    ) -> Checked<()> {
+    /// Makes all that is referred to be there, as a placeholder if it is lost. Nothing may be added
+    /// after this.
+    pub(super) fn settle(&mut self, referred: Referred, budget: &mut Budget) -> Checked<()> {
+        let Referred { locations, threads, texts } = referred;
         let after = |id: u32| if id == NONE { 0 } else { u64::from(id) + 1 };
         let mut needed = [0u64; 5];
         let [strings, modules, methods, location, nodes] = &mut needed;
@@ -235,7 +242,7 @@ impl Neutrals {
         self.nodes.there().for_each(|(_, id)| need(location, *id));
         self.traces.there().for_each(|(_, id, _)| need(nodes, *id));
         let [strings, modules, methods, location, nodes] = needed;
-        let mut made = self.strings.reach(strings)?;
+        let mut made = self.strings.reach(strings.max(texts))?;
         made += self.modules.reach(modules)?;
         made += self.nodes.reach(nodes)?;
         let missing = "a trace point refers to a location that does not exist";
@@ -359,6 +366,20 @@ impl Neutrals {
             _ => Err(UNRESOLVED),
         };
         self.mappings.there().map(resolve).collect()
+    }
+
+    /// All texts, by id.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.strings.objects.iter().map(|text| text.as_deref().unwrap_or(LOST))
+    }
+
+    /// The texts with these ids.
+    pub(super) fn texts_of(
+        &self,
+        ids: BTreeSet<TextId>,
+        budget: &mut Budget,
+    ) -> Checked<BTreeMap<TextId, String>> {
+        ids.into_iter().map(|id| Ok((id, self.string(id.0, budget)?))).collect()
     }
 
     fn string(&self, id: u32, budget: &mut Budget) -> Checked<String> {

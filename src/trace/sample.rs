@@ -1,9 +1,9 @@
 //! Samples relative to the one before them: what changed and what is not zero.
 
-use super::Sample;
 use super::checkpoint::Checkpoint;
 use super::object::SampleFields;
 use super::stacks::{Stacks, epoch_of};
+use super::{Sample, TextId};
 
 /// The values of the last sample in the block that the next one is relative to. A block begins with
 /// the default.
@@ -13,6 +13,8 @@ pub(super) struct Context {
     span: u64,
     root_span: u64,
     tags: [u32; 10],
+    /// Of the last sample with a system call: the text's id plus 1, or 0.
+    waits_on: u32,
     stacks: Stacks,
     /// Where the gap ends that lies between the last sample and the next one.
     gap_end_ns: Option<u64>,
@@ -54,6 +56,7 @@ impl Context {
             root_span: changed(sample.root_span, self.root_span),
             tags: tags.iter().any(Option::is_some).then_some(tags),
             main_before: None,
+            waits_on: changed_half(text_number(sample), self.expected_text(sample.syscall)),
         };
         self.remember(sample);
         fields
@@ -74,6 +77,7 @@ impl Context {
         for (tag, new) in tags.iter_mut().zip(fields.tags.unwrap_or_default()) {
             *tag = new.unwrap_or(*tag);
         }
+        let text = fields.waits_on.unwrap_or(self.expected_text(fields.syscall));
         let sample = Sample {
             time_ns,
             trace_id,
@@ -82,6 +86,7 @@ impl Context {
             flags: fields.flags.unwrap_or(0),
             state: fields.state.unwrap_or(0),
             syscall: fields.syscall,
+            waits_on: text.checked_sub(1).map(TextId),
             span: fields.span.unwrap_or(self.span),
             root_span: fields.root_span.unwrap_or(self.root_span),
             tags,
@@ -123,10 +128,24 @@ impl Context {
         trace_id
     }
 
+    /// What a sample waits on if it does not say so: nothing outside of a system call. Samples that
+    /// run come between those that wait again on the same thing.
+    fn expected_text(&self, syscall: Option<u32>) -> u32 {
+        if syscall.is_some() { self.waits_on } else { 0 }
+    }
+
     fn remember(&mut self, sample: &Sample) {
         let Sample { trace_id, span, root_span, tags, .. } = *sample;
         (self.trace_id, self.span, self.root_span, self.tags) = (trace_id, span, root_span, tags);
+        if sample.syscall.is_some() {
+            self.waits_on = text_number(sample);
+        }
     }
+}
+
+/// What a sample waits on, as it is stored. Ids are far from the limit.
+fn text_number(sample: &Sample) -> u32 {
+    sample.waits_on.map_or(0, |text| text.0.saturating_add(1))
 }
 
 /// A difference modulo 2^32 as a number that is small if the difference is.

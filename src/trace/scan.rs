@@ -264,7 +264,7 @@ impl FrameScan {
             mixed: false,
             decoded_bytes: (frame.directory.len() + frame.payload.len()) as u64,
         };
-        walk.locations = 0;
+        (walk.locations, walk.texts) = (0, 0);
         let mut end = 0;
         let mut samples = 0u64;
         for (at, entry) in frame.blocks().map_err(|bad| corrupt(header.offset, bad.what))? {
@@ -279,6 +279,9 @@ impl FrameScan {
         }
         if let Some(location) = walk.locations.checked_sub(1) {
             scan.survey.refer_always(Kind::Location, location as u32);
+        }
+        if let Some(text) = walk.texts.checked_sub(1) {
+            scan.survey.refer_always(Kind::String, text as u32);
         }
         scan.eof = after_blocks(&header, &frame.payload[end..])
             .map_err(|bad| corrupt(header.position(end + bad.at), bad.what))?;

@@ -162,9 +162,11 @@ impl ThreadState {
         }
     }
 
-    /// Applies the gap rule to the time since the last sample whose stack is known.
+    /// Applies the gap rule to the time since the last sample whose stack is known. Wall clock time
+    /// that was measured is none of which nothing is known.
     fn note_interval(&mut self, sample: &Sample, period_ns: u64) {
-        if let Some(known_ns) = self.known_ns {
+        let measured = sample.flags & flags::WALL != 0;
+        if let Some(known_ns) = self.known_ns.filter(|_| !measured) {
             let interval_ns = sample.time_ns.saturating_sub(known_ns);
             let long = self.intervals.add(interval_ns, period_ns, sample.weight);
             if long && !self.waiting && sample.state == 0 {
@@ -172,7 +174,7 @@ impl ThreadState {
             }
         }
         self.known_ns = Some(self.known_ns.unwrap_or(0).max(sample.time_ns));
-        self.waiting = sample.state != 0;
+        self.waiting = sample.state != 0 || measured;
     }
 
     /// Writes a sample to the side stream, under its call of `[truncated]`.

@@ -8,7 +8,8 @@ use super::kind::Kind;
 use super::object::{Neutral, optional};
 use super::recent::Recent;
 use super::{
-    Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE, TraceError,
+    Location, LocationId, MAX_TEXT_BYTES, Method, MethodId, Module, ModuleId, NONE, TextId,
+    TraceError,
 };
 
 /// New thread-neutral objects that are not in a frame yet.
@@ -188,6 +189,10 @@ impl Tables {
 
     pub(super) fn known_module(&self, module: ModuleId) -> Result<(), TraceError> {
         known("module", module.0, self.modules.len())
+    }
+
+    pub(super) fn known_text(&self, text: TextId) -> Result<(), TraceError> {
+        known("text", text.0, self.strings.len())
     }
 
     pub(super) fn known_stack(&self, stack: &[LocationId]) -> Result<(), TraceError> {

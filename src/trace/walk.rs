@@ -53,6 +53,8 @@ pub(super) struct Walk {
     all_calls: bool,
     /// One more than the largest location id that was used, 0 if none was.
     pub(super) locations: u64,
+    /// The same of the ids of texts.
+    pub(super) texts: u64,
     levels: Vec<Level>,
     roots: u32,
     low: usize,
@@ -329,6 +331,9 @@ impl Walk {
             let skipped = cursor.varint()?;
             let overflow = Malformed { at: start, what: "a count overflows" };
             self.main_before = self.main_before.checked_add(skipped).ok_or(overflow)?;
+        }
+        if has(bit::WAITS_ON) {
+            self.texts = self.texts.max(small(wide, cursor)?);
         }
         for _ in 0..(present >> bit::LATER).count_ones() {
             cursor.varint()?;

@@ -6,6 +6,7 @@
 //! - Times of a thread never go back: an earlier one is raised to the last and counted.
 
 mod copy;
+mod text;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -224,6 +225,7 @@ impl TraceWriter {
     ) -> Result<(), TraceError> {
         self.output.check()?;
         self.tables.known_stack(stack)?;
+        sample.waits_on.map_or(Ok(()), |text| self.tables.known_text(text))?;
         // One is left for the call of `[truncated]`.
         if stack.len() >= MAX_DEPTH {
             let limit = MAX_DEPTH as u64 - 1;

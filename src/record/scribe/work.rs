@@ -305,6 +305,7 @@ impl Work {
             flags: logged.flags,
             state: logged.state as u8,
             syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
+            waits_on: None,
             span: logged.span,
             root_span: logged.root_span,
             tags: [0; 10],

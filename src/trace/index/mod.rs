@@ -121,7 +121,15 @@ impl Index {
     /// a part of the data is lost, so the rows are what memory should be measured by.
     pub(in crate::trace) fn neutral_count(&self, kind: Kind) -> Result<u32, Broken> {
         let Some(last) = self.neutral_rows(kind).checked_sub(1) else { return Ok(0) };
-        Ok(self.neutral_row(kind, last)?.1.saturating_add(1))
+        let (_, id, position) = self.neutral_row(kind, last)?;
+        if let Some(before) = last.checked_sub(1) {
+            let (_, id_before, position_before) = self.neutral_row(kind, before)?;
+            if (id_before, position_before) >= (id, position) {
+                // Objects with higher ids would not be missed.
+                return Broken::at(0, "the cells of objects are not in order");
+            }
+        }
+        Ok(id.saturating_add(1))
     }
 
     /// How many cells the objects of a kind have; one that was written again has several.

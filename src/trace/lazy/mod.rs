@@ -30,7 +30,7 @@ pub use samples::Window;
 
 use super::{
     CallTrace, Location, LocationId, Loss, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, Sample, Thread, ThreadId, TraceError,
+    ModuleId, Sample, TextId, Thread, ThreadId, TraceError,
 };
 
 /// A thread and how much there is of it.
@@ -150,6 +150,11 @@ impl LazyTrace {
     /// The location with this id.
     pub fn location(&self, id: LocationId) -> Result<Location, TraceError> {
         self.read(|reading| reading.location(id))
+    }
+
+    /// The text with this id; `[lost]` if the file is damaged there.
+    pub fn text(&self, id: TextId) -> Result<String, TraceError> {
+        self.read(|reading| reading.string(id.0))
     }
 
     /// The call trace with this 64-bit id, if it was written as an object of its own. Looks through

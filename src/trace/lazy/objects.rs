@@ -52,7 +52,7 @@ impl Reading {
         }
     }
 
-    fn string(&self, id: u32) -> Found<String> {
+    pub(super) fn string(&self, id: u32) -> Found<String> {
         match self.object(Kind::String, id)? {
             Some(Neutral::String { text, .. }) => Ok(text),
             _ => Ok(LOST.to_owned()),

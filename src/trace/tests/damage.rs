@@ -43,6 +43,9 @@ fn check(damaged: &[u8], whole: &LoadedTrace, what: &str) -> Option<Scan> {
         missing |= lost;
         check_lost_nodes(thread, &trace, what);
     }
+    for (id, text) in &trace.texts {
+        assert!(text == LOST || whole.texts.get(id) == Some(text), "{what}: invented {text}");
+    }
     let loaded: u64 = trace.threads.iter().map(|thread| thread.sample_count() as u64).sum();
     let original: u64 = whole.threads.iter().map(|thread| thread.sample_count() as u64).sum();
     missing |= loaded != original;
@@ -105,10 +108,12 @@ fn tiny_traces() -> impl Iterator<Item = (Vec<u8>, LoadedTrace)> {
         let (mut writer, data, _) = memory_writer(WriterOptions { compress, ..Default::default() });
         let ids = locations(&mut writer, 1);
         let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+        let pipe = writer.text("pipe").unwrap();
         for round in 0..9 {
             let stack: Vec<_> = (0..round % 4).map(|depth| ids[depth + round / 4]).collect();
             let end_reason = u16::from(round == 5);
-            let sample = Sample { end_reason, ..sample(round as u64) };
+            let waits_on = (round % 4 < 2).then_some(pipe);
+            let sample = Sample { end_reason, waits_on, ..sample(round as u64) };
             writer.sample(threads[round % 2], &sample, &stack).unwrap();
             if round % 3 == 2 {
                 writer.flush().unwrap();

@@ -59,16 +59,16 @@ fn traces_that_were_written_once_read_as_those_of_today() {
 
 #[test]
 fn contents_are_put_right_so_that_they_are_read() {
-    let [first, second] = contents();
-    for content in [&first, &second] {
+    for content in &contents() {
         let bytes = probe::put_right(content);
         let trace = load_bytes(&bytes).unwrap();
         assert!(trace.closed && trace.threads[0].sample_count() >= 2);
     }
 }
 
-/// Contents of frames that are right: one frame with all common objects, two with calls that go on.
-fn contents() -> [Vec<u8>; 2] {
+/// Contents of frames that are right: one frame with all common objects, two with calls that go on,
+/// one with samples that wait.
+fn contents() -> [Vec<u8>; 3] {
     use crate::trace::object::{Neutral, Point, SampleFields};
     let mut neutral = Vec::new();
     for object in [
@@ -107,7 +107,16 @@ fn contents() -> [Vec<u8>; 2] {
         frame(&[], &[sample(1), Point::OuterSite { up: 1, location: 0 }, sample(4)]),
         frame(&[], &[Point::Footer { run: 2, unfinished: true }]),
     ];
-    [first, second.concat()]
+    let waiting = |time, waits_on| SampleFields {
+        time,
+        flags: Some(32),
+        state: Some(2),
+        syscall: Some(1),
+        waits_on,
+        ..SampleFields::default()
+    };
+    let third = [call, Point::Sample(waiting(3, Some(1))), Point::Sample(waiting(4, None))];
+    [first, second.concat(), frame(&neutral, &third)]
 }
 
 /// Writes the seeds; what fuzzing finds is added by hand.
@@ -118,8 +127,9 @@ fn seeds_of_the_corpora() {
     let put = |target: &str, name: &str, bytes: &[u8]| {
         fs::write(Path::new(CORPORA).join(target).join(name), bytes).unwrap();
     };
-    let [first, second] = contents();
+    let [first, second, waiting] = contents();
     for target in ["block", "lazy"] {
+        put(target, "waiting", &waiting);
         put(target, "one-frame", &first);
         put(target, "three-frames", &second);
         put(target, "cut-off", &second[..second.len() / 2]);

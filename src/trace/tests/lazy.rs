@@ -1,5 +1,7 @@
 //! The lazy reader against the eager one, and what it leaves unread.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Writes a trace with deep and long calls, two threads, truncated stacks and pauses to files.
@@ -10,12 +12,17 @@ fn written(dir: &Path, options: WriterOptions, rounds: usize) -> PathBuf {
     writer.set_metadata("period_ns", Value::Unsigned(10)).unwrap();
     let ids = locations(&mut writer, 9);
     let threads = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    let texts = ["pipe", "/var/x"].map(|text| writer.text(text).unwrap());
     for round in 0..rounds {
         let depth = 1 + round / 7 % 6;
         let stack: Vec<_> = (0..depth).map(|depth| ids[depth * 10 + round / 50 % 3]).collect();
         let pause = if round % 400 == 399 { 500 } else { 0 };
         let time_ns = 1000 + round as u64 * 10 + round as u64 / 400 * 500 + pause;
-        let truncated = Sample { end_reason: u16::from(round % 29 == 0), ..sample(time_ns) };
+        let truncated = Sample {
+            end_reason: u16::from(round % 29 == 0),
+            waits_on: (round % 5 == 0).then_some(texts[round / 100 % 2]),
+            ..sample(time_ns)
+        };
         writer.sample(threads[round % 3 % 2], &truncated, &stack).unwrap();
         if round % 1000 == 999 {
             writer.flush().unwrap();
@@ -33,6 +40,13 @@ fn lazy_outline(trace: &LazyTrace) -> String {
     let Objects { modules, methods, locations } = trace.load_objects().unwrap();
     let (metadata, mapped) = (trace.metadata(), trace.mapped().unwrap());
     let mut out = format!("{metadata:?} {modules:?} {methods:?} {locations:?} {mapped:?}\n");
+    let mut texts = BTreeMap::new();
+    trace
+        .for_each_sample(&Window::default(), &mut |_, sample, _| {
+            texts.extend(sample.waits_on.map(|id| (id, trace.text(id).unwrap())));
+        })
+        .unwrap();
+    out += &format!("{texts:?}\n");
     for summary in trace.threads() {
         let mut samples = Vec::new();
         let window = Window { threads: Some([summary.id].into()), ..Window::default() };

@@ -13,6 +13,7 @@ mod roundtrip;
 mod scan;
 mod size;
 mod tree;
+mod waits;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -119,8 +120,9 @@ fn sample(time_ns: u64) -> Sample {
 
 /// The whole of a trace as text: what two readers or two writers must agree on.
 fn outline(trace: &LoadedTrace) -> String {
-    let LoadedTrace { metadata, modules, methods, locations, mapped, .. } = trace;
+    let LoadedTrace { metadata, modules, methods, locations, mapped, texts, .. } = trace;
     let mut out = format!("{metadata:?} {modules:?} {methods:?} {locations:?} {mapped:?}\n");
+    out += &format!("{texts:?}\n");
     for thread in &trace.threads {
         out += &format!("{:?} {:?}\n{:?}\n", thread.id(), thread.thread(), samples_of(thread));
         thread.roots().for_each(|root| outline_node(root, &mut out));

@@ -28,6 +28,8 @@ pub(super) enum Step {
 
 const THREADS: usize = 4;
 const METHODS: u32 = 4;
+/// What samples wait on; the last is a name too.
+const TEXTS: [&str; 3] = ["pipe", "socket tcp 127.0.0.1:6379", "method1"];
 
 fn any_sample() -> impl Strategy<Value = Sample> {
     let reason = prop_oneof![4 => Just(0u16), 2 => 1u16..7];
@@ -35,27 +37,30 @@ fn any_sample() -> impl Strategy<Value = Sample> {
     let rare64 = || prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
     let tags = prop_oneof![4 => Just([0; 10]), 1 => prop::array::uniform10(rare32())];
     let syscall = prop::option::of(any::<u32>());
+    let waits_on = prop::option::of((0..TEXTS.len() as u32).prop_map(TextId));
     let time = prop_oneof![8 => 900u64..1100, 1 => 0u64..100_000];
     let numbers = (time, 0u64..5, 0u64..9, prop_oneof![4 => Just(1u32), 1 => any::<u32>()], reason);
-    (numbers, rare32(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()], syscall, rare64(), tags)
-        .prop_map(
-            |((time_ns, epoch, slot, weight, end_reason), flags, state, syscall, span, tags)| {
-                let trace_id = epoch << 32 | slot;
-                let root_span = span / 2;
-                Sample {
-                    time_ns,
-                    trace_id,
-                    weight,
-                    end_reason,
-                    flags,
-                    state,
-                    syscall,
-                    span,
-                    root_span,
-                    tags,
-                }
-            },
-        )
+    let state = prop_oneof![3 => Just(0u8), 1 => any::<u8>()];
+    (numbers, rare32(), state, (syscall, waits_on), rare64(), tags).prop_map(
+        |(numbers, flags, state, (syscall, waits_on), span, tags)| {
+            let (time_ns, epoch, slot, weight, end_reason) = numbers;
+            let trace_id = epoch << 32 | slot;
+            let root_span = span / 2;
+            Sample {
+                time_ns,
+                trace_id,
+                weight,
+                end_reason,
+                flags,
+                state,
+                syscall,
+                waits_on,
+                span,
+                root_span,
+                tags,
+            }
+        },
+    )
 }
 
 pub(super) fn any_step() -> impl Strategy<Value = Step> {
@@ -76,6 +81,7 @@ pub(super) fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
     let ids = locations(writer, METHODS);
     let threads: Vec<_> =
         (0..THREADS as u32).map(|tid| writer.thread(&thread(tid)).unwrap()).collect();
+    let texts = TEXTS.map(|text| writer.text(text).unwrap());
     let mut expected: Expected = vec![Vec::new(); THREADS];
     let mut stacks = vec![Vec::new(); THREADS];
     let mut now = 1u64 << 40;
@@ -90,7 +96,8 @@ pub(super) fn write(writer: &mut TraceWriter, steps: &[Step]) -> Expected {
             }
             Step::Sample { thread, keep, rest, sample } => {
                 now += sample.time_ns;
-                let sample = Sample { time_ns: now, ..sample.clone() };
+                let waits_on = sample.waits_on.map(|place| texts[place.0 as usize]);
+                let sample = Sample { time_ns: now, waits_on, ..sample.clone() };
                 let stack: &mut Vec<LocationId> = &mut stacks[*thread];
                 stack.truncate(*keep);
                 stack.extend(rest.iter().map(|place| ids[*place]));
@@ -283,6 +290,7 @@ fn what_the_format_cannot_hold_is_refused() {
     let strangers = [
         writer.sample(id, &sample(1), &[LocationId(10)]),
         writer.sample(ThreadId(1), &sample(1), &[]),
+        writer.sample(id, &Sample { waits_on: Some(TextId(13)), ..sample(1) }, &[]),
         writer.gap(ThreadId(1), 0, 1),
         writer.rename_thread(ThreadId(1), ""),
         writer
