@@ -145,7 +145,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -h --format --output --threads --thread --from --to --force --help"
+            opts="-f -o -t -h --format --output --threads --no-idle --thread --from --to --mode --state --syscall --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -179,6 +179,18 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --syscall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -201,7 +213,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -o -h --verbose --timeline --follow --thread --from --to --min-percent --depth --output --force --help"
+            opts="-v -o -h --verbose --timeline --idle --follow --thread --from --to --mode --state --syscall --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -216,6 +228,18 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --syscall)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

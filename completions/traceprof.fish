@@ -76,11 +76,15 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l timeline -d 'Print calls in the order of their times'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads too, which are summed up at the end otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -91,7 +95,11 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l outp
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart: the thread\'s name is the first frame'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -l json -d 'Write one JSON object'

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 pub use auxiliary::{drawn_bytes, signal_frame_len};
 pub use awaited::{awaited_in_call, signalfd_masks};
-pub use calls::call_name;
+pub use calls::{call_name, call_names};
 pub use child::kill_with_starter;
 pub use descriptors::descriptors;
 pub use folder::{TaskFolder, start_ns, tick_ns};

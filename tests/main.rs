@@ -45,3 +45,4 @@ mod timeline; // calls in the order of their times, as whole texts
 mod unique; // every function has one caller
 mod views; // the views as whole texts, from profiles made by hand
 mod waiters; // programs that wait for signals
+mod wall_views; // of wall clock time, from traces made by hand

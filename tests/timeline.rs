@@ -84,7 +84,8 @@ fn what_is_light_or_deep_is_counted() {
 fn only_what_is_selected_is_shown() {
     let moment = |text: &str| Some(text.parse().unwrap());
     let (from, to) = (moment("120ms"), moment("200ms"));
-    let selection = Selection { threads: vec!["serv*".to_owned()], from, to };
+    let selection =
+        Selection { threads: vec!["serv*".to_owned()], from, to, ..Selection::default() };
     let text = print(&demo(), &selection, &options(true, 0.0, None));
     snapshot::check("tests/snapshots/timeline-window.txt", text.as_bytes());
 }

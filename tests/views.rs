@@ -153,7 +153,7 @@ fn demo() -> Profile {
 }
 
 fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize>) -> String {
-    let options = TreeOptions { verbose, limits: Limits { min_percent, depth } };
+    let options = TreeOptions { verbose, limits: Limits { min_percent, depth }, idle: false };
     let mut out = Vec::new();
     tree::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -161,7 +161,12 @@ fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize
 
 fn folded(profile: &Profile, threads: bool) -> String {
     let mut out = Vec::new();
-    export::write(profile, &ExportOptions { format: Format::Folded, threads }, &mut out).unwrap();
+    export::write(
+        profile,
+        &ExportOptions { format: Format::Folded, threads, no_idle: false },
+        &mut out,
+    )
+    .unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -1,6 +1,7 @@
 //! The command line: every subcommand and option, and nothing else.
 
 mod record;
+mod selection;
 
 use std::path::PathBuf;
 
@@ -10,9 +11,9 @@ use super::examples::{EXAMPLES, with_examples};
 use super::exit::ExitCode;
 use super::values::Percent;
 use crate::view::export::Format;
-use crate::view::{Moment, Selection};
 
 pub use record::RecordArguments;
+pub use selection::SelectionArguments;
 
 /// Attach sampling profiler for Linux
 ///
@@ -73,6 +74,11 @@ pub enum Action {
     /// of the thread, `all %` is of the trace. What is left out is always summed up in a line of its
     /// own. `[truncated]` stands for the callers of a stack that could not be followed to its root.
     ///
+    /// Of a trace with wall clock time all columns are of time, whether threads ran or not. Where a
+    /// thread did not run, the innermost line says what it did instead: `[sleeping in epoll_wait on
+    /// eventpoll]`, `[disk in pread64 on FILE]`, `[runnable]` (it waited for a processor) or
+    /// `[stopped]`. Threads that only wait for work are summed up at the end.
+    ///
     /// With --timeline the calls of each thread are listed in the order of their times instead. A
     /// call goes on as long as consecutive samples show it; `~` marks the time between the first and
     /// the last of them, one sampling period included. `... <N unloaded children>` stands for calls
@@ -93,7 +99,9 @@ pub enum Action {
     /// Convert a trace for another tool
     ///
     /// The format `folded` has a line `root;caller;leaf COUNT` per stack, as flame graph tools read
-    /// it; counts are sampling periods. A `;` in a name becomes `:`.
+    /// it; counts are sampling periods, or of wall clock time microseconds. A `;` in a name becomes
+    /// `:`. Where a thread did not run, the leaf says what it did: `[sleeping in epoll_wait on
+    /// eventpoll]`.
     Export(ExportArguments),
     /// Say of each module of a trace where its names came from, and how to get more
     ///
@@ -178,6 +186,13 @@ pub struct PrintArguments {
     #[arg(long)]
     pub timeline: bool,
 
+    /// Show idle threads too, which are summed up at the end otherwise
+    ///
+    /// Of wall clock time: a thread is idle that ran for less than 1 % of its time, slept for the rest
+    /// of it in one place, and does not wait for a lock. If all threads are idle, all are shown.
+    #[arg(long, conflicts_with = "timeline")]
+    pub idle: bool,
+
     /// Go on with what is added to the trace, until its recording ends
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
@@ -234,6 +249,12 @@ pub struct ExportArguments {
     #[arg(short, long)]
     pub threads: bool,
 
+    /// Leave out threads that only wait for work
+    ///
+    /// Of wall clock time; the threads that `print` sums up as idle.
+    #[arg(long)]
+    pub no_idle: bool,
+
     /// What of the trace is looked at.
     #[command(flatten)]
     pub selection: SelectionArguments,
@@ -241,29 +262,6 @@ pub struct ExportArguments {
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
-}
-
-/// What of a trace is looked at.
-#[derive(Debug, Args)]
-pub struct SelectionArguments {
-    /// Look at this thread only; repeatable, and `*` in a name stands for any text
-    #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub thread: Vec<String>,
-
-    /// Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%
-    #[arg(long, value_name = "TIME")]
-    pub from: Option<Moment>,
-
-    /// Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%
-    #[arg(long, value_name = "TIME")]
-    pub to: Option<Moment>,
-}
-
-impl From<SelectionArguments> for Selection {
-    fn from(arguments: SelectionArguments) -> Self {
-        let SelectionArguments { thread, from, to } = arguments;
-        Self { threads: thread, from, to }
-    }
 }
 
 /// Arguments of `info`.

@@ -25,7 +25,8 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     let selected = source::select(&trace, &Selection::from(arguments.selection))?;
     let profile = view::load(&trace, &selected).map_err(Failure::of_trace)?;
     source::tell_from(&trace, told);
-    let options = ExportOptions { format, threads: arguments.threads };
+    let ExportArguments { threads, no_idle, .. } = arguments;
+    let options = ExportOptions { format, threads, no_idle };
     Destination::new(arguments.output, arguments.force, &arguments.file)?
         .write(|out| export::write(&profile, &options, out).map_err(unwritable))
 }

@@ -13,6 +13,7 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
     let style = Style {
         timeline: arguments.timeline,
         verbose: arguments.verbose,
+        idle: arguments.idle,
         limits: Limits { min_percent: arguments.min_percent.0, depth: arguments.depth },
     };
     let selection = Selection::from(arguments.selection);
@@ -33,6 +34,7 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
 pub(super) struct Style {
     timeline: bool,
     verbose: bool,
+    idle: bool,
     limits: Limits,
 }
 
@@ -44,13 +46,13 @@ impl Style {
         selected: &Selected,
         out: &mut dyn std::io::Write,
     ) -> Result<(), ViewError> {
-        let Self { timeline, verbose, limits } = *self;
+        let Self { timeline, verbose, idle, limits } = *self;
         if timeline {
             let options = timeline::TimelineOptions { verbose, limits };
             return timeline::write(trace, selected, &options, out);
         }
         let profile = view::load(trace, selected)?;
-        Ok(tree::write(&profile, &tree::TreeOptions { verbose, limits }, out)?)
+        Ok(tree::write(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
     }
 
     /// The trees alone.
@@ -60,12 +62,12 @@ impl Style {
         selected: &Selected,
         out: &mut dyn std::io::Write,
     ) -> Result<(), ViewError> {
-        let Self { timeline, verbose, limits } = *self;
+        let Self { timeline, verbose, idle, limits } = *self;
         if timeline {
             let options = timeline::TimelineOptions { verbose, limits };
             return timeline::write_threads(trace, selected, &options, out);
         }
         let profile = view::load(trace, selected)?;
-        Ok(tree::write_threads(&profile, &tree::TreeOptions { verbose, limits }, out)?)
+        Ok(tree::write_threads(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
     }
 }

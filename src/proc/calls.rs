@@ -59,6 +59,12 @@ pub fn call_name(number: u64) -> Option<&'static str> {
     names.split(' ').nth(usize::try_from(number - first).ok()?)
 }
 
+/// The system calls that this list knows, by number.
+pub fn call_names() -> impl Iterator<Item = (u64, &'static str)> {
+    let later = LATER.split(' ').zip(LATER_FROM..);
+    NAMES.split(' ').zip(0..).chain(later).map(|(name, number)| (number, name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +86,13 @@ mod tests {
         ] {
             assert_eq!(call_name(number as u64), Some(name));
         }
+    }
+
+    #[test]
+    fn all_names_are_listed_with_their_numbers() {
+        assert!(call_names().all(|(number, name)| call_name(number) == Some(name)));
+        assert!(call_names().any(|pair| pair == (202, "futex")));
+        assert!(call_names().any(|pair| pair == (435, "clone3")));
     }
 
     #[test]

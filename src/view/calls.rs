@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::AddAssign;
 
+use super::waits::Wait;
+
 /// A count of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// How many there are.
     pub samples: u64,
-    /// How many sampling periods they stand for.
+    /// How much they stand for: sampling periods, or in a view of wall clock time microseconds.
     pub weight: u64,
 }
 
@@ -37,6 +39,8 @@ pub enum Step<Id> {
     Empty,
     /// A function or a place in one.
     Frame(Id),
+    /// Time in which the thread did not run, innermost.
+    Wait(Wait),
 }
 
 impl<Id> Step<Id> {
@@ -48,6 +52,7 @@ impl<Id> Step<Id> {
             Self::Dropped => Step::Dropped,
             Self::Empty => Step::Empty,
             Self::Frame(id) => Step::Frame(f(id)),
+            Self::Wait(wait) => Step::Wait(wait),
         }
     }
 }

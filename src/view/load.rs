@@ -4,17 +4,29 @@
 
 use std::collections::BTreeMap;
 
+use super::mode::Measure;
 use super::profile::{Profile, ThreadGrower, ThreadProfile};
 use super::recording::Recording;
 use super::selection::Selected;
+use super::waits::Wait;
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
 
 /// Aggregates the samples of what is selected.
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
+    let recording = Recording::of(trace).showing(selected);
+    let filter = &selected.filter;
+    let measure = Measure::new(filter.mode, &recording);
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
+    let mut waits: BTreeMap<Wait, String> = BTreeMap::new();
     for window in &selected.windows {
         let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
-            growers.entry(thread).or_default().add(sample, stack);
+            if !filter.has(sample) {
+                return;
+            }
+            if let Some(wait) = Wait::of(sample) {
+                waits.entry(wait).or_default();
+            }
+            growers.entry(thread).or_insert_with(|| ThreadGrower::new(measure)).add(sample, stack);
         };
         // The index leads to what is in a window; of all there is, each frame is decoded once.
         if *window == Window::default() {
@@ -23,8 +35,11 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
             trace.for_each_sample(window, &mut add)?;
         }
     }
+    for (wait, label) in &mut waits {
+        let text = wait.on.map(|id| trace.text(id)).transpose()?;
+        *label = wait.label(text.as_deref());
+    }
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
-    let recording = Recording::of(trace).showing(selected);
     let threads = covered
         .map(|thread| {
             let grower = growers.remove(&thread.id).unwrap_or_default();
@@ -33,5 +48,6 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
         })
         .collect();
     let Objects { modules, methods, locations } = trace.load_objects()?;
-    Ok(Profile { recording, modules, methods, locations, threads })
+    let (mode, narrow) = (filter.mode, filter.is_narrow());
+    Ok(Profile { recording, mode, narrow, waits, modules, methods, locations, threads })
 }

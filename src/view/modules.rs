@@ -20,7 +20,7 @@ const NO_FILE: &str = "nowhere: this code is in no file";
 /// What is shown of a module.
 #[derive(Debug, Default)]
 struct Share {
-    /// Sampling periods in the module itself.
+    /// Weight in the module itself.
     own: u64,
     /// Of them those in functions without a name.
     nameless: u64,
@@ -46,8 +46,17 @@ fn shares(profile: &Profile) -> BTreeMap<ModuleId, Share> {
         // A module that only calls others has no samples of its own, and is shown all the same.
         method.module.map(|module| shares.entry(module).or_default());
     }
-    for call in profile.threads.iter().flat_map(|thread| thread.tree.calls()) {
-        let Step::Frame(location) = call.step else { continue };
+    let calls = profile.threads.iter().flat_map(|thread| {
+        let all = thread.tree.calls();
+        all.iter().map(move |call| (call, all.get(call.caller())))
+    });
+    for (call, caller) in calls {
+        // Time in which a thread waits is that of the function that it waits in.
+        let step = match (call.step, caller) {
+            (Step::Wait(_), Some(caller)) => caller.step,
+            (step, _) => step,
+        };
+        let Step::Frame(location) = step else { continue };
         let method = profile.method_of(location).and_then(|id| profile.method(id));
         if let Some((method, module)) = method.and_then(|it| Some((it, it.module?))) {
             let share = shares.entry(module).or_default();

@@ -1,10 +1,11 @@
 //! What a step of a stack is called in a view: by function, or by place.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::calls::Step;
 use super::escape::escaped;
 use super::profile::Profile;
+use super::waits::Wait;
 use crate::trace::{Location, LocationId, MethodId};
 
 /// Index of a name. Two locations with the same name are one line of a tree.
@@ -24,6 +25,8 @@ struct Name {
 pub(super) struct Names {
     names: Vec<Name>,
     by_location: Vec<NameId>,
+    /// Of time in which threads did not run.
+    waits: BTreeMap<Wait, String>,
 }
 
 /// The name of a location that the trace does not define.
@@ -37,7 +40,7 @@ impl Names {
         for method in profile.methods.iter().filter(|method| method.start_svma != 0) {
             starts.entry((method.module, &method.name)).or_default().insert(method.start_svma);
         }
-        let mut names = Self::empty();
+        let mut names = Self::empty(profile);
         let mut ids = HashMap::new();
         let mut by_method = Vec::with_capacity(profile.methods.len());
         for method in &profile.methods {
@@ -58,7 +61,7 @@ impl Names {
 
     /// Names by place: every name says where it is.
     pub(super) fn of_places(profile: &Profile) -> Self {
-        let mut names = Self::empty();
+        let mut names = Self::empty(profile);
         let mut ids = HashMap::new();
         for location in &profile.locations {
             let text = place(profile, location);
@@ -88,6 +91,7 @@ impl Names {
             Step::Dropped => "[stack dropped]",
             Step::Empty => "[no stack]",
             Step::Frame(id) => &self.names[id.0 as usize].text,
+            Step::Wait(wait) => self.waits.get(&wait).map_or("[waiting]", String::as_str),
         }
     }
 
@@ -99,9 +103,9 @@ impl Names {
         }
     }
 
-    fn empty() -> Self {
+    fn empty(profile: &Profile) -> Self {
         let unknown = Name { text: "[unknown]".to_owned(), qualifier: String::new() };
-        Self { names: vec![unknown], by_location: Vec::new() }
+        Self { names: vec![unknown], by_location: Vec::new(), waits: profile.waits.clone() }
     }
 
     fn add(&mut self, text: &str, qualifier: &str) -> NameId {

@@ -72,7 +72,8 @@ impl News {
         let base_ns = recording.begin_ns().unwrap_or(0);
         let since = |time_ns: u64| time_ns.saturating_sub(base_ns) as f64 / 1e9;
         let text = Some(format!("{:.3} s to {:.3} s", since(span_ns.0), since(span_ns.1)));
-        Ok((!windows.is_empty()).then_some(Selected { windows, text }))
+        let filter = self.selection.filter(&recording)?;
+        Ok((!windows.is_empty()).then_some(Selected { windows, filter, text }))
     }
 
     /// How many of the samples that came are not in what [`Self::next`] gave, since they are older

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use traceprof_abi::unwind::EndReason;
 
 use super::calls::{CallTree, Count, Grower, Step};
+use super::mode::{Measure, Mode, is_wall};
 use super::recording::Recording;
+use super::states::StateTimes;
+use super::waits::Wait;
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
 
 /// The id of a call trace that found no room in the storage.
@@ -22,6 +25,10 @@ pub struct ThreadProfile {
     pub count: Count,
     /// Samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
+    /// CPU time in sampling periods.
+    pub periods: u64,
+    /// Time by state; of wall clock time only.
+    pub states: StateTimes,
     /// The ids of its process and its own as the target sees them, where these are others.
     pub inner_ids: Option<(u64, u64)>,
 }
@@ -31,6 +38,12 @@ pub struct ThreadProfile {
 pub struct Profile {
     /// What the trace says of the recording.
     pub recording: Recording,
+    /// What the weights are.
+    pub mode: Mode,
+    /// Only samples of some states or system calls are in it.
+    pub narrow: bool,
+    /// What time is called in which threads did not run.
+    pub waits: BTreeMap<Wait, String>,
     /// Modules by id.
     pub modules: Vec<Module>,
     /// Methods by id.
@@ -42,6 +55,15 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The time of all threads by state.
+    pub fn states(&self) -> StateTimes {
+        let mut states = StateTimes::default();
+        for thread in &self.threads {
+            states += thread.states;
+        }
+        states
+    }
+
     /// All samples of all threads.
     pub fn count(&self) -> Count {
         let mut count = Count::default();
@@ -71,15 +93,23 @@ impl Profile {
 /// Gathers the samples of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadGrower {
+    measure: Measure,
     tree: Grower<LocationId>,
     count: Count,
     ends: BTreeMap<u16, u64>,
+    periods: u64,
+    states: StateTimes,
 }
 
 impl ThreadGrower {
+    /// Weighs samples like this.
+    pub fn new(measure: Measure) -> Self {
+        Self { measure, ..Self::default() }
+    }
+
     /// Adds a sample with its own stack, root first.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
-        let count = Count { samples: 1, weight: u64::from(sample.weight) };
+        let count = Count { samples: 1, weight: self.measure.weigh(sample) };
         let mark = if sample.trace_id == DROPPED_TRACE_ID {
             Some(Step::Dropped)
         } else if stack.is_empty() {
@@ -90,14 +120,22 @@ impl ThreadGrower {
             None
         };
         let frames = stack.iter().map(|location| Step::Frame(*location));
-        self.tree.add(mark.into_iter().chain(frames), count);
+        let wait = Wait::of(sample).map(Step::Wait);
+        self.tree.add(mark.into_iter().chain(frames).chain(wait), count);
+        if !is_wall(sample) {
+            self.periods = self.periods.saturating_add(sample.weight.into());
+        }
+        if self.measure.mode() == Mode::Wall {
+            self.states.add(sample.state, count.weight);
+        }
         self.count += count;
         *self.ends.entry(sample.end_reason).or_default() += 1;
     }
 
     /// The thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
-        let Self { tree, count, ends } = self;
-        ThreadProfile { thread, tree: tree.finish(), count, ends, inner_ids: None }
+        let Self { tree, count, ends, periods, states, .. } = self;
+        let tree = tree.finish();
+        ThreadProfile { thread, tree, count, ends, periods, states, inner_ids: None }
     }
 }

@@ -100,6 +100,11 @@ impl Recording {
         }
     }
 
+    /// Whether time is in it in which threads did not run.
+    pub fn has_wall(&self) -> bool {
+        self.text("mode").is_some_and(|mode| mode.split(',').any(|part| part == "wall"))
+    }
+
     /// When it began: from the recorder, or the first sample.
     pub fn begin_ns(&self) -> Option<u64> {
         self.number("start_monotonic_ns").or(self.span_ns.map(|span| span.0))

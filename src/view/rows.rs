@@ -7,6 +7,7 @@
 use std::io::{self, Write};
 
 use super::calls::{CallTree, Count};
+use super::mode::{Unit, wall_seconds};
 use super::names::{NameId, Names};
 
 /// What of a tree is shown.
@@ -23,8 +24,8 @@ pub struct Limits {
 pub(super) struct Scale {
     /// Weight of all samples of the trace.
     pub(super) all: u64,
-    /// Length of a sampling period, if known.
-    pub(super) period_ns: Option<f64>,
+    /// What a weight is.
+    pub(super) unit: Unit,
 }
 
 /// Writes the lines of a tree.
@@ -66,8 +67,12 @@ impl<'a> Rows<'a> {
 
     /// Writes the head of the columns and all lines.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let time = if self.scale.period_ns.is_some() { "  time (s)" } else { "" };
-        writeln!(out, " total %  self %   all %     total      self{time}  call")?;
+        let weights = match self.scale.unit {
+            Unit::Periods(Some(_)) => "    total      self  time (s)",
+            Unit::Periods(None) => "    total      self",
+            Unit::Microseconds => " total (s)   self (s)",
+        };
+        writeln!(out, " total %  self %   all % {weights}  call")?;
         // A stack of its own: the depth of the tree is the target's choice.
         let mut pending = Vec::new();
         self.push_callees(&mut pending, 0, 0, "");
@@ -166,10 +171,15 @@ impl<'a> Rows<'a> {
         let share = percent(total.weight, whole);
         let own_share = dash(own.weight, format!("{:.1}", percent(own.weight, whole)));
         let all = percent(total.weight, self.scale.all);
+        write!(out, "{share:8.1} {own_share:>7} {all:7.1} ")?;
+        if let Unit::Microseconds = self.scale.unit {
+            let own_time = dash(own.weight, wall_seconds(own.weight));
+            return write!(out, "{:>10} {own_time:>10}  ", wall_seconds(total.weight));
+        }
         let own_weight = dash(own.weight, own.weight.to_string());
-        write!(out, "{share:8.1} {own_share:>7} {all:7.1} {:9} {own_weight:>9}", total.weight)?;
-        if let Some(period_ns) = self.scale.period_ns {
-            write!(out, " {:>9}", seconds(total.weight, period_ns))?;
+        write!(out, "{:9} {own_weight:>9}", total.weight)?;
+        if let Some(time) = self.scale.unit.seconds(total.weight) {
+            write!(out, " {time:>9}")?;
         }
         write!(out, "  ")
     }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::filter::Filter;
+use super::mode::Mode;
 use super::recording::Recording;
 use super::rows::counted;
-use crate::trace::{Thread, ThreadSummary, Window};
+use crate::trace::{RunState, Thread, ThreadSummary, Window};
 
 /// Most threads that a text names.
 const NAMED_MAX: usize = 8;
@@ -56,6 +58,12 @@ pub struct Selection {
     pub from: Option<Moment>,
     /// Up to when.
     pub to: Option<Moment>,
+    /// What is measured; all there is if it is not said.
+    pub mode: Option<Mode>,
+    /// The states that threads are in; none for all.
+    pub states: Vec<RunState>,
+    /// The numbers of the system calls that they are in; none for all and for none.
+    pub calls: Vec<u32>,
 }
 
 /// What that comes to in a trace.
@@ -63,13 +71,15 @@ pub struct Selection {
 pub struct Selected {
     /// What to look at; no two of them hold the same sample.
     pub windows: Vec<Window>,
+    /// Which samples in these.
+    pub filter: Filter,
     /// It in words, `None` if it is everything.
     pub text: Option<String>,
 }
 
 impl Default for Selected {
     fn default() -> Self {
-        Self { windows: vec![Window::default()], text: None }
+        Self { windows: vec![Window::default()], filter: Filter::default(), text: None }
     }
 }
 
@@ -98,6 +108,7 @@ impl Selection {
             }
         }
         let (from_ns, to_ns) = self.times(recording)?;
+        let filter = self.filter(recording)?;
         let chosen = self.choose(threads);
         let mut parts = self.times_text(recording, from_ns, to_ns);
         if let Some(chosen) = &chosen {
@@ -105,8 +116,29 @@ impl Selection {
             let some = if chosen.len() == 1 { "thread" } else { "threads" };
             parts.push(format!("{some} {}", named(threads.map(|summary| &summary.thread))));
         }
+        parts.extend(filter.texts());
         let text = (!parts.is_empty()).then(|| parts.join(", "));
-        Ok(Selected { windows: vec![Window { threads: chosen, from_ns, to_ns }], text })
+        Ok(Selected { windows: vec![Window { threads: chosen, from_ns, to_ns }], filter, text })
+    }
+
+    /// Which samples are meant.
+    pub fn filter(&self, recording: &Recording) -> Result<Filter, String> {
+        let states = self.states.iter().copied().collect();
+        let calls = self.calls.iter().copied().collect();
+        let usual = if recording.has_wall() { Mode::Wall } else { Mode::Cpu };
+        let filter = Filter { mode: self.mode.unwrap_or(usual), states, calls };
+        match (recording.has_wall(), filter.mode) {
+            (false, Mode::Wall) => Err("the trace holds CPU time only: record it with \
+                `--mode wall` or `--mode cpu,wall`"
+                .to_owned()),
+            (false, Mode::Cpu) if filter.is_narrow() => Err("the trace holds CPU time only, \
+                without states and system calls: record it with `--mode wall` or `--mode cpu,wall`"
+                .to_owned()),
+            (true, Mode::Cpu) if filter.is_narrow() => {
+                Err("CPU time has no states and system calls: leave out `--mode cpu`".to_owned())
+            }
+            _ => Ok(filter),
+        }
     }
 
     /// The threads that are meant, `None` for all.
@@ -230,7 +262,8 @@ mod tests {
 
     fn times(from: &str, to: &str) -> Result<(u64, u64), String> {
         let moment = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
-        let selection = Selection { threads: Vec::new(), from: moment(from), to: moment(to) };
+        let (from, to) = (moment(from), moment(to));
+        let selection = Selection { from, to, ..Selection::default() };
         let selected = selection.resolve(&recording(), &threads(1))?;
         Ok((selected.windows[0].from_ns, selected.windows[0].to_ns))
     }
@@ -296,7 +329,7 @@ mod tests {
         };
         assert_eq!(text(Selection::default()), "");
         let from = Some(Moment::Percent(50.0));
-        let both = Selection { threads: vec!["7".into()], from, to: None };
+        let both = Selection { threads: vec!["7".into()], from, ..Selection::default() };
         assert_eq!(text(both), "2.000 s to 4.000 s of 4.000 s, thread 7 \"work-0\"");
     }
 }

@@ -10,9 +10,11 @@ use traceprof_abi::unwind::EndReason;
 
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
+use super::mode::{Mode, wall_seconds};
 use super::profile::Profile;
 use super::recording::Recording;
 use super::rows::{counted, percent};
+use super::states::StateTimes;
 use crate::trace::{ThreadSummary, Value};
 
 /// How many samples are shown, as far as that is known without reading them.
@@ -20,7 +22,9 @@ use crate::trace::{ThreadSummary, Value};
 pub(super) struct Seen {
     samples: u64,
     /// Sampling periods.
-    weight: Option<u64>,
+    periods: Option<u64>,
+    /// Time by state, of wall clock time.
+    states: Option<StateTimes>,
     threads: u64,
     /// By the number of the [`EndReason`].
     ends: BTreeMap<u16, u64>,
@@ -36,7 +40,10 @@ impl Seen {
             *ends.entry(*reason).or_insert(0u64) += samples;
         }
         let (samples, threads) = (count.samples, sampled.count() as u64);
-        Self { samples, weight: Some(count.weight), threads, ends }
+        let periods = profile.threads.iter().map(|thread| thread.periods);
+        let periods = Some(periods.fold(0, u64::saturating_add));
+        let states = (profile.mode == Mode::Wall).then(|| profile.states());
+        Self { samples, periods, states, threads, ends }
     }
 
     /// All samples of some threads.
@@ -62,6 +69,7 @@ pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> 
         ("rooted", rooted(seen)),
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, seen)),
+        ("wall time", seen.states.map(|states| states.summary())),
         ("target", stops(recording)),
         ("damage", damage(recording)),
         ("origin", origin(recording)),
@@ -144,11 +152,17 @@ fn sampling(recording: &Recording) -> Option<String> {
     if let Some(engine) = recording.text("engine") {
         parts.push(format!("{engine} engine"));
     }
+    if let Some(mode) = recording.text("mode") {
+        parts.push(format!("mode {mode}"));
+    }
     if let Some(hz) = recording.number("freq_hz") {
         parts.push(format!("{hz} Hz"));
     }
     if let Some(period_ns) = recording.period_ns() {
         parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
+    }
+    if let Some(interval_ns) = recording.number("wall_interval_ns") {
+        parts.push(format!("wall interval {:.3} ms", interval_ns as f64 / 1e6));
     }
     match recording.number("kernel_included") {
         Some(0) => parts.push("without time in the kernel".to_owned()),
@@ -162,10 +176,13 @@ fn sampling(recording: &Recording) -> Option<String> {
 }
 
 fn samples(recording: &Recording, seen: &Seen) -> String {
-    let Seen { samples, weight, threads, .. } = seen;
+    let Seen { samples, periods, states, threads, .. } = seen;
     let threads = counted(*threads, "thread");
-    match weight {
-        Some(weight) => format!("{samples} for {} in {threads}", counted(*weight, "period")),
+    if let Some(states) = states {
+        return format!("{samples} for {} s in {threads}", wall_seconds(states.total()));
+    }
+    match periods {
+        Some(periods) => format!("{samples} for {} in {threads}", counted(*periods, "period")),
         // Nobody has counted those that are shown.
         None if recording.window.is_some() => format!("{samples} in {threads} at all times"),
         None => format!("{samples} in {threads}"),
@@ -215,7 +232,7 @@ fn cpu_time(recording: &Recording, seen: &Seen) -> Option<String> {
         return None;
     }
     let used_ns = recording.number("cpu_time_ns")? as f64;
-    let seen_ns = seen.weight? as f64 * recording.period_ns()?;
+    let seen_ns = seen.periods? as f64 * recording.period_ns()?;
     let share = if used_ns > 0.0 {
         format!(" ({:.1} %)", seen_ns * 100.0 / used_ns)
     } else {

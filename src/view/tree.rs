@@ -5,9 +5,11 @@ use std::io::{self, Write};
 
 use super::calls::{CallTree, Count, Grower};
 use super::escape::escaped;
+use super::idle;
+use super::mode::{Mode, Unit};
 use super::names::{NameId, Names};
 use super::profile::{Profile, ThreadProfile};
-use super::rows::{Limits, Rows, Scale, counted, percent, seconds};
+use super::rows::{Limits, Rows, Scale, counted, percent};
 use super::summary::{self, Seen};
 use crate::trace::{LocationId, Thread};
 
@@ -18,6 +20,8 @@ pub struct TreeOptions {
     pub verbose: bool,
     /// What is left out.
     pub limits: Limits,
+    /// Show the trees of idle threads too; of CPU time there are none.
+    pub idle: bool,
 }
 
 /// Writes the summary and the call trees.
@@ -38,14 +42,26 @@ pub fn write_threads(
         names: &names,
         limits: options.limits,
         verbose: options.verbose,
-        scale: Scale { all: profile.count().weight, period_ns: profile.recording.period_ns() },
+        scale: Scale {
+            all: profile.count().weight,
+            unit: Unit::new(profile.mode, &profile.recording),
+        },
+        mode: profile.mode,
     };
-    let mut threads: Vec<&ThreadProfile> = profile.threads.iter().collect();
+    let loops = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
+    let is_loop = |place: usize| loops.get(place).copied().unwrap_or(false);
+    let of_kind = |wanted: bool| -> Vec<&ThreadProfile> {
+        let some = profile.threads.iter().enumerate();
+        some.filter(|(place, _)| is_loop(*place) == wanted).map(|(_, thread)| thread).collect()
+    };
+    let mut threads = of_kind(false);
     threads
         .sort_by_key(|thread| (Reverse(thread.count.weight), thread.thread.pid, thread.thread.tid));
     let idle = threads.iter().position(|thread| thread.count.samples == 0);
     let (sampled, idle) = threads.split_at(idle.unwrap_or(threads.len()));
-    let least = options.limits.min_percent / 100.0 * sections.scale.all as f64;
+    // Idle threads are no measure: beside a thousand of them every other one would be light.
+    let shown: u64 = sampled.iter().map(|thread| thread.count.weight).sum();
+    let least = options.limits.min_percent / 100.0 * shown as f64;
     let heavy = sampled.partition_point(|thread| thread.count.weight as f64 >= least);
     let (heavy, light) = match sampled.split_at(heavy) {
         (_, [_]) => (sampled, &[][..]),
@@ -54,7 +70,9 @@ pub fn write_threads(
     for thread in heavy {
         sections.thread(out, thread)?;
     }
-    sections.light_threads(out, light)?;
+    let of = if shown == sections.scale.all { "all" } else { "all but the idle" };
+    sections.light_threads(out, light, of)?;
+    idle::write(profile, &of_kind(true), sections.scale.all, out)?;
     idle_threads(out, idle.iter().map(|profile| &profile.thread))
 }
 
@@ -64,6 +82,7 @@ struct Sections<'a> {
     limits: Limits,
     verbose: bool,
     scale: Scale,
+    mode: Mode,
 }
 
 impl Sections<'_> {
@@ -72,11 +91,20 @@ impl Sections<'_> {
         if let Some((pid, tid)) = profile.inner_ids.filter(|_| self.verbose) {
             title.push_str(&format!(" (thread {tid} of process {pid} in its namespace)"));
         }
-        self.section(out, &title, profile.count, &[&profile.tree])
+        self.title(out, &title, profile.count)?;
+        if self.verbose && self.mode == Mode::Wall {
+            writeln!(out, "  {}", profile.states.of_thread())?;
+        }
+        self.rows(out, &[&profile.tree])
     }
 
     /// Threads that are too light for a tree of their own: one tree for all of them.
-    fn light_threads(&self, out: &mut dyn Write, threads: &[&ThreadProfile]) -> io::Result<()> {
+    fn light_threads(
+        &self,
+        out: &mut dyn Write,
+        threads: &[&ThreadProfile],
+        of: &str,
+    ) -> io::Result<()> {
         if threads.is_empty() {
             return Ok(());
         }
@@ -86,23 +114,23 @@ impl Sections<'_> {
         }
         let trees: Vec<_> = threads.iter().map(|thread| &thread.tree).collect();
         let number = counted(threads.len() as u64, "thread");
-        let title = format!("{number} below {} % of all, together", self.limits.min_percent);
-        self.section(out, &title, count, &trees)
+        let title = format!("{number} below {} % of {of}, together", self.limits.min_percent);
+        self.title(out, &title, count)?;
+        self.rows(out, &trees)
     }
 
-    fn section(
-        &self,
-        out: &mut dyn Write,
-        title: &str,
-        count: Count,
-        trees: &[&CallTree<LocationId>],
-    ) -> io::Result<()> {
+    fn title(&self, out: &mut dyn Write, title: &str, count: Count) -> io::Result<()> {
         write!(out, "\n{title}: {:.1} % of all", percent(count.weight, self.scale.all))?;
-        if let Some(period_ns) = self.scale.period_ns {
-            write!(out, ", {} s", seconds(count.weight, period_ns))?;
+        if let Some(time) = self.scale.unit.seconds(count.weight) {
+            write!(out, ", {time} s")?;
         }
-        let periods = counted(count.weight, "period");
-        writeln!(out, ", {periods} in {}", counted(count.samples, "sample"))?;
+        if self.mode == Mode::Cpu {
+            write!(out, ", {}", counted(count.weight, "period"))?;
+        }
+        writeln!(out, " in {}", counted(count.samples, "sample"))
+    }
+
+    fn rows(&self, out: &mut dyn Write, trees: &[&CallTree<LocationId>]) -> io::Result<()> {
         let mut grower = Grower::<NameId>::default();
         for tree in trees {
             grower.graft(tree, |location| self.names.id(location));

@@ -19,6 +19,7 @@ pub(crate) struct Maker {
     trace: Trace,
     pub(crate) writer: TraceWriter,
     module: ModuleId,
+    libc: ModuleId,
 }
 
 impl Maker {
@@ -33,9 +34,11 @@ impl Maker {
         ] {
             writer.set_metadata(key, value).expect("metadata");
         }
-        let module = Module { path: "/usr/bin/demo".to_owned(), build_id: Vec::new() };
-        let module = writer.module(&module).expect("a module");
-        Self { trace, writer, module }
+        let [module, libc] = ["/usr/bin/demo", "/usr/lib/libc.so.6"].map(|path| {
+            let module = Module { path: path.to_owned(), build_id: Vec::new() };
+            writer.module(&module).expect("a module")
+        });
+        Self { trace, writer, module, libc }
     }
 
     pub(crate) fn trace(&self) -> &Trace {
@@ -47,14 +50,18 @@ impl Maker {
         self.writer.thread(&thread).expect("a thread")
     }
 
-    /// The location of `name` or `name:line`.
+    /// The location of `name`, `name:line` or `name@libc`.
     pub(crate) fn location(&mut self, place: &str) -> LocationId {
+        let (place, module) = match place.strip_suffix("@libc") {
+            Some(name) => (name, self.libc),
+            None => (place, self.module),
+        };
         let (name, line) = match place.rsplit_once(':') {
             Some((name, line)) => (name, line.parse().expect("a line")),
             None => (place, 0),
         };
         let start_svma = 0x1000 + 0x100 * name.bytes().map(u64::from).sum::<u64>();
-        let method = Method { module: Some(self.module), name: name.to_owned(), start_svma };
+        let method = Method { module: Some(module), name: name.to_owned(), start_svma };
         let method = self.writer.method(&method).expect("a method");
         let file = (line > 0).then(|| "src/demo.c".to_owned());
         let svma = start_svma + 4 + u64::from(line);

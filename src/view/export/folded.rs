@@ -1,7 +1,8 @@
-//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods.
+//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods or, of wall clock time,
+//! in microseconds.
 //!
 //! # Invariants
-//! - The counts add up to the weight of all samples of the trace.
+//! - The counts add up to the weight of all samples, but for those of threads that are left out.
 //! - A line has one count and one stack, whatever the names hold.
 
 use std::collections::BTreeMap;
@@ -9,15 +10,25 @@ use std::io::{self, Write};
 
 use crate::view::calls::Step;
 use crate::view::escape::escaped;
+use crate::view::export::ExportOptions;
+use crate::view::idle::idle_threads;
 use crate::view::names::{NameId, Names};
 use crate::view::profile::{Profile, ThreadProfile};
 
 /// Writes all stacks.
-pub(super) fn write(profile: &Profile, threads: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(
+    profile: &Profile,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let names = Names::of_functions(profile);
     let mut lines = BTreeMap::new();
-    for thread in &profile.threads {
-        let first = threads.then(|| frame(&escaped(&thread.thread.name)));
+    let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
+    for (place, thread) in profile.threads.iter().enumerate() {
+        if idle.get(place).copied().unwrap_or(false) {
+            continue;
+        }
+        let first = options.threads.then(|| frame(&escaped(&thread.thread.name)));
         add(&mut lines, &names, thread, first.as_deref());
     }
     for (stack, weight) in lines {

@@ -60,11 +60,13 @@ pub struct ExportOptions {
     pub format: Format,
     /// Keep threads apart: the thread's name is the first frame.
     pub threads: bool,
+    /// Leave out threads that only wait for work; of CPU time there are none.
+    pub no_idle: bool,
 }
 
 /// Writes the trace in another tool's format.
 pub fn write(profile: &Profile, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     match options.format {
-        Format::Folded => folded::write(profile, options.threads, out),
+        Format::Folded => folded::write(profile, options, out),
     }
 }

@@ -1,0 +1,44 @@
+//! Arguments of every command that looks at samples.
+
+use clap::Args;
+
+use crate::view::{CallNumber, Mode, Moment, Selection, StateName};
+
+/// What of a trace is looked at.
+#[derive(Debug, Args)]
+pub struct SelectionArguments {
+    /// Look at this thread only; repeatable, and `*` in a name stands for any text
+    #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub thread: Vec<String>,
+
+    /// Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<Moment>,
+
+    /// Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<Moment>,
+
+    /// Measure CPU time (cpu) or all time (wall); by default all that was recorded
+    ///
+    /// CPU time is in sampling periods, all time in seconds. The two are never mixed.
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<Mode>,
+
+    /// Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped
+    #[arg(long, value_name = "STATE,...", value_delimiter = ',')]
+    pub state: Vec<StateName>,
+
+    /// Look at wall clock time in these system calls only, by name or number
+    #[arg(long, value_name = "CALL,...", value_delimiter = ',')]
+    pub syscall: Vec<CallNumber>,
+}
+
+impl From<SelectionArguments> for Selection {
+    fn from(arguments: SelectionArguments) -> Self {
+        let SelectionArguments { thread, from, to, mode, state, syscall } = arguments;
+        let states = state.into_iter().map(|StateName(state)| state).collect();
+        let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
+        Self { threads: thread, from, to, mode, states, calls }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a thread does that does not run, as the innermost step of its stack.
+
+use crate::proc;
+use crate::trace::{RunState, Sample, TextId};
+
+use super::escape::escaped;
+use super::mode::is_wall;
+
+/// Time that a thread did not run: its state, and what it waits in and on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wait {
+    /// The number of its [`RunState`].
+    pub state: u8,
+    /// The number of its system call, if that is known.
+    pub syscall: Option<u32>,
+    /// What the call waits on, if that is known.
+    pub on: Option<TextId>,
+}
+
+impl Wait {
+    /// What a sample of wall clock time says; `None` if the thread ran.
+    pub fn of(sample: &Sample) -> Option<Self> {
+        if !is_wall(sample) || sample.state == RunState::Running as u8 {
+            return None;
+        }
+        let Sample { state, syscall, waits_on: on, .. } = *sample;
+        match RunState::from_number(state) {
+            // A thread that could run waits for nothing that a system call names.
+            Some(RunState::Runnable | RunState::Stopped) => {
+                Some(Self { state, syscall: None, on: None })
+            }
+            _ => Some(Self { state, syscall, on }),
+        }
+    }
+
+    /// Its name in a tree: `[sleeping in epoll_wait on eventpoll]`. `text` is what it waits on.
+    pub fn label(&self, text: Option<&str>) -> String {
+        format!("[{}]", doing(self.state, self.syscall, text))
+    }
+}
+
+/// State, system call and what that waits on, in words that are safe to show.
+pub(super) fn doing(state: u8, syscall: Option<u32>, on: Option<&str>) -> String {
+    let mut words = state_name(state);
+    if let Some(number) = syscall {
+        words.push_str(" in ");
+        words.push_str(&call_name(number));
+    }
+    if let Some(on) = on {
+        words.push_str(" on ");
+        words.push_str(&escaped(on));
+    }
+    words
+}
+
+/// The name of a state, as far as this version knows it.
+fn state_name(state: u8) -> String {
+    match RunState::from_number(state) {
+        Some(state) => state.name().to_owned(),
+        None => format!("state {state}"),
+    }
+}
+
+/// The name of a system call, as far as this version knows it.
+pub(super) fn call_name(number: u32) -> String {
+    match proc::call_name(number.into()) {
+        Some(name) => name.to_owned(),
+        None => format!("system call {number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use traceprof_abi::storage::log::flags::WALL;
+
+    fn label(state: u8, syscall: Option<u32>, on: Option<&str>) -> Option<String> {
+        let waits_on = on.map(|_| TextId(0));
+        let sample = Sample { flags: WALL, state, syscall, waits_on, ..Sample::default() };
+        Wait::of(&sample).map(|wait| wait.label(on.filter(|_| wait.on.is_some())))
+    }
+
+    #[test]
+    fn waiting_has_one_wording() {
+        for (state, syscall, on, expected) in [
+            (2, Some(202), None, "[sleeping in futex]"),
+            (2, Some(232), Some("eventpoll"), "[sleeping in epoll_wait on eventpoll]"),
+            (3, Some(17), Some("/var/\u{1b}x"), "[disk in pread64 on /var/\\u{1b}x]"),
+            (2, None, None, "[sleeping]"),
+            (2, Some(9999), None, "[sleeping in system call 9999]"),
+            (1, Some(202), Some("pipe"), "[runnable]"),
+            (4, Some(0), None, "[stopped]"),
+            (9, None, None, "[state 9]"),
+        ] {
+            assert_eq!(label(state, syscall, on).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_runs_waits_for_nothing() {
+        assert_eq!(label(0, Some(202), None), None);
+        assert_eq!(Wait::of(&Sample { state: 2, ..Sample::default() }), None, "no wall clock time");
+    }
+}
