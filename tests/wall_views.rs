@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use traceprof::trace::{LazyTrace, RunState, Sample, ThreadId, Value};
 use traceprof::view::export::{self, ExportOptions, Format};
+use traceprof::view::timeline::{self, TimelineOptions};
 use traceprof::view::tree::{self, TreeOptions};
 use traceprof::view::{self, Limits, Mode, Profile, Recording, Selection};
 use traceprof_abi::storage::log::flags::WALL;
@@ -301,6 +302,106 @@ fn states_and_system_calls_choose_samples() {
     let window = "window    threads that are sleeping or disk, in pread64 or nanosleep\n";
     assert!(text.contains(window), "{text}");
     assert_eq!(folded(&profile, false).values().sum::<u64>(), 735_000);
+}
+
+fn timeline(made: &Trace, selection: &Selection, verbose: bool) -> String {
+    let trace = LazyTrace::open(&made.path()).unwrap();
+    let selected = selection.resolve(&Recording::of(&trace), trace.threads()).unwrap();
+    let limits = Limits { min_percent: 0.0, depth: None };
+    let mut out = Vec::new();
+    timeline::write(&trace, &selected, &TimelineOptions { verbose, limits }, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn main_thread(selection: Selection) -> Selection {
+    Selection { threads: vec!["demo".to_owned()], ..selection }
+}
+
+#[test]
+fn a_timeline_says_how_long_a_thread_waited_and_for_what() {
+    let made = demo(true, true);
+    let text = timeline(&made, &main_thread(Selection::default()), true);
+    snapshot::check("tests/snapshots/wall-timeline.txt", text.as_bytes());
+    let short = timeline(&made, &main_thread(Selection::default()), false);
+    for line in [
+        "  demo._start(): 19 samples, 1.00 s <unfinished>",
+        "    demo.main(): 19 samples, 1.00 s <unfinished>",
+        "      demo.compute(): 10 samples, 10.0 ms",
+        "        ... <10 samples in self, 10.0 ms>",
+        "      demo.take(): 2 samples, 250 ms",
+        "          ... <2 samples in self, 250 ms>",
+    ] {
+        assert!(short.contains(&format!("{line}\n")), "{line} in {short}");
+    }
+    // A call is as long as what was measured in it, however few samples that took.
+    let all = timeline(&made, &Selection::default(), false);
+    assert_eq!(all.matches("demo.worker_main(): 1 sample, 1.00 s").count(), 20, "{all}");
+    assert_eq!(all.matches("\n# Thread ").count(), 24);
+}
+
+#[test]
+fn a_timeline_of_cpu_time_counts_nothing_else() {
+    let cpu = Selection { mode: Some(Mode::Cpu), ..Selection::default() };
+    let text = timeline(&demo(true, true), &cpu, true);
+    let without = timeline(&demo(false, true), &cpu, true);
+    for text in [&text, &without] {
+        assert_eq!(text.matches("sample at ").count(), 19, "{text}");
+        assert!(text.contains("demo.compute(): 10 samples, ~10.0 ms"), "{text}");
+        assert!(text.contains("22 threads without a sample: \"convoy\" \"held\" "), "{text}");
+        assert!(!text.contains("demo.nap()") && !text.contains("# Thread 2"), "{text}");
+    }
+    assert!(text.contains("samples   19 for 19 periods in 2 threads\n"), "{text}");
+    assert!(text.contains("demo.main(): 15 samples, ~1.00 s"), "{text}");
+}
+
+#[test]
+fn a_timeline_of_some_states_has_only_the_calls_in_them() {
+    let made = demo(true, false);
+    let text = timeline(&made, &main_thread(of(&[Disk, Runnable], &[])), false);
+    for line in ["demo.main(): 2 samples, 150 ms", "demo.load(): 1 sample, 135 ms"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert!(text.contains("demo.take(): 1 sample, 15.0 ms\n"), "{text}");
+    assert!(!text.contains("demo.nap()") && !text.contains("demo.compute()"), "{text}");
+    assert!(text.contains("samples   2 for 0.150 s in 1 thread\n"), "{text}");
+    // Of a window, what of it lies in the window.
+    let from = Some("500ms".parse().unwrap());
+    let window = main_thread(Selection { from, ..of(&[Sleeping], &[]) });
+    let text = timeline(&made, &window, false);
+    assert!(text.contains("demo._start(): 2 samples, 835 ms"), "{text}");
+    let to = Some("700ms".parse().unwrap());
+    let text = timeline(&made, &Selection { to, ..window }, false);
+    assert!(text.contains("demo._start(): 1 sample, 600 ms"), "{text}");
+}
+
+#[test]
+fn the_times_of_a_timeline_add_up_whatever_is_truncated() {
+    let mut made = Wall::new(true);
+    let id = made.thread(1, "x");
+    for turn in 0..400 {
+        let stack = ["main a", "main b f", "main b g", "main a f h"][turn % 4];
+        made.runs(id, 1, stack);
+        made.waits(id, 2, stack, (Sleeping, FUTEX, ""));
+        if turn % 3 == 0 {
+            made.ms += 1;
+            made.maker.sample_ending(id, made.ms, "g h", maker::GAP);
+        }
+    }
+    let made = made.maker.finish();
+    for (selection, expected) in
+        [(Selection::default(), 934), (of(&[Sleeping], &[]), 400), (of(&[Running], &[]), 534)]
+    {
+        let text = timeline(&made, &selection, false);
+        let own = |line: &str| {
+            let rest = line.trim_start().strip_prefix("... <")?;
+            rest.split_once(" in self")?.0.split(' ').next()?.parse::<u64>().ok()
+        };
+        assert_eq!(text.lines().filter_map(own).sum::<u64>(), expected, "{text}");
+        let roots = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let samples = roots
+            .filter_map(|line| line.split_once(": ")?.1.split(' ').next()?.parse::<u64>().ok());
+        assert_eq!(samples.sum::<u64>(), expected, "{text}");
+    }
 }
 
 fn run(words: &[&str], made: &Trace) -> Output {

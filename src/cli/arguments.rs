@@ -79,12 +79,12 @@ pub enum Action {
     /// eventpoll]`, `[disk in pread64 on FILE]`, `[runnable]` (it waited for a processor) or
     /// `[stopped]`. Threads that only wait for work are summed up at the end.
     ///
-    /// With --timeline the calls of each thread are listed in the order of their times instead. A
-    /// call goes on as long as consecutive samples show it; `~` marks the time between the first and
-    /// the last of them, one sampling period included. `... <N unloaded children>` stands for calls
-    /// that are too light, too deep or outside of the times asked for, `... <N samples in self>` for
-    /// samples taken in the call itself, `... <gap>` for a time of which nothing is known. A call
-    /// that was not seen to end is `<unfinished>`.
+    /// With --timeline the calls of each thread are listed in the order of their times instead. A call
+    /// goes on as long as consecutive samples show it; `~` marks the time between the first and the
+    /// last of them, one sampling period included; of wall clock time it is what its samples stand for.
+    /// `... <N unloaded children>` stands for calls that are too light, too deep or outside of the
+    /// times asked for, `... <N samples in self>` for samples taken in the call itself, `... <gap>` for
+    /// a time of which nothing is known. A call that was not seen to end is `<unfinished>`.
     ///
     /// With --follow, what is added to the trace is printed until the recording ends: the samples
     /// of each new window of time on their own; a note counts those that were written too late for
@@ -179,6 +179,7 @@ pub struct PrintArguments {
     /// Say for every call where it is: file and line, or module and offset
     ///
     /// With --timeline also every sample: when it was taken, its weight, and what else is known.
+    /// Without, of wall clock time also how long each thread was in which state.
     #[arg(short, long)]
     pub verbose: bool,
 

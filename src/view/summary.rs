@@ -10,12 +10,13 @@ use traceprof_abi::unwind::EndReason;
 
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
-use super::mode::{Mode, wall_seconds};
+use super::mode::{Measure, Mode, is_wall, wall_seconds};
 use super::profile::Profile;
 use super::recording::Recording;
 use super::rows::{counted, percent};
+use super::selection::Selected;
 use super::states::StateTimes;
-use crate::trace::{ThreadSummary, Value};
+use crate::trace::{LazyTrace, ThreadId, ThreadSummary, TraceError, Value};
 
 /// How many samples are shown, as far as that is known without reading them.
 #[derive(Debug, Default)]
@@ -44,6 +45,35 @@ impl Seen {
         let periods = Some(periods.fold(0, u64::saturating_add));
         let states = (profile.mode == Mode::Wall).then(|| profile.states());
         Self { samples, periods, states, threads, ends }
+    }
+
+    /// The samples of a trace that are selected, looked at one by one; and the threads that have any.
+    pub(super) fn selected(
+        trace: &LazyTrace,
+        selected: &Selected,
+        recording: &Recording,
+    ) -> Result<(Self, BTreeSet<ThreadId>), TraceError> {
+        let filter = &selected.filter;
+        let mut measure = Measure::new(filter.mode, recording);
+        let mut threads = BTreeSet::new();
+        let (mut seen, mut states, mut periods) = (Self::default(), StateTimes::default(), 0u64);
+        for window in &selected.windows {
+            trace.for_each_sample_as_written(window, &mut |thread, sample, _| {
+                if !filter.has(sample) {
+                    return;
+                }
+                threads.insert(thread);
+                seen.samples += 1;
+                *seen.ends.entry(sample.end_reason).or_default() += 1;
+                states.add(sample.state, measure.weigh(sample));
+                if !is_wall(sample) {
+                    periods = periods.saturating_add(sample.weight.into());
+                }
+            })?;
+        }
+        (seen.threads, seen.periods) = (threads.len() as u64, Some(periods));
+        seen.states = (filter.mode == Mode::Wall).then_some(states);
+        Ok((seen, threads))
     }
 
     /// All samples of some threads.

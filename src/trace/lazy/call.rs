@@ -19,6 +19,8 @@ pub struct LazyCall {
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) samples: u64,
+    /// The numbers of the first sample in it and of the first behind it; not of a thread.
+    pub(super) numbers: Option<(u64, u64)>,
     pub(super) ending: Ending,
     pub(super) begin_lost: bool,
     /// The times that its children are narrowed to.
@@ -178,6 +180,7 @@ impl LazyCall {
             first_ns: u64::MAX,
             last_ns: 0,
             samples: 0,
+            numbers: None,
             ending: Ending::Seen,
             begin_lost: false,
             times: None,
@@ -211,6 +214,17 @@ impl LazyCall {
     /// How many samples show it: its own and those of the calls below it.
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// The numbers of the samples in it among those of its stream, lost ones included; `None` for a
+    /// thread. [`LazyTrace::for_each_sample_of`](super::LazyTrace::for_each_sample_of) tells them.
+    pub fn sample_numbers(&self) -> Option<Range<u64>> {
+        self.numbers.map(|(first, end)| first..end)
+    }
+
+    /// True if it lies in the thread's side stream, under a call of `[truncated]`.
+    pub fn is_side(&self) -> bool {
+        matches!(self.place, Place::Call { stream, .. } if stream & SIDE != 0)
     }
 
     /// True if the recording ended before the call was seen to end.

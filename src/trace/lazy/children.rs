@@ -400,6 +400,7 @@ impl Gather<'_> {
             call.ending = ending;
             call.count = open.count;
             call.samples = samples.saturating_sub(self.lost - open.lost_before);
+            call.numbers = Some((open.samples_before, now.samples));
             if !open.skipped {
                 call.last_ns = now.last_ns;
             }

@@ -17,7 +17,7 @@ mod samples;
 mod source;
 mod walk;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -218,6 +218,30 @@ impl LazyTrace {
                 if number > given {
                     given = number;
                     f(thread, sample, stack);
+                }
+            })
+        })
+    }
+
+    /// Calls `f` with the samples of a thread between two times, first those of its main stream, then
+    /// those of its side stream: whether it is the side stream, and the number of the sample in its
+    /// stream, lost ones included, which [`LazyCall::sample_numbers`] is about.
+    pub fn for_each_sample_of(
+        &self,
+        thread: ThreadId,
+        times_ns: RangeInclusive<u64>,
+        f: &mut dyn FnMut(bool, u64, &Sample),
+    ) -> Result<(), TraceError> {
+        self.known(thread)?;
+        // A sample is given once, even if the index turns out to be wrong in the middle.
+        let mut given = 0u64;
+        self.read(|reading| {
+            let mut count = 0;
+            reading.samples_by_stream(thread, &times_ns, &mut |side, number, sample| {
+                count += 1;
+                if count > given {
+                    given = count;
+                    f(side, number, sample);
                 }
             })
         })

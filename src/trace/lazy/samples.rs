@@ -1,6 +1,7 @@
 //! Samples of a lazily read trace by thread and time.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::fault::{Fault, Found};
 use super::reading::Reading;
@@ -156,6 +157,30 @@ impl Reading {
             }
             stream.advance()?;
         }
+    }
+
+    /// Calls `f` with the samples of a thread's two streams, one after the other: whether it is the
+    /// side stream, and the number of the sample in it.
+    pub(super) fn samples_by_stream(
+        &self,
+        thread: ThreadId,
+        times_ns: &RangeInclusive<u64>,
+        f: &mut dyn FnMut(bool, u64, &Sample),
+    ) -> Found<()> {
+        for stream in [thread.0, thread.0 | SIDE] {
+            self.check_stream(stream)?;
+            let mut samples = Samples::new(self, stream, *times_ns.start())?;
+            while let Some((sample, _)) = samples.get() {
+                if sample.time_ns > *times_ns.end() {
+                    break;
+                }
+                if times_ns.contains(&sample.time_ns) {
+                    f(stream & SIDE != 0, samples.count_before(), sample);
+                }
+                samples.advance()?;
+            }
+        }
+        Ok(())
     }
 
     /// The last sample of a thread at or before a time, and its stack.

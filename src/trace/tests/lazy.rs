@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 /// Writes a trace with deep and long calls, two threads, truncated stacks and pauses to files.
-fn written(dir: &Path, options: WriterOptions, rounds: usize) -> PathBuf {
+pub(super) fn written(dir: &Path, options: WriterOptions, rounds: usize) -> PathBuf {
     let path = dir.join("a.trace");
     let options = WriterOptions { force: true, salt: Some(5), ..options };
     let mut writer = TraceWriter::create(&path, options).unwrap();

@@ -8,6 +8,7 @@ mod fuzz;
 pub(crate) mod heap;
 mod indices;
 mod lazy;
+mod numbers;
 mod recover;
 mod roundtrip;
 mod scan;

@@ -12,9 +12,13 @@ pub(super) struct Folded {
     kinds: Vec<Kind>,
     /// Samples that are children themselves.
     own: u64,
+    /// Microseconds of these, of wall clock time.
+    own_us: u64,
     children: u64,
     /// Samples in these.
     samples: u64,
+    /// What shares of these are measured by.
+    weight: u64,
     gaps: u64,
     gaps_ns: u64,
     states: u64,
@@ -29,22 +33,19 @@ enum Kind {
 }
 
 impl Folded {
-    /// A sample.
-    pub(super) fn sample(&mut self) {
+    /// A sample, of so many microseconds of wall clock time.
+    pub(super) fn sample(&mut self, us: u64) {
         self.note(Kind::Own);
         self.own += 1;
+        self.own_us = self.own_us.saturating_add(us);
     }
 
-    /// A child that is not shown, with so many samples.
-    pub(super) fn call(&mut self, samples: u64) {
-        self.children(1, samples);
-    }
-
-    /// Several of these.
-    pub(super) fn children(&mut self, children: u32, samples: u64) {
+    /// Children that are not shown, with so many samples of so much weight.
+    pub(super) fn children(&mut self, children: u32, (samples, weight): (u64, u64)) {
         self.note(Kind::Children);
         self.children += u64::from(children);
         self.samples = self.samples.saturating_add(samples);
+        self.weight = self.weight.saturating_add(weight);
     }
 
     /// A gap.
@@ -71,7 +72,13 @@ impl Folded {
         let folded = std::mem::take(self);
         for kind in &folded.kinds {
             let text = match kind {
-                Kind::Own => format!("<{} in self>", counted(folded.own, "sample")),
+                Kind::Own if folded.own_us == 0 => {
+                    format!("<{} in self>", counted(folded.own, "sample"))
+                }
+                Kind::Own => {
+                    let time = duration(folded.own_us.saturating_mul(1000));
+                    format!("<{} in self, {time}>", counted(folded.own, "sample"))
+                }
                 Kind::Children => folded.children_text(whole),
                 Kind::Gaps if folded.gaps == 1 => format!("<gap {}>", duration(folded.gaps_ns)),
                 Kind::Gaps => format!("<{} gaps, {}>", folded.gaps, duration(folded.gaps_ns)),
@@ -83,10 +90,10 @@ impl Folded {
     }
 
     fn children_text(&self, whole: u64) -> String {
-        let Self { children, samples, .. } = *self;
+        let Self { children, samples, weight, .. } = *self;
         let share = match samples {
             0 => String::new(),
-            _ => format!(": {}, {:.1} %", counted(samples, "sample"), percent(samples, whole)),
+            _ => format!(": {}, {:.1} %", counted(samples, "sample"), percent(weight, whole)),
         };
         match children {
             1 => format!("<unloaded child>{share}"),

@@ -2,24 +2,30 @@
 //!
 //! # Invariants
 //! - A limited number of nodes is in memory, besides some for each open level of the tree, whatever
-//!   the size of the trace.
-//! - Every child of a call that is shown has a line, or is counted in one.
+//!   the size of the trace; of one with wall clock time also some bytes for each sample of a thread.
+//! - Every child of a call that is shown has a line, or is counted in one, unless it has no sample
+//!   that is looked at.
 
 mod folded;
+mod leaf;
 mod names;
+mod tally;
 
 use std::io::{self, Write};
 
 use super::error::ViewError;
 use super::escape::escaped;
+use super::filter::Filter;
+use super::mode::{Measure, Mode};
 use super::recording::Recording;
 use super::rows::{Limits, counted};
 use super::selection::Selected;
 use super::summary::{self, Seen};
-use crate::trace::{LazyCall, LazyNode, LazyTrace, Sample, ThreadSummary, Window};
+use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
 use folded::Folded;
 use names::CallNames;
 pub use names::duration;
+use tally::{Share, Tally};
 
 /// How many children of a call are loaded at once.
 const AT_ONCE: u32 = 1000;
@@ -51,11 +57,19 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     let recording = Recording::of(trace).showing(selected);
-    let covered = || trace.threads().iter().filter(|thread| selected.covers(thread));
-    summary::write(&recording, &Seen::in_threads(covered()), out)?;
+    let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
+    let (seen, shown) = if recording.has_wall() {
+        Seen::selected(trace, selected, &recording)?
+    } else {
+        let some = covered.iter().filter(|thread| thread.samples > 0);
+        let shown = some.map(|thread| thread.id).collect();
+        (Seen::in_threads(covered.iter().copied()), shown)
+    };
+    summary::write(&recording, &seen, out)?;
     write_threads(trace, selected, options, out)?;
-    let idle: Vec<_> = covered().filter(|thread| thread.samples == 0).collect();
-    super::tree::idle_threads(out, idle.iter().map(|summary| &summary.thread))?;
+    let without = covered.iter().filter(|thread| !shown.contains(&thread.id));
+    let without: Vec<_> = without.map(|summary| &summary.thread).collect();
+    super::tree::idle_threads(out, without.into_iter())?;
     Ok(())
 }
 
@@ -67,21 +81,35 @@ pub fn write_threads(
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     let recording = Recording::of(trace);
-    let base_ns = recording.begin_ns().unwrap_or(0);
-    let period_ns = recording.period_ns().unwrap_or(0.0) as u64;
-    let names = CallNames::new(trace);
+    let filter = &selected.filter;
+    let shared = Shared {
+        trace,
+        names: CallNames::new(trace),
+        filter,
+        options,
+        base_ns: recording.begin_ns().unwrap_or(0),
+        period_ns: recording.period_ns().unwrap_or(0.0) as u64,
+    };
     for window in &selected.windows {
         for thread in trace.threads() {
             let chosen = window.threads.as_ref().is_none_or(|chosen| chosen.contains(&thread.id));
             let later = thread.first_ns.is_none_or(|first_ns| first_ns > window.to_ns);
             let earlier = thread.last_ns.is_none_or(|last_ns| last_ns < window.from_ns);
-            if chosen && !later && !earlier {
-                let shown = samples_in(trace, window, thread)?;
-                let least = options.limits.min_percent / 100.0 * shown as f64;
-                let names = &names;
-                let walk =
-                    Walk { trace, names, window, options, thread, base_ns, period_ns, least };
-                walk.write(out)?;
+            if !chosen || later || earlier {
+                continue;
+            }
+            let tally = if recording.has_wall() {
+                let measure = Measure::new(filter.mode, &recording);
+                Some(Tally::new(trace, (thread.id, window), filter, measure)?)
+            } else {
+                None
+            };
+            let all = match &tally {
+                Some(tally) => tally.all(),
+                None => Share { samples: samples_in(trace, window, thread)?, ..Share::default() },
+            };
+            if all.samples > 0 || tally.is_none() {
+                Walk { shared: &shared, window, thread, tally, all }.write(out)?;
             }
         }
     }
@@ -104,19 +132,27 @@ fn samples_in(
     Ok(count)
 }
 
-/// The timeline of one thread.
-struct Walk<'a> {
+/// What the timelines of all threads have in common.
+struct Shared<'a> {
     trace: &'a LazyTrace,
-    names: &'a CallNames<'a>,
-    window: &'a Window,
+    names: CallNames<'a>,
+    filter: &'a Filter,
     options: &'a TimelineOptions,
-    thread: &'a ThreadSummary,
     /// What the times of samples are relative to.
     base_ns: u64,
     /// Added to the time between the first and the last sample of a call: either stands for one.
     period_ns: u64,
-    /// Calls of fewer samples are folded.
-    least: f64,
+}
+
+/// The timeline of one thread.
+struct Walk<'a> {
+    shared: &'a Shared<'a>,
+    window: &'a Window,
+    thread: &'a ThreadSummary,
+    /// Which samples are looked at, if not all.
+    tally: Option<Tally>,
+    /// All of the thread in the window.
+    all: Share,
 }
 
 /// A call whose children are being written.
@@ -151,7 +187,7 @@ impl Walk<'_> {
         let thread = &self.thread.thread;
         let number = u64::from(self.thread.id.0) + 1;
         writeln!(out, "\n# Thread {number} ({}, tid {})", escaped(&thread.name), thread.tid)?;
-        let mut root = self.trace.roots(self.thread.id)?;
+        let mut root = self.shared.trace.roots(self.thread.id)?;
         self.narrow(&mut root);
         let mut levels = vec![Level::new(root, DEEP_NODES)];
         while !levels.is_empty() {
@@ -172,11 +208,17 @@ impl Walk<'_> {
                     };
                     levels.push(Level::new(*call, deep_nodes));
                 }
-                Some(LazyNode::Call(call)) => level.folded.call(call.samples()),
+                Some(LazyNode::Call(call)) => {
+                    let share = self.share(&call);
+                    if share.samples > 0 {
+                        level.folded.children(1, (share.samples, self.weight(share)));
+                    }
+                }
+                Some(leaf) if self.is_left_out(&leaf) => {}
                 Some(leaf) => {
                     if !self.fold(&leaf, &mut level.folded) {
                         self.flush(level, depth, out)?;
-                        self.leaf(&leaf, depth, out)?;
+                        self.shared.leaf(&leaf, &indent(depth), out)?;
                     }
                 }
             }
@@ -188,11 +230,12 @@ impl Walk<'_> {
     /// Folds all children of a call that is as deep as is shown.
     fn end_at_limit(&self, levels: &mut Vec<Level>, out: &mut dyn Write) -> Result<(), ViewError> {
         let depth = levels.len();
-        let too_deep = self.options.limits.depth.is_some_and(|limit| depth > limit);
+        let too_deep = self.shared.options.limits.depth.is_some_and(|limit| depth > limit);
         if let Some(level) = levels.last_mut().filter(|_| too_deep) {
-            let children = self.trace.count_children(&mut level.call)?;
-            level.folded.children(children, level.call.samples());
-            level.folded.write(self.thread.samples, &indent(depth), out)?;
+            let children = self.shared.trace.count_children(&mut level.call)?;
+            let share = self.share(&level.call);
+            level.folded.children(children, (share.samples, self.weight(share)));
+            self.flush(level, depth, out)?;
             levels.pop();
         }
         Ok(())
@@ -202,10 +245,11 @@ impl Walk<'_> {
     fn load_ahead(&self, level: &mut Level) -> Result<(), ViewError> {
         let Level { call, next, deep_nodes, .. } = level;
         let children = *next..next.saturating_add(AT_ONCE);
-        if self.least > SMALL {
-            return Ok(self.trace.load_range(call, children)?);
+        let samples = self.shared.options.limits.min_percent / 100.0 * self.all.samples as f64;
+        if samples > SMALL {
+            return Ok(self.shared.trace.load_range(call, children)?);
         }
-        Ok(self.trace.load_small(call, children, *deep_nodes)?)
+        Ok(self.shared.trace.load_small(call, children, *deep_nodes)?)
     }
 
     /// Leaves of a call that reaches beyond the window what lies in it.
@@ -217,14 +261,40 @@ impl Walk<'_> {
     }
 
     fn is_shown(&self, call: &LazyCall) -> bool {
-        call.samples() as f64 >= self.least
+        let share = self.share(call);
+        let least = self.shared.options.limits.min_percent / 100.0;
+        let all = self.weight(self.all) as f64;
+        (share.samples > 0 || self.tally.is_none()) && self.weight(share) as f64 >= least * all
+    }
+
+    /// The samples in a call that are looked at.
+    fn share(&self, call: &LazyCall) -> Share {
+        let span_ns = call.last_ns().saturating_sub(call.first_ns());
+        let all = || Share { samples: call.samples(), weight: 0, span_ns };
+        self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
+    }
+
+    /// What shares are measured by: time, of CPU time samples.
+    fn weight(&self, share: Share) -> u64 {
+        match self.shared.filter.mode {
+            Mode::Cpu => share.samples,
+            Mode::Wall => share.weight,
+        }
+    }
+
+    /// Whether a leaf is a sample that is not looked at.
+    fn is_left_out(&self, leaf: &LazyNode) -> bool {
+        let LazyNode::Sample(sample) = leaf else { return false };
+        self.tally.is_some() && !self.shared.filter.has(sample)
     }
 
     /// Whether a leaf is only counted.
     fn fold(&self, leaf: &LazyNode, folded: &mut Folded) -> bool {
-        let verbose = self.options.verbose;
+        let verbose = self.shared.options.verbose;
         match leaf {
-            LazyNode::Sample(_) if !verbose => folded.sample(),
+            LazyNode::Sample(sample) if !verbose => {
+                folded.sample(self.shared.time_us(sample));
+            }
             LazyNode::Gap { from_ns, to_ns } if !verbose => {
                 folded.gap(to_ns.saturating_sub(*from_ns));
             }
@@ -235,19 +305,29 @@ impl Walk<'_> {
     }
 
     fn flush(&self, level: &mut Level, depth: usize, out: &mut dyn Write) -> io::Result<()> {
-        level.folded.write(self.thread.samples, &indent(depth), out)
+        // Samples that a filter leaves out are not of the whole.
+        let whole = match self.tally {
+            Some(_) => self.weight(self.all),
+            None => self.thread.samples,
+        };
+        level.folded.write(whole, &indent(depth), out)
     }
 
     fn call(&self, call: &LazyCall, depth: usize, out: &mut dyn Write) -> Result<(), ViewError> {
-        let length_ns = call.last_ns().saturating_sub(call.first_ns());
-        let observed = duration(length_ns.saturating_add(self.period_ns));
-        let samples = counted(call.samples(), "sample");
-        let known = call.location().map(|location| self.names.of(location)).transpose()?;
+        let share = self.share(call);
+        let observed = match self.shared.filter.mode {
+            Mode::Cpu => {
+                format!("~{}", duration(share.span_ns.saturating_add(self.shared.period_ns)))
+            }
+            Mode::Wall => duration(share.weight.saturating_mul(1000)),
+        };
+        let samples = counted(share.samples, "sample");
+        let known = call.location().map(|location| self.shared.names.of(location)).transpose()?;
         let name = known.as_ref().map_or("[unknown]", |known| &known.name);
         let place =
-            known.as_ref().filter(|_| self.options.verbose).map_or("", |known| &known.place);
+            known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
         let lead = indent(depth);
-        write!(out, "{lead}{name}: {samples}, ~{observed}")?;
+        write!(out, "{lead}{name}: {samples}, {observed}")?;
         for (is_so, mark) in [
             (call.begin_lost(), " <begin lost>"),
             (call.end_lost(), " <end lost>"),
@@ -257,69 +337,6 @@ impl Walk<'_> {
         }
         writeln!(out, "{place}")?;
         Ok(())
-    }
-
-    fn leaf(&self, leaf: &LazyNode, depth: usize, out: &mut dyn Write) -> io::Result<()> {
-        let lead = indent(depth);
-        let at =
-            |time_ns: u64| format!("{:.6} s", time_ns.saturating_sub(self.base_ns) as f64 / 1e9);
-        match leaf {
-            // The walk takes calls itself.
-            LazyNode::Call(_) => Ok(()),
-            LazyNode::Sample(sample) => {
-                writeln!(out, "{lead}sample at {}: {}", at(sample.time_ns), describe(sample))
-            }
-            LazyNode::Gap { from_ns, to_ns } => {
-                writeln!(out, "{lead}... <gap {}>", duration(to_ns.saturating_sub(*from_ns)))
-            }
-            LazyNode::ThreadStart { time_ns } => {
-                writeln!(out, "{lead}... <thread began at {}>", at(*time_ns))
-            }
-            LazyNode::ThreadExit { time_ns } => {
-                writeln!(out, "{lead}... <thread ended at {}>", at(*time_ns))
-            }
-            LazyNode::State { time_ns, state, syscall } => {
-                let state = state_name(*state, *syscall);
-                writeln!(out, "{lead}... <{state} from {}>", at(*time_ns))
-            }
-            LazyNode::Lost { from_ns, to_ns, samples } => {
-                let samples = match samples {
-                    Some(samples) => counted(*samples, "sample"),
-                    None => "samples".to_owned(),
-                };
-                let length = match to_ns.checked_sub(*from_ns) {
-                    Some(length_ns) if *to_ns != u64::MAX => duration(length_ns),
-                    _ => "up to the end".to_owned(),
-                };
-                writeln!(out, "{lead}... <lost {samples}, {length}>")
-            }
-        }
-    }
-}
-
-/// What is known of a sample, apart from its time.
-fn describe(sample: &Sample) -> String {
-    let mut text =
-        format!("weight {}, {}", sample.weight, state_name(sample.state, sample.syscall));
-    if sample.trace_id != 0 {
-        text.push_str(&format!(", trace {:#x}", sample.trace_id));
-    }
-    for (name, id) in [("span", sample.span), ("root span", sample.root_span)] {
-        if id != 0 {
-            text.push_str(&format!(", {name} {id}"));
-        }
-    }
-    for (number, tag) in sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0) {
-        text.push_str(&format!(", tag {number} = {tag}"));
-    }
-    text
-}
-
-fn state_name(state: u8, syscall: Option<u32>) -> String {
-    let state = if state == 0 { "running".to_owned() } else { format!("state {state}") };
-    match syscall {
-        Some(number) => format!("{state} in system call {number}"),
-        None => state,
     }
 }
 

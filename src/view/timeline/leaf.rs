@@ -1,0 +1,87 @@
+//! The line of what has no children: a sample, a gap, a change of state.
+
+use std::io::Write;
+
+use super::names::duration;
+use super::{Mode, Shared, ViewError};
+use crate::trace::{LazyNode, Sample};
+use crate::view::mode::is_wall;
+use crate::view::rows::counted;
+use crate::view::waits::doing;
+
+impl Shared<'_> {
+    /// Writes the line, behind `lead`.
+    pub(super) fn leaf(
+        &self,
+        leaf: &LazyNode,
+        lead: &str,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
+        let at =
+            |time_ns: u64| format!("{:.6} s", time_ns.saturating_sub(self.base_ns) as f64 / 1e9);
+        let text = match leaf {
+            // The walk takes calls itself.
+            LazyNode::Call(_) => return Ok(()),
+            LazyNode::Sample(sample) => {
+                let text = self.describe(sample)?;
+                writeln!(out, "{lead}sample at {}: {text}", at(sample.time_ns))?;
+                return Ok(());
+            }
+            LazyNode::Gap { from_ns, to_ns } => {
+                format!("gap {}", duration(to_ns.saturating_sub(*from_ns)))
+            }
+            LazyNode::ThreadStart { time_ns } => format!("thread began at {}", at(*time_ns)),
+            LazyNode::ThreadExit { time_ns } => format!("thread ended at {}", at(*time_ns)),
+            LazyNode::State { time_ns, state, syscall } => {
+                format!("{} from {}", doing(*state, *syscall, None), at(*time_ns))
+            }
+            LazyNode::Lost { from_ns, to_ns, samples } => lost(*from_ns, *to_ns, *samples),
+        };
+        Ok(writeln!(out, "{lead}... <{text}>")?)
+    }
+
+    /// Microseconds that a sample stands for, in a view of wall clock time.
+    pub(super) fn time_us(&self, sample: &Sample) -> u64 {
+        let weight = u64::from(sample.weight);
+        match self.filter.mode {
+            Mode::Cpu => 0,
+            Mode::Wall if is_wall(sample) => weight,
+            Mode::Wall => weight.saturating_mul(self.period_ns) / 1000,
+        }
+    }
+
+    /// What is known of a sample, apart from its time.
+    fn describe(&self, sample: &Sample) -> Result<String, ViewError> {
+        let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
+        let state = doing(sample.state, sample.syscall, on.as_deref());
+        let mut text = if is_wall(sample) {
+            format!("{} {state}", duration(u64::from(sample.weight).saturating_mul(1000)))
+        } else {
+            format!("weight {}, {state}", sample.weight)
+        };
+        if sample.trace_id != 0 {
+            text.push_str(&format!(", trace {:#x}", sample.trace_id));
+        }
+        for (name, id) in [("span", sample.span), ("root span", sample.root_span)] {
+            if id != 0 {
+                text.push_str(&format!(", {name} {id}"));
+            }
+        }
+        for (number, tag) in sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0) {
+            text.push_str(&format!(", tag {number} = {tag}"));
+        }
+        Ok(text)
+    }
+}
+
+fn lost(from_ns: u64, to_ns: u64, samples: Option<u64>) -> String {
+    let samples = match samples {
+        Some(samples) => counted(samples, "sample"),
+        None => "samples".to_owned(),
+    };
+    let length = match to_ns.checked_sub(from_ns) {
+        Some(length_ns) if to_ns != u64::MAX => duration(length_ns),
+        _ => "up to the end".to_owned(),
+    };
+    format!("lost {samples}, {length}")
+}

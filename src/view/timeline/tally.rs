@@ -1,0 +1,105 @@
+//! How much of a thread's samples is looked at, call by call.
+//!
+//! The calls of a trace hold samples of all kinds; which of them a view is of only the samples tell.
+
+use std::ops::Range;
+
+use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
+use crate::view::filter::Filter;
+use crate::view::mode::Measure;
+
+/// The samples of a thread that are looked at, in memory: some bytes for each.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    main: Vec<Row>,
+    side: Vec<Row>,
+}
+
+/// A sample that is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    /// Its number in its stream.
+    number: u64,
+    time_ns: u64,
+    /// What it and all before it in the stream weigh.
+    sum: u64,
+}
+
+/// Some of the samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) samples: u64,
+    /// Periods, or microseconds of wall clock time.
+    pub(super) weight: u64,
+    /// From the first to the last sample.
+    pub(super) span_ns: u64,
+}
+
+impl Tally {
+    /// The samples of a thread in a window that the filter keeps.
+    pub(super) fn new(
+        trace: &LazyTrace,
+        (thread, window): (ThreadId, &Window),
+        filter: &Filter,
+        mut measure: Measure,
+    ) -> Result<Self, TraceError> {
+        let mut tally = Self::default();
+        let times = window.from_ns..=window.to_ns;
+        trace.for_each_sample_of(thread, times, &mut |side, number, sample: &Sample| {
+            if filter.has(sample) {
+                let rows = if side { &mut tally.side } else { &mut tally.main };
+                let before = rows.last().map_or(0, |row| row.sum);
+                let sum = before.saturating_add(measure.weigh(sample));
+                rows.push(Row { number, time_ns: sample.time_ns, sum });
+            }
+        })?;
+        Ok(tally)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Share {
+        let [main, side] = [&self.main, &self.side].map(|rows| share(rows, 0..u64::MAX));
+        let samples = main.samples + side.samples;
+        Share { samples, weight: main.weight.saturating_add(side.weight), span_ns: 0 }
+    }
+
+    /// Those in a call.
+    pub(super) fn of(&self, call: &LazyCall) -> Share {
+        let Some(numbers) = call.sample_numbers() else { return self.all() };
+        share(if call.is_side() { &self.side } else { &self.main }, numbers)
+    }
+}
+
+fn share(rows: &[Row], numbers: Range<u64>) -> Share {
+    let begin = rows.partition_point(|row| row.number < numbers.start);
+    let end = rows.partition_point(|row| row.number < numbers.end);
+    let before = begin.checked_sub(1).and_then(|place| rows.get(place)).map_or(0, |row| row.sum);
+    let some = rows.get(begin..end).unwrap_or_default();
+    let (Some(first), Some(last)) = (some.first(), some.last()) else { return Share::default() };
+    Share {
+        samples: some.len() as u64,
+        weight: last.sum - before,
+        span_ns: last.time_ns.saturating_sub(first.time_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_what_lies_in_a_range_of_numbers() {
+        let row = |(number, time_ns, sum)| Row { number, time_ns, sum };
+        let rows = [(2, 10, 5), (3, 20, 6), (7, 50, 106)].map(row);
+        for (numbers, samples, weight, span_ns) in [
+            (0..2, 0, 0, 0),
+            (0..3, 1, 5, 0),
+            (3..8, 2, 101, 30),
+            (0..u64::MAX, 3, 106, 40),
+            (4..7, 0, 0, 0),
+        ] {
+            assert_eq!(share(&rows, numbers), Share { samples, weight, span_ns });
+        }
+        assert_eq!(share(&[], 0..5), Share::default());
+    }
+}
