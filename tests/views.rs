@@ -79,7 +79,7 @@ impl Maker {
             let stack: Vec<LocationId> =
                 stack.split_whitespace().map(|place| self.location(place)).collect();
             self.time_ns += 1_000_000;
-            grower.add(&sample(self.time_ns, *weight, *end_reason), &stack);
+            grower.add(&sample(self.time_ns, *weight, *end_reason), &stack, None);
         }
         let thread = Thread { pid: 100, tid, name: name.to_owned(), ..Thread::default() };
         self.profile.threads.push(grower.finish(thread));
@@ -238,8 +238,8 @@ fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
     let inlined = LocationId(u32::try_from(maker.profile.locations.len() - 1).unwrap());
     let called = maker.location("get:9");
     let mut grower = ThreadGrower::default();
-    grower.add(&sample(5, 1, ROOT), &[main, inlined]);
-    grower.add(&sample(6, 1, ROOT), &[main, called]);
+    grower.add(&sample(5, 1, ROOT), &[main, inlined], None);
+    grower.add(&sample(6, 1, ROOT), &[main, called], None);
     let thread = Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() };
     maker.profile.threads = vec![grower.finish(thread)];
     assert_eq!(folded(&maker.profile, false), "main;get 2\n");
@@ -252,7 +252,7 @@ fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
 fn a_location_that_is_not_defined_is_unknown_not_a_panic() {
     let mut profile = Maker::new().profile;
     let mut grower = ThreadGrower::default();
-    grower.add(&sample(5, 1, 999), &[LocationId(77)]);
+    grower.add(&sample(5, 1, 999), &[LocationId(77)], None);
     profile.threads =
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
     let location =
@@ -268,7 +268,7 @@ fn a_stack_of_many_thousand_frames_is_a_straight_column() {
     let frames: Vec<LocationId> =
         (0..20_000).map(|level| maker.location(if level % 2 == 0 { "f" } else { "g" })).collect();
     let mut grower = ThreadGrower::default();
-    grower.add(&sample(5, 1, 5), &frames);
+    grower.add(&sample(5, 1, 5), &frames, None);
     maker.profile.threads =
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
     let text = print(&maker.profile, false, 0.0, None);

@@ -426,6 +426,9 @@ fn filters_that_make_no_sense_say_what_to_do() {
         assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
         assert!(error.contains(expected) && output.stdout.is_empty(), "{words:?}: {error}");
     }
+    let output = run(&["print", "--follow", "--state", "disk"], &wall);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("samples   1 for 0.135 s"), "{text}");
     let output = run(&["print", "--state", "disk,sleeping", "--syscall", "17,futex"], &wall);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("samples   22 for 20.370 s"), "{text}");

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 25] = [
+pub(super) const EXAMPLES: [Example; 28] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -60,6 +60,12 @@ pub(super) const EXAMPLES: [Example; 25] = [
         "The calls of half a second in the order of their times, with every sample",
         "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
     ),
+    example("print", "The time on processors alone", "traceprof print --mode cpu out.trace"),
+    example(
+        "print",
+        "What do threads wait for in poll and in locks?",
+        "traceprof print --state sleeping --syscall poll,futex out.trace",
+    ),
     example("print", "Watch a recording", "traceprof print --follow out.trace"),
     example("dump", "List the objects of a trace", "traceprof dump out.trace"),
     example("dump", "The same for a script", "traceprof dump --json out.trace"),
@@ -72,6 +78,11 @@ pub(super) const EXAMPLES: [Example; 25] = [
         "export",
         "The same of the first ten seconds",
         "traceprof export out.trace --to 10s --output begin.folded",
+    ),
+    example(
+        "export",
+        "All time, without threads that only wait for work",
+        "traceprof export out.trace --mode wall --no-idle -o wall.folded",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),

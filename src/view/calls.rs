@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::AddAssign;
 
-use super::waits::Wait;
+use super::waits::WaitId;
 
 /// A count of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ pub enum Step<Id> {
     /// A function or a place in one.
     Frame(Id),
     /// Time in which the thread did not run, innermost.
-    Wait(Wait),
+    Wait(WaitId),
 }
 
 impl<Id> Step<Id> {

@@ -95,14 +95,15 @@ fn asleep_at(profile: &Profile, thread: &ThreadProfile) -> Option<usize> {
     }
     let calls = thread.tree.calls();
     let (at, call) = calls.iter().enumerate().max_by_key(|(_, call)| call.own.weight)?;
-    let asleep = matches!(call.step, Step::Wait(wait) if wait.state == RunState::Sleeping as u8);
+    let asleep =
+        wait_at(profile, thread, at).is_some_and(|it| it.state == RunState::Sleeping as u8);
     let enough = percent(call.own.weight, all) >= ASLEEP_PERCENT;
     (asleep && enough && !waits_for_lock(profile, thread, at)).then_some(at)
 }
 
 /// Whether one of the innermost functions, or the system call, takes a lock.
 fn waits_for_lock(profile: &Profile, thread: &ThreadProfile, at: usize) -> bool {
-    let of_file = wait_at(thread, at)
+    let of_file = wait_at(profile, thread, at)
         .and_then(|wait| wait.syscall)
         .is_some_and(|number| call_name(number) == "flock");
     let innermost = functions(profile, thread, at).take(INNERMOST);
@@ -152,16 +153,16 @@ fn method_of(profile: &Profile, location: LocationId) -> Option<&Method> {
     profile.method_of(location).and_then(|id| profile.method(id))
 }
 
-fn wait_at(thread: &ThreadProfile, at: usize) -> Option<Wait> {
+fn wait_at(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<Wait> {
     match thread.tree.calls().get(at)?.step {
-        Step::Wait(wait) => Some(wait),
+        Step::Wait(wait) => profile.waits.get(wait),
         _ => None,
     }
 }
 
 /// What a thread waits in, and which function called into the C library for it.
 fn describe(profile: &Profile, thread: &ThreadProfile, at: usize) -> String {
-    let call = wait_at(thread, at).and_then(|wait| wait.syscall).map(call_name);
+    let call = wait_at(profile, thread, at).and_then(|wait| wait.syscall).map(call_name);
     let call = call.map_or_else(|| "asleep".to_owned(), |name| format!("in {name}"));
     let own = |method: &&Method| !profile.module_name(method).is_some_and(is_c_library);
     let known = || functions(profile, thread, at).flatten();

@@ -8,7 +8,7 @@ use super::mode::Measure;
 use super::profile::{Profile, ThreadGrower, ThreadProfile};
 use super::recording::Recording;
 use super::selection::Selected;
-use super::waits::Wait;
+use super::waits::Waits;
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
 
 /// Aggregates the samples of what is selected.
@@ -17,16 +17,14 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
     let filter = &selected.filter;
     let measure = Measure::new(filter.mode, &recording);
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
-    let mut waits: BTreeMap<Wait, String> = BTreeMap::new();
+    let mut waits = Waits::default();
     for window in &selected.windows {
         let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
             if !filter.has(sample) {
                 return;
             }
-            if let Some(wait) = Wait::of(sample) {
-                waits.entry(wait).or_default();
-            }
-            growers.entry(thread).or_insert_with(|| ThreadGrower::new(measure)).add(sample, stack);
+            let grower = growers.entry(thread).or_insert_with(|| ThreadGrower::new(measure));
+            grower.add(sample, stack, waits.id(sample));
         };
         // The index leads to what is in a window; of all there is, each frame is decoded once.
         if *window == Window::default() {
@@ -35,10 +33,7 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
             trace.for_each_sample(window, &mut add)?;
         }
     }
-    for (wait, label) in &mut waits {
-        let text = wait.on.map(|id| trace.text(id)).transpose()?;
-        *label = wait.label(text.as_deref());
-    }
+    waits.resolve(trace)?;
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let threads = covered
         .map(|thread| {

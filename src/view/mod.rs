@@ -38,4 +38,4 @@ pub use recording::Recording;
 pub use rows::Limits;
 pub use selection::{Moment, Selected, Selection};
 pub use states::StateTimes;
-pub use waits::Wait;
+pub use waits::{Wait, WaitId, Waits};

@@ -1,11 +1,11 @@
 //! What a step of a stack is called in a view: by function, or by place.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::calls::Step;
 use super::escape::escaped;
 use super::profile::Profile;
-use super::waits::Wait;
+use super::waits::Waits;
 use crate::trace::{Location, LocationId, MethodId};
 
 /// Index of a name. Two locations with the same name are one line of a tree.
@@ -26,7 +26,7 @@ pub(super) struct Names {
     names: Vec<Name>,
     by_location: Vec<NameId>,
     /// Of time in which threads did not run.
-    waits: BTreeMap<Wait, String>,
+    waits: Waits,
 }
 
 /// The name of a location that the trace does not define.
@@ -91,7 +91,7 @@ impl Names {
             Step::Dropped => "[stack dropped]",
             Step::Empty => "[no stack]",
             Step::Frame(id) => &self.names[id.0 as usize].text,
-            Step::Wait(wait) => self.waits.get(&wait).map_or("[waiting]", String::as_str),
+            Step::Wait(wait) => self.waits.name(wait),
         }
     }
 

@@ -8,7 +8,7 @@ use super::calls::{CallTree, Count, Grower, Step};
 use super::mode::{Measure, Mode, is_wall};
 use super::recording::Recording;
 use super::states::StateTimes;
-use super::waits::Wait;
+use super::waits::{WaitId, Waits};
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
 
 /// The id of a call trace that found no room in the storage.
@@ -42,8 +42,8 @@ pub struct Profile {
     pub mode: Mode,
     /// Only samples of some states or system calls are in it.
     pub narrow: bool,
-    /// What time is called in which threads did not run.
-    pub waits: BTreeMap<Wait, String>,
+    /// What threads wait for.
+    pub waits: Waits,
     /// Modules by id.
     pub modules: Vec<Module>,
     /// Methods by id.
@@ -107,8 +107,8 @@ impl ThreadGrower {
         Self { measure, ..Self::default() }
     }
 
-    /// Adds a sample with its own stack, root first.
-    pub fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
+    /// Adds a sample with its own stack, root first, and what its thread waits for if it did not run.
+    pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
         let count = Count { samples: 1, weight: self.measure.weigh(sample) };
         let mark = if sample.trace_id == DROPPED_TRACE_ID {
             Some(Step::Dropped)
@@ -120,8 +120,7 @@ impl ThreadGrower {
             None
         };
         let frames = stack.iter().map(|location| Step::Frame(*location));
-        let wait = Wait::of(sample).map(Step::Wait);
-        self.tree.add(mark.into_iter().chain(frames).chain(wait), count);
+        self.tree.add(mark.into_iter().chain(frames).chain(wait.map(Step::Wait)), count);
         if !is_wall(sample) {
             self.periods = self.periods.saturating_add(sample.weight.into());
         }

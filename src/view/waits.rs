@@ -1,7 +1,9 @@
 //! What a thread does that does not run, as the innermost step of its stack.
 
+use std::collections::HashMap;
+
 use crate::proc;
-use crate::trace::{RunState, Sample, TextId};
+use crate::trace::{LazyTrace, RunState, Sample, TextId, TraceError};
 
 use super::escape::escaped;
 use super::mode::is_wall;
@@ -36,6 +38,53 @@ impl Wait {
     /// Its name in a tree: `[sleeping in epoll_wait on eventpoll]`. `text` is what it waits on.
     pub fn label(&self, text: Option<&str>) -> String {
         format!("[{}]", doing(self.state, self.syscall, text))
+    }
+}
+
+/// Index of a [`Wait`]: steps of stacks are many, and differ in little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitId(u32);
+
+/// All that threads of a profile wait for.
+#[derive(Debug, Clone, Default)]
+pub struct Waits {
+    ids: HashMap<Wait, WaitId>,
+    /// By [`WaitId`], each with its name.
+    all: Vec<(Wait, String)>,
+}
+
+impl Waits {
+    /// The id of what the thread of a sample waits for; `None` if it ran.
+    pub fn id(&mut self, sample: &Sample) -> Option<WaitId> {
+        let wait = Wait::of(sample)?;
+        if let Some(id) = self.ids.get(&wait) {
+            return Some(*id);
+        }
+        // Four billion of them do not fit in a trace.
+        let id = WaitId(u32::try_from(self.all.len()).ok()?);
+        self.ids.insert(wait, id);
+        self.all.push((wait, wait.label(None)));
+        Some(id)
+    }
+
+    /// Says in the names what system calls wait on.
+    pub(super) fn resolve(&mut self, trace: &LazyTrace) -> Result<(), TraceError> {
+        for (wait, label) in &mut self.all {
+            if let Some(on) = wait.on {
+                *label = wait.label(Some(&trace.text(on)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is waited for.
+    pub(super) fn get(&self, id: WaitId) -> Option<Wait> {
+        self.all.get(id.0 as usize).map(|(wait, _)| *wait)
+    }
+
+    /// The name of it.
+    pub(super) fn name(&self, id: WaitId) -> &str {
+        self.all.get(id.0 as usize).map_or("[waiting]", |(_, label)| label)
     }
 }
 
