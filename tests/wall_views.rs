@@ -37,7 +37,9 @@ impl Wall {
         let mut maker = Maker::new();
         let mode = if wall { "cpu,wall" } else { "cpu" };
         maker.writer.set_metadata("mode", Value::Text(mode.to_owned())).unwrap();
-        maker.writer.set_metadata("wall_interval_ns", Value::Unsigned(20_000_000)).unwrap();
+        for (key, number) in [("wall_interval_ns", 20_000_000), ("cpu_time_ns", 19_000_000)] {
+            maker.writer.set_metadata(key, Value::Unsigned(number)).unwrap();
+        }
         Self { maker, ms: 0, wall }
     }
 
@@ -402,6 +404,22 @@ fn the_times_of_a_timeline_add_up_whatever_is_truncated() {
             .filter_map(|line| line.split_once(": ")?.1.split(' ').next()?.parse::<u64>().ok());
         assert_eq!(samples.sum::<u64>(), expected, "{text}");
     }
+}
+
+#[test]
+fn what_is_waited_on_cannot_move_the_cursor_or_break_a_line() {
+    let mut made = Wall::new(true);
+    let id = made.thread(1, "x");
+    made.waits(id, 7, "main", (Disk, PREAD64, "/tmp/\u{1b}[2J;a\n9 1"));
+    let made = made.maker.finish();
+    let profile = load(&made, &Selection::default());
+    let tree = print(&profile, true, false);
+    for text in [&tree, &timeline(&made, &Selection::default(), true)] {
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert!(text.contains("disk in pread64 on /tmp/\\u{1b}[2J;a\\n9 1"), "{text}");
+    }
+    let leaf = "main;[disk in pread64 on /tmp/\\u{1b}[2J:a\\n9 1]".to_owned();
+    assert_eq!(folded(&profile, false), [(leaf, 7000)].into());
 }
 
 fn run(words: &[&str], made: &Trace) -> Output {
