@@ -407,6 +407,16 @@ fn the_times_of_a_timeline_add_up_whatever_is_truncated() {
 }
 
 #[test]
+fn a_trace_of_wall_clock_time_that_is_still_empty_is_of_that() {
+    let mut made = Wall::new(true).maker;
+    made.flush();
+    let output = run(&["print", "--follow"], &made.abandon());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(8), "its recorder is gone");
+    assert!(text.contains("samples   0 for 0.000 s in 0 threads\n"), "{text}");
+}
+
+#[test]
 fn what_is_waited_on_cannot_move_the_cursor_or_break_a_line() {
     let mut made = Wall::new(true);
     let id = made.thread(1, "x");

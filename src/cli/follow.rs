@@ -83,12 +83,12 @@ fn is_written(path: &Path) -> bool {
 
 /// Prints the summary and what there is so far.
 fn first(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failure> {
-    let selected = news.next(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
-    let mut selected = selected.unwrap_or_default();
-    if selected.windows.iter().all(|window| window.threads.is_none()) {
-        // Nothing yet: a summary without threads.
-        selected.windows.clear();
-    }
+    let usage = |text: String| Failure::new(ExitCode::Usage, anyhow!(text));
+    let selected = match news.next(trace).map_err(usage)? {
+        Some(selected) => selected,
+        // A summary without threads.
+        None => news.none_yet(trace).map_err(usage)?,
+    };
     print(|out| style.whole(trace, &selected, out).map_err(Failure::of_view))
 }
 

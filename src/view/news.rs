@@ -76,6 +76,12 @@ impl News {
         Ok((!windows.is_empty()).then_some(Selected { windows, filter, text }))
     }
 
+    /// Nothing, of a trace that nothing is in yet.
+    pub fn none_yet(&self, trace: &LazyTrace) -> Result<Selected, String> {
+        let filter = self.selection.filter(&Recording::of(trace))?;
+        Ok(Selected { windows: Vec::new(), filter, text: None })
+    }
+
     /// How many of the samples that came are not in what [`Self::next`] gave, since they are older
     /// than some that were shown: a recorder may write those of incomplete stacks later than others.
     pub fn late(&self, trace: &LazyTrace, selected: Option<&Selected>) -> Result<u64, TraceError> {

@@ -186,7 +186,13 @@ impl Walk<'_> {
     fn write(&self, out: &mut dyn Write) -> Result<(), ViewError> {
         let thread = &self.thread.thread;
         let number = u64::from(self.thread.id.0) + 1;
-        writeln!(out, "\n# Thread {number} ({}, tid {})", escaped(&thread.name), thread.tid)?;
+        write!(out, "\n# Thread {number} ({}, tid {})", escaped(&thread.name), thread.tid)?;
+        if let (true, Mode::Wall, Some(tally)) =
+            (self.shared.options.verbose, self.shared.filter.mode, &self.tally)
+        {
+            write!(out, ": {}", tally.states.of_thread())?;
+        }
+        writeln!(out)?;
         let mut root = self.shared.trace.roots(self.thread.id)?;
         self.narrow(&mut root);
         let mut levels = vec![Level::new(root, DEEP_NODES)];

@@ -7,12 +7,15 @@ use std::ops::Range;
 use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
 use crate::view::filter::Filter;
 use crate::view::mode::Measure;
+use crate::view::states::StateTimes;
 
 /// The samples of a thread that are looked at, in memory: some bytes for each.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     main: Vec<Row>,
     side: Vec<Row>,
+    /// Their time by state, of wall clock time.
+    pub(super) states: StateTimes,
 }
 
 /// A sample that is looked at.
@@ -47,9 +50,12 @@ impl Tally {
         let times = window.from_ns..=window.to_ns;
         trace.for_each_sample_of(thread, times, &mut |side, number, sample: &Sample| {
             if filter.has(sample) {
-                let rows = if side { &mut tally.side } else { &mut tally.main };
+                let Tally { main, side: of_side, states } = &mut tally;
+                let rows = if side { of_side } else { main };
                 let before = rows.last().map_or(0, |row| row.sum);
-                let sum = before.saturating_add(measure.weigh(sample));
+                let weight = measure.weigh(sample);
+                let sum = before.saturating_add(weight);
+                states.add(sample.state, weight);
                 rows.push(Row { number, time_ns: sample.time_ns, sum });
             }
         })?;
