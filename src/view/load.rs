@@ -13,9 +13,8 @@ use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError,
 
 /// Aggregates the samples of what is selected.
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
-    let recording = Recording::of(trace).showing(selected);
     let filter = &selected.filter;
-    let measure = Measure::new(filter.mode, &recording);
+    let measure = Measure::new(filter.mode, &Recording::of(trace));
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
     let mut waits = Waits::default();
     for window in &selected.windows {
@@ -34,6 +33,8 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
         }
     }
     waits.resolve(trace)?;
+    // Now that all is read: what is lost is known.
+    let recording = Recording::of(trace).showing(selected);
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let threads = covered
         .map(|thread| {

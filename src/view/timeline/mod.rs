@@ -56,7 +56,7 @@ pub fn write(
     options: &TimelineOptions,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
-    let recording = Recording::of(trace).showing(selected);
+    let recording = Recording::of(trace);
     let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
     let (seen, shown) = if recording.has_wall() {
         Seen::selected(trace, selected, &recording)?
@@ -65,7 +65,8 @@ pub fn write(
         let shown = some.map(|thread| thread.id).collect();
         (Seen::in_threads(covered.iter().copied()), shown)
     };
-    summary::write(&recording, &seen, out)?;
+    // What is lost shows when it is read.
+    summary::write(&Recording::of(trace).showing(selected), &seen, out)?;
     write_threads(trace, selected, options, out)?;
     let without = covered.iter().filter(|thread| !shown.contains(&thread.id));
     let without: Vec<_> = without.map(|summary| &summary.thread).collect();
