@@ -182,7 +182,7 @@ fn sampling(recording: &Recording) -> Option<String> {
     if let Some(engine) = recording.text("engine") {
         parts.push(format!("{engine} engine"));
     }
-    if let Some(mode) = recording.text("mode") {
+    if let Some(mode) = recording.text("mode").filter(|_| recording.has_wall()) {
         parts.push(format!("mode {mode}"));
     }
     if let Some(hz) = recording.number("freq_hz") {
