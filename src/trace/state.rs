@@ -15,6 +15,8 @@ pub(super) struct Common<'a> {
     pub(super) sites: &'a [Site],
     /// The sampling period, or 0.
     pub(super) period_ns: u64,
+    /// How often time that threads do not run is looked at, or 0.
+    pub(super) wall_interval_ns: u64,
 }
 
 /// A stream of a thread.
@@ -104,7 +106,7 @@ impl ThreadState {
         common: Common<'_>,
     ) {
         if !stack.is_empty() {
-            self.note_interval(sample, common.period_ns);
+            self.note_interval(sample, common);
         }
         self.last_ns = sample.time_ns;
         if sample.flags & flags::FIRST != 0 && self.main.samples() == 0 {
@@ -164,11 +166,15 @@ impl ThreadState {
 
     /// Applies the gap rule to the time since the last sample whose stack is known. Wall clock time
     /// that was measured is none of which nothing is known.
-    fn note_interval(&mut self, sample: &Sample, period_ns: u64) {
+    fn note_interval(&mut self, sample: &Sample, common: Common<'_>) {
+        let Common { period_ns, wall_interval_ns, .. } = common;
         let measured = sample.flags & flags::WALL != 0;
         if let Some(known_ns) = self.known_ns.filter(|_| !measured) {
             let interval_ns = sample.time_ns.saturating_sub(known_ns);
-            let long = self.intervals.add(interval_ns, period_ns, sample.weight);
+            // Without a period nothing is known of gaps. Where time is measured that a thread does not
+            // run, it is known a look later.
+            let expected_ns = if period_ns == 0 { 0 } else { period_ns.max(wall_interval_ns) };
+            let long = self.intervals.add(interval_ns, expected_ns, sample.weight);
             if long && !self.waiting && sample.state == 0 {
                 self.gap(period_ns, known_ns, sample.time_ns);
             }

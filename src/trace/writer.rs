@@ -6,7 +6,7 @@
 //! - Times of a thread never go back: an earlier one is raised to the last and counted.
 
 mod copy;
-mod text;
+mod objects;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -23,8 +23,8 @@ use super::state::{Common, ThreadState};
 use super::stream::{Block, Stream};
 use super::tables::{Tables, next_id};
 use super::{
-    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module, ModuleId,
-    Sample, TRUNCATED, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
+    Location, LocationId, MAX_DEPTH, Method, Sample, TRUNCATED, Thread, ThreadId, TraceError,
+    Value, WriteMode, WriterOptions,
 };
 
 /// What was written in the end.
@@ -57,6 +57,8 @@ pub struct TraceWriter {
     mapped: u32,
     truncated: Option<LocationId>,
     period_ns: u64,
+    /// How often time that threads do not run is looked at, or 0.
+    wall_interval_ns: u64,
     pending: usize,
     samples: u64,
     clamped: u64,
@@ -121,6 +123,7 @@ impl TraceWriter {
             mapped: 0,
             truncated: None,
             period_ns: 0,
+            wall_interval_ns: 0,
             pending: 0,
             samples: 0,
             clamped: 0,
@@ -134,12 +137,14 @@ impl TraceWriter {
     }
 
     /// Sets a value; the last one set for a key counts. `period_ns` is the sampling period that
-    /// gaps are found by: without it only [`TraceWriter::gap`] makes them. After a failed write it
-    /// goes to the end of the file.
+    /// gaps are found by: without it only [`TraceWriter::gap`] makes them. With `wall_interval_ns`
+    /// they are found by the longer of the two. After a failed write it goes to the end of the file.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
         metadata::check(key, &value)?;
-        if let ("period_ns", Value::Unsigned(period_ns)) = (key, &value) {
-            self.period_ns = *period_ns;
+        match (key, &value) {
+            ("period_ns", Value::Unsigned(period_ns)) => self.period_ns = *period_ns,
+            ("wall_interval_ns", Value::Unsigned(ns)) => self.wall_interval_ns = *ns,
+            _ => {}
         }
         let id = next_id(self.metadata as usize)?;
         self.metadata += 1;
@@ -154,27 +159,6 @@ impl TraceWriter {
         }
         self.tables.block.push(&Neutral::Metadata { id, key: key.into(), value });
         self.write_full_frame()
-    }
-
-    /// The id of a module; equal content gives an equal id.
-    pub fn module(&mut self, m: &Module) -> Result<ModuleId, TraceError> {
-        let id = self.tables.module(m)?;
-        self.write_full_frame()?;
-        Ok(id)
-    }
-
-    /// The id of a method; equal content gives an equal id.
-    pub fn method(&mut self, m: &Method) -> Result<MethodId, TraceError> {
-        let id = self.tables.method(m)?;
-        self.write_full_frame()?;
-        Ok(id)
-    }
-
-    /// The id of a location; equal content gives an equal id.
-    pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
-        let id = self.tables.location(l)?;
-        self.write_full_frame()?;
-        Ok(id)
     }
 
     /// The id of a new thread: threads are never equal, since the kernel reuses thread ids. When it
@@ -198,18 +182,6 @@ impl TraceWriter {
         state.rename(name);
         let object = state.object(None);
         self.tables.block.push(&object);
-        self.write_full_frame()
-    }
-
-    /// Notes where a module is mapped.
-    pub fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
-        self.tables.known_module(m.module)?;
-        let id = next_id(self.mapped as usize)?;
-        self.mapped += 1;
-        let MappedModule { pid, start, end, file_offset, first_seen_ns: seen, .. } = *m;
-        let module = m.module.0;
-        let mapping = Neutral::Mapping { id, pid, start, end, file_offset, module, seen };
-        self.tables.block.push(&mapping);
         self.write_full_frame()
     }
 
@@ -245,7 +217,8 @@ impl TraceWriter {
         }
         let truncated = sample.end_reason != 0 || stack.is_empty();
         let unrooted = if truncated { Some(self.truncated_location()?) } else { None };
-        let common = Common { sites: self.tables.sites(), period_ns: self.period_ns };
+        let (period_ns, wall_interval_ns) = (self.period_ns, self.wall_interval_ns);
+        let common = Common { sites: self.tables.sites(), period_ns, wall_interval_ns };
         // Looked up above.
         let Some(state) = self.threads.get_mut(&thread.0) else { return Ok(()) };
         let before = state.pending();
@@ -253,13 +226,6 @@ impl TraceWriter {
         self.pending += state.pending() - before;
         self.samples += 1;
         self.end_full_blocks(thread)
-    }
-
-    /// Writes a call trace as an object of its own. [`WriterOptions::call_traces`] does this for
-    /// every sample.
-    pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
-        self.tables.call_trace((trace.trace_id, trace.end_reason), &trace.stack)?;
-        self.write_full_frame()
     }
 
     /// Notes that nothing is known of a thread between two times; ends its open calls.

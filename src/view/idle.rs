@@ -121,7 +121,15 @@ fn takes_lock(name: &str) -> bool {
         "pthread_rwlock_",
         "pthread_spin_lock",
     ];
-    const HOLDS: [&str; 4] = ["RwLock", "sync.(*Mutex)", "sync.(*RWMutex)", "ObjectMonitor::enter"];
+    const HOLDS: [&str; 6] = [
+        "RwLock",
+        "sync.(*Mutex)",
+        "sync.(*RWMutex)",
+        "ObjectMonitor::enter",
+        // Those of interpreters.
+        "take_gil",
+        "gvl_acquire",
+    ];
     let plain = name.trim_start_matches('_');
     let of_class = ["Mutex", "mutex", "MutEx"].iter().any(|class| {
         let after = name.rsplit_once(class).map(|(_, after)| after.to_ascii_lowercase());
@@ -197,6 +205,7 @@ mod tests {
             "absl::Mutex::Lock()",
             "sync.(*Mutex).lockSlow",
             "ObjectMonitor::enter(JavaThread*)",
+            "take_gil",
         ] {
             assert!(takes_lock(name), "{name}");
         }

@@ -91,6 +91,26 @@ fn measured_wall_clock_time_makes_no_gap_and_no_rhythm() {
     assert_eq!(load_bytes(&data.bytes()).unwrap().threads[0].roots().count(), 1);
 }
 
+/// A thread waited for a processor between two samples, which the next look will tell.
+#[test]
+fn what_the_next_look_tells_is_no_gap() {
+    let roots = |wall_interval_ns: u64, pause_ns: u64| {
+        let (mut writer, data, _) = memory_writer(WriterOptions::default());
+        for (key, ns) in [("period_ns", 10), ("wall_interval_ns", wall_interval_ns)] {
+            writer.set_metadata(key, Value::Unsigned(ns)).unwrap();
+        }
+        let ids = locations(&mut writer, 1);
+        let id = writer.thread(&thread(1)).unwrap();
+        for time_ns in [10, 20, 30 + pause_ns, 40 + pause_ns] {
+            writer.sample(id, &sample(time_ns), &ids[..1]).unwrap();
+        }
+        writer.finish().unwrap();
+        load_bytes(&data.bytes()).unwrap().threads[0].roots().count()
+    };
+    assert_eq!((roots(0, 30), roots(0, 0)), (3, 1));
+    assert_eq!((roots(40, 30), roots(40, 91), roots(5, 30)), (1, 3, 3));
+}
+
 /// The content of a frame with one string and a sample that refers to the one with this number.
 fn referring(number: u32) -> Vec<u8> {
     let mut neutral = Vec::new();
