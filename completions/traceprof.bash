@@ -267,7 +267,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -d -o -F -q -h --pid --duration --output --freq --engine --follow-exec --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --debuginfod --jvm-names --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
+            opts="-p -d -o -F -m -q -h --pid --duration --output --freq --mode --wall-interval --engine --follow-exec --force --quiet --dry-run --allow-seccomp --verify-detach --no-kernel --debuginfod --jvm-names --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -302,6 +302,18 @@ _traceprof() {
                     return 0
                     ;;
                 -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall-interval)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -41,7 +41,9 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l preserve -d 'Let the N heaviest call traces keep their ids, and write them as objects' -r

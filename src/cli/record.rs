@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use anyhow::anyhow;
 
@@ -12,8 +13,8 @@ use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
 use super::progress;
-use super::values::Percent;
-use crate::record::{Options, RecordError, Summary, Target, dry_run, record};
+use super::values::{Mode, Percent};
+use crate::record::{Measure, Options, RecordError, Summary, Target, dry_run, record};
 use crate::trace::{WriteMode, WriterOptions, index_path};
 use crate::view::escape::{escaped, shell_quoted};
 
@@ -45,6 +46,7 @@ fn options(arguments: RecordArguments) -> Options {
         None => Target::Command(arguments.command),
     };
     let output = arguments.output.unwrap_or_else(|| free_name(&target, taken));
+    let measure = measure(arguments.mode, arguments.wall_interval.0);
     let defaults = WriterOptions::default();
     let block_bytes = arguments.block_size.0;
     let writer = WriterOptions {
@@ -64,7 +66,8 @@ fn options(arguments: RecordArguments) -> Options {
         output,
         writer,
         duration: arguments.duration.map(|time| time.0),
-        freq_hz: arguments.rate.0,
+        freq_hz: arguments.rate.map_or(default_hz(measure), |rate| rate.0),
+        measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
         follow_exec: arguments.follow_exec,
@@ -74,6 +77,23 @@ fn options(arguments: RecordArguments) -> Options {
         preserve: arguments.preserve.map_or(0, usize::from),
         verify_detach: arguments.verify_detach,
         stats: arguments.stats,
+    }
+}
+
+fn measure(mode: Mode, interval: Duration) -> Measure {
+    match (mode.cpu, mode.wall) {
+        (_, false) => Measure::Cpu,
+        (false, true) => Measure::Wall(interval),
+        (true, true) => Measure::Both(interval),
+    }
+}
+
+/// The rate of CPU samples that nobody gave.
+fn default_hz(measure: Measure) -> u32 {
+    const HZ: u32 = 199;
+    match measure {
+        Measure::Wall(interval) => (1.0 / interval.as_secs_f64()).round().max(1.0) as u32,
+        Measure::Cpu | Measure::Both(_) => HZ,
     }
 }
 

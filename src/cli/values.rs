@@ -13,20 +13,25 @@ pub struct RecordingTime(pub Duration);
 /// Longer than anybody means; keeps all sums of times far from their limits.
 const TIME_MAX_S: f64 = 366.0 * 86_400.0;
 
+/// A time in seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit_s = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
+    };
+    let number: f64 = number(digits).ok_or("expected a number such as 5, 5s, 500ms or 5m")?;
+    Ok(number * unit_s)
+}
+
 impl FromStr for RecordingTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-        let unit_s = match &text[digits.len()..] {
-            "ms" => 0.001,
-            "" | "s" => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
-        };
-        let number: f64 = number(digits).ok_or("expected a number such as 5, 5s, 500ms or 5m")?;
-        let seconds = number * unit_s;
+        let seconds = seconds(text)?;
         if seconds < 0.001 {
             return Err("the shortest recording is 1ms".to_owned());
         }
@@ -53,6 +58,43 @@ impl FromStr for Rate {
         match hz {
             Some(hz @ 1..=Self::MAX) => Ok(Self(hz)),
             _ => Err(format!("expected a whole number from 1 to {}, or `max`", Self::MAX)),
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// CPU time, at a rate of its own.
+    pub cpu: bool,
+    /// Also the time that threads do not run.
+    pub wall: bool,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "cpu" => Ok(Self { cpu: true, wall: false }),
+            "wall" => Ok(Self { cpu: false, wall: true }),
+            "cpu,wall" | "wall,cpu" => Ok(Self { cpu: true, wall: true }),
+            _ => Err("expected cpu, wall or cpu,wall".to_owned()),
+        }
+    }
+}
+
+/// Between two looks at threads that do not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WallInterval(pub Duration);
+
+impl FromStr for WallInterval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match seconds(text)? {
+            seconds @ 0.001..=10.0 => Ok(Self(Duration::from_secs_f64(seconds))),
+            _ => Err("expected a time from 1ms to 10s".to_owned()),
         }
     }
 }
@@ -193,6 +235,32 @@ mod tests {
         assert_eq!("max".parse(), Ok(Rate(50_000)));
         for text in ["0", "50001", "-1", "", "fast", "1.5", "99999999999"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn modes_have_names_in_any_order() {
+        for (text, cpu, wall) in
+            [("cpu", true, false), ("wall", false, true), ("wall,cpu", true, true)]
+        {
+            assert_eq!(text.parse(), Ok(Mode { cpu, wall }));
+        }
+        assert!(
+            ["", "CPU", "cpu,", "cpu wall", "off"].iter().all(|it| it.parse::<Mode>().is_err())
+        );
+    }
+
+    #[test]
+    fn threads_are_looked_at_neither_too_often_nor_hardly_ever() {
+        let check = |text: &str, ms| {
+            assert_eq!(text.parse(), Ok(WallInterval(Duration::from_millis(ms))), "{text}");
+        };
+        check("20ms", 20);
+        check("0.5", 500);
+        check("1ms", 1);
+        check("10s", 10_000);
+        for text in ["0", "0.9ms", "11s", "-1", "", "fast"] {
+            assert!(text.parse::<WallInterval>().is_err(), "{text}");
         }
     }
 

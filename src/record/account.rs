@@ -18,6 +18,7 @@ use super::liveness::Heavy;
 use super::scribe::Totals;
 use super::stint::Stint;
 use super::tally;
+use super::wall;
 use crate::trace::{Metadata, Value};
 
 /// The target's CPU clock, read from outside.
@@ -172,6 +173,11 @@ impl Reckoning<'_> {
         set("later_attach_stops", self.stint.later_stops_ns.0);
         set("later_attach_stop_ns_max", self.stint.later_stops_ns.1);
         set("threads_by_events", self.stint.relieved.threads);
+        for (key, number) in self.stint.wall.iter().flat_map(wall::report::numbers) {
+            set(&key, number);
+        }
+        set("wall.samples", self.totals.wall.0);
+        set("wall.rooted", self.totals.wall.1);
         if let Some(ns) = self.stint.detached.stopped_ns {
             set("detach_stopped_ns", ns);
         }
@@ -212,6 +218,9 @@ impl Reckoning<'_> {
             );
         }
         line("CPU time", self.cpu());
+        for (label, text) in self.stint.wall.iter().flat_map(wall::report::lines) {
+            line(label, text);
+        }
         if !self.stint.blocked.is_empty() {
             let names = self.stint.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
             let names = listed(names, self.stint.blocked.len());

@@ -46,6 +46,9 @@ pub(super) struct Batch {
     pub(super) slices: Slices,
     /// The samples with their times in CLOCK_MONOTONIC nanoseconds, by thread, then time.
     pub(super) samples: Vec<Sample>,
+    /// What threads wait on that are asleep; a sample of theirs has in `event` the place of its text in
+    /// this list, plus 1.
+    pub(super) texts: Vec<Arc<str>>,
     /// Threads that came, changed or went.
     pub(super) threads: Vec<ThreadNews>,
     /// What is mapped where, if it changed.
@@ -59,6 +62,16 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// The number of a text for a sample's `event`.
+    pub(super) fn text(&mut self, text: &Arc<str>) -> u64 {
+        let known = self.texts.iter().position(|other| other == text);
+        let place = known.unwrap_or_else(|| {
+            self.texts.push(Arc::clone(text));
+            self.texts.len() - 1
+        });
+        place as u64 + 1
+    }
+
     /// Something in it has not been told before.
     pub(super) fn has_news(&self) -> bool {
         let is_new = |entry: &TraceEntry| !entry.preserved;
@@ -101,6 +114,7 @@ impl Batch {
         self.traces.clear();
         self.slices.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
+        self.texts.clear();
         self.threads.clear();
         self.addresses = None;
         self.keep = None;

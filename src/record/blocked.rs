@@ -18,8 +18,8 @@ const SHORTEST: Duration = Duration::from_millis(20);
 const APART: Duration = Duration::from_millis(10);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Looks may take one part of so many of the recorder's time.
-const SHARE: u32 = 50;
+/// Looks may take one part of so many of the recorder's time: some microseconds for each thread.
+const SHARE: u32 = 200;
 
 /// How often a thread is asked before it is believed,
 const QUESTIONS: usize = 10;

@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::engine::{Choice, Concern, Gravity};
-use super::options::{EngineChoice, Options, Target};
+use super::options::{EngineChoice, Measure, Options, Target};
 use super::prospect::{self, Sampled};
 use super::{RecordError, check_proc};
 use crate::inject::Guardian;
@@ -141,6 +141,7 @@ fn defaults(pid: i32) -> Options {
         writer: WriterOptions::default(),
         duration: None,
         freq_hz: FREQ_HZ,
+        measure: Measure::Cpu,
         engine: EngineChoice::Auto,
         follow_exec: false,
         allow_seccomp: false,

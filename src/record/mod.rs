@@ -57,6 +57,7 @@ mod tally;
 mod task_events;
 mod threads;
 mod timer;
+mod wall;
 mod watch;
 
 use std::ffi::OsString;
@@ -82,7 +83,7 @@ use crate::trace::{self, TraceError, TraceWriter, Value};
 pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
-pub use options::{EngineChoice, Options, Target};
+pub use options::{EngineChoice, Measure, Options, Target};
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
 

@@ -27,6 +27,38 @@ pub enum EngineChoice {
     Timer,
 }
 
+/// What is measured of threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Where they use CPU time.
+    #[default]
+    Cpu,
+    /// Where they spend all their time. They are looked at once in each interval of this length, and
+    /// CPU time is sampled with that period.
+    Wall(Duration),
+    /// Both, each at a rate of its own.
+    Both(Duration),
+}
+
+impl Measure {
+    /// The length of the intervals, if time is measured that threads do not run.
+    pub fn wall_interval(self) -> Option<Duration> {
+        match self {
+            Self::Cpu => None,
+            Self::Wall(interval) | Self::Both(interval) => Some(interval),
+        }
+    }
+
+    /// Its name in the trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Wall(_) => "wall",
+            Self::Both(_) => "cpu,wall",
+        }
+    }
+}
+
 /// All that a recording is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -40,6 +72,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// Samples per second of CPU time and thread.
     pub freq_hz: u32,
+    /// What is measured.
+    pub measure: Measure,
     /// What samples.
     pub engine: EngineChoice,
     /// Record although a seccomp filter may kill the target.

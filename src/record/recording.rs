@@ -165,6 +165,7 @@ impl<'a> Recording<'a> {
             exit,
             before: done,
             jvm: &mut self.jvm,
+            wall_interval: self.options.measure.wall_interval(),
         };
         let mut session = Session::start(parts, self.options.duration, &mut *self.observer)?;
         fault::at(Point::RecordSampling);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 
-use super::account::Reckoning;
 use super::aftermath::Aftermath;
 use super::ended::Ended;
 use super::engine::Choice;
@@ -171,12 +170,15 @@ pub(super) fn opening(
     };
     let arguments = command_line.iter().map(|word| text(word.to_string_lossy().into_owned()));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let interval = options.measure.wall_interval();
+    let interval = interval.map(|it| ("wall_interval_ns", number(it.as_nanos() as u64)));
     [
         ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
         ("engine", text(choice.engine.name().to_string())),
         ("engine_why", text(choice.why.clone())),
         ("period_ns", number(setup.period_ns)),
         ("freq_hz", number(u64::from(options.freq_hz))),
+        ("mode", text(options.measure.name().to_string())),
         ("kernel_included", number(u64::from(setup.kernel))),
         ("pid", number(pid as u64)),
         ("command_line", Value::List(arguments.collect())),
@@ -187,6 +189,7 @@ pub(super) fn opening(
         ("start_monotonic_ns", number(clock::monotonic_now_ns())),
     ]
     .into_iter()
+    .chain(interval)
     .map(|(key, value)| (key.to_string(), value))
     .collect()
 }
@@ -202,8 +205,10 @@ pub(super) fn conclude(
     let mut text = reckoning.lines();
     let mut metadata = reckoning.metadata();
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
-    let (samples, rooted) = (reckoning.totals.samples, reckoning.rooted());
-    let quality_percent = quality(&reckoning);
+    let wall = reckoning.totals.wall;
+    let samples = reckoning.totals.samples + wall.0;
+    let rooted = reckoning.rooted() + wall.1;
+    let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
     let nothing = (samples == 0).then(|| reckoning.nothing());
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
     text.extend(why(&ended, &options.target));
@@ -258,10 +263,6 @@ fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
     let collected = collected.map(|text| ("memory".to_string(), text));
     let unsorted = written.unsorted.as_ref().map(|why| ("index".to_string(), why.to_string()));
     collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
-}
-
-fn quality(reckoning: &Reckoning<'_>) -> f64 {
-    reckoning.rooted() as f64 * 100.0 / reckoning.totals.samples.max(1) as f64
 }
 
 /// Why the recording ended, where the user did not ask for it, and what stays behind.

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::{io, panic};
 
+use traceprof_abi::storage::log::{Sample, flags};
 use traceprof_abi::unwind::EndReason;
 
 use super::batch::Batch;
@@ -51,12 +52,31 @@ pub(super) struct Totals {
     pub(super) weight: u64,
     /// Samples by end reason, in the order of [`EndReason::ALL`].
     pub(super) reasons: [u64; EndReason::ALL.len()],
+    /// Samples of time that threads did not run, which are in none of these, and those of them whose
+    /// stack reached the root.
+    pub(super) wall: (u64, u64),
     /// Threads that have samples.
     pub(super) threads: u64,
     /// Samples of a thread that was never told of: not written.
     pub(super) unattributed: u64,
     /// Addresses that were written before their names were known.
     pub(super) unnamed: u64,
+}
+
+impl Totals {
+    fn count(&mut self, sample: &Sample) {
+        if sample.flags & flags::WALL != 0 {
+            self.wall.0 += 1;
+            let is_rooted = sample.trace_id != 0 && sample.reason == EndReason::Root as u16;
+            self.wall.1 += u64::from(is_rooted);
+            return;
+        }
+        self.samples += 1;
+        self.weight += u64::from(sample.weight);
+        if let Some(count) = self.reasons.get_mut(usize::from(sample.reason)) {
+            *count += 1;
+        }
+    }
 }
 
 /// What comes to the thread.

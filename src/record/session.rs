@@ -10,9 +10,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::Signal;
+use nix::sys::time::TimeSpec;
 use traceprof_abi::layout::{AgentState, Counter};
+use traceprof_abi::storage::log::Sample;
 use traceprof_abi::sync::Ordering;
 
 use super::account::CpuClock;
@@ -22,7 +24,7 @@ use super::blocked::Blocked;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
 use super::counts::Counts;
-use super::engine::{Choice, Engine};
+use super::engine::Choice;
 use super::jvm::JvmNames;
 use super::kernel::KernelEvents;
 use super::liveness::{Heavy, heaviest};
@@ -38,6 +40,7 @@ use super::stint::Stint;
 use super::stop::Stop;
 use super::threads::Registry;
 use super::timer::Timers;
+use super::wall::Wall;
 use super::{Event, Observer, Progress, RecordError};
 use crate::fault::{self, Point};
 use crate::proc;
@@ -47,6 +50,7 @@ mod every;
 mod mappings;
 mod relief;
 mod sampling;
+mod sleeping;
 
 use self::every::Every;
 use self::relief::Relief;
@@ -135,6 +139,10 @@ pub(super) struct Session<'a> {
     has_left: bool,
     remainder: Remainder,
     parents: Parents,
+    /// Looks at threads that do not run, if that is asked for;
+    wall: Option<Wall>,
+    /// what it saw, until the other samples of the batch have been put right.
+    asleep: Vec<Sample>,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
 }
@@ -157,6 +165,8 @@ pub(super) struct Parts<'a> {
     pub(super) before: Option<&'a Stint>,
     /// The Java virtual machines.
     pub(super) jvm: &'a mut JvmNames,
+    /// Between two looks at threads that do not run, if that is asked for.
+    pub(super) wall_interval: Option<Duration>,
 }
 
 impl<'a> Session<'a> {
@@ -168,7 +178,7 @@ impl<'a> Session<'a> {
     ) -> Result<Self, RecordError> {
         let pid = parts.pid;
         let Started { registry, events, timers } = sampling::start(&mut parts)?;
-        let kernel = open_kernel(&mut parts, observer);
+        let kernel = sampling::open_kernel(&mut parts, observer);
         fault::at(Point::RecordReady);
         let remaps = mappings::read_again(&mut parts, observer);
         parts.clock.advance();
@@ -188,7 +198,8 @@ impl<'a> Session<'a> {
             kernel.enable();
         }
         let addresses = parts.attached.modules().current();
-        Ok(Self {
+        let wall = sleeping::start(&mut parts)?;
+        let mut session = Self {
             pid,
             attached: parts.attached,
             clock: parts.clock,
@@ -224,8 +235,12 @@ impl<'a> Session<'a> {
             has_left: false,
             remainder,
             parents,
+            wall,
+            asleep: Vec::new(),
             entry_failed: false,
-        })
+        };
+        session.meet_sleepers();
+        Ok(session)
     }
 
     /// When sampling began, in CLOCK_MONOTONIC nanoseconds.
@@ -274,6 +289,7 @@ impl<'a> Session<'a> {
             }
             self.grow();
             self.turn_timers();
+            self.look_at_sleepers();
             if !self.scribe.is_busy()
                 && let Some(kernel) = &mut self.kernel
             {
@@ -313,21 +329,24 @@ impl<'a> Session<'a> {
     }
 
     /// In each turn, unless that takes too long: the kernel asks each thread, of which ten thousand take
-    /// milliseconds.
+    /// milliseconds. It has a hundredth of the time.
     fn read_cpu_clock(&mut self) {
         if self.cpu_watch.is_due() {
             let start = Instant::now();
             self.cpu.advance();
-            self.cpu_watch.spare(start.elapsed());
+            self.cpu_watch.spare(start.elapsed() * 5);
         }
     }
 
     /// Sleeps a little; true when the target is gone.
     fn nap(&self, length: Duration) -> bool {
+        // Not for a moment once more: each turn costs what a hundred looks do.
+        let until_look = self.until_next_look().filter(|wait| *wait < length * 3 / 2);
+        let length = until_look.unwrap_or(length);
         let mut wait = [PollFd::new(self.exit.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(length).unwrap_or(PollTimeout::ZERO);
         // An interruption is a signal that asks for the end; the loop sees it.
-        poll(&mut wait, timeout).is_ok_and(|ready| ready > 0)
+        let timeout = TimeSpec::from_duration(length);
+        ppoll(&mut wait, Some(timeout), None).is_ok_and(|ready| ready > 0)
     }
 
     fn tick(&mut self) {
@@ -368,16 +387,7 @@ impl<'a> Session<'a> {
     pub(super) fn finish(mut self, end: End, preserve: usize) -> Stint {
         fault::at(Point::RecordEnding);
         let is_executed = end == End::Executed;
-        let ended_ns = if is_executed {
-            // Nothing is left to be read of the program: what is there now is another one.
-            self.registry.end_all()
-        } else {
-            self.observer.event(Event::Detaching);
-            self.cpu.advance();
-            self.registry.scan(true);
-            self.look_for_blocked(true);
-            monotonic_now_ns()
-        };
+        let ended_ns = self.end_threads(is_executed);
         let timers = self.timers.as_mut();
         let primed = timers.as_ref().map_or(0, |timers| timers.signals);
         let unsampled = timers.map_or_else(Default::default, |it| it.failures.unsampled());
@@ -397,6 +407,7 @@ impl<'a> Session<'a> {
             self.look_at_mappings();
         }
         self.has_left = true;
+        self.end_sleepers();
         let had_events = self.events.take().is_some();
         fault::at(Point::RecordSilent);
         let relieved = self.end_relief();
@@ -434,10 +445,24 @@ impl<'a> Session<'a> {
             threads: self.registry.metrics(),
             storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
+            wall: self.wall.as_ref().map(Wall::stats),
             heaviest,
             next_thread: self.registry.next(),
             next_instance: self.collector.take_instance(),
         }
+    }
+
+    /// Sees for the last time who is there; when that was.
+    fn end_threads(&mut self, is_executed: bool) -> u64 {
+        if is_executed {
+            // Nothing is left to be read of the program: what is there now is another one.
+            return self.registry.end_all();
+        }
+        self.observer.event(Event::Detaching);
+        self.cpu.advance();
+        self.registry.scan(true);
+        self.look_for_blocked(true);
+        monotonic_now_ns()
     }
 
     /// Hands over all that is left in the storage; the heaviest traces of the recording.
@@ -452,31 +477,13 @@ impl<'a> Session<'a> {
         if had_events {
             self.settle(true, batch);
         }
+        self.add_sleepers(batch, true);
         self.registry.retire(true, &mut batch.threads);
         let before = self.before.map_or(&[][..], |before| &before.heaviest);
         let heaviest = heaviest(before, self.collector.heaviest(), preserve);
         batch.keep = Some(heaviest.iter().map(|it| it.id).collect());
         self.scribe.send(shared);
         heaviest
-    }
-}
-
-/// The kernel's time, if it was asked for and may be had; without it the rest goes on.
-fn open_kernel(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> Option<KernelEvents> {
-    if !parts.attached.setup.kernel || parts.attached.choice.engine != Engine::Perf {
-        return None;
-    }
-    match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
-        Ok(mut kernel) => {
-            kernel.leave_out(parts.attached.span());
-            Some(kernel)
-        }
-        Err(error) => {
-            parts.attached.setup.kernel = false;
-            let text = format!("time in the kernel is not sampled: {error}");
-            observer.event(Event::Notice(text));
-            None
-        }
     }
 }
 

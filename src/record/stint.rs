@@ -14,6 +14,7 @@ use super::liveness::Heavy;
 use super::perf::Setup;
 use super::session::Relieved;
 use super::threads::ThreadMetrics;
+use super::wall::WallStats;
 
 /// A stint that is over, or the sum of those that are.
 #[derive(Debug, Clone)]
@@ -66,6 +67,8 @@ pub(super) struct Stint {
     pub(super) storage: Stats,
     /// Kernel hits that found the ring buffer full.
     pub(super) kernel_lost: u64,
+    /// What the looks at threads that do not run came to, if they were asked for.
+    pub(super) wall: Option<WallStats>,
     /// The heaviest traces of all stints so far, if the user asked for them.
     pub(super) heaviest: Vec<Heavy>,
     /// The key of the next stint's first thread.
@@ -107,6 +110,9 @@ impl Stint {
         self.threads.add(later.threads);
         self.storage.add(later.storage);
         self.kernel_lost += later.kernel_lost;
+        if let (Some(wall), Some(later)) = (&mut self.wall, &later.wall) {
+            wall.add(later);
+        }
         self.heaviest = later.heaviest;
         self.next_thread = later.next_thread;
         self.next_instance = later.next_instance;
@@ -168,6 +174,7 @@ pub(super) mod tests {
             threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
             storage: Stats::default(),
             kernel_lost: 0,
+            wall: None,
             heaviest: Vec::new(),
             next_thread: 5,
             next_instance: Some(7),

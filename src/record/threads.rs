@@ -217,6 +217,21 @@ impl Registry {
         alive.filter(|(_, inner)| *inner != 0)
     }
 
+    /// The same with the numbers of their lives, and their starts if these were during the recording.
+    pub(super) fn lives(&self) -> impl Iterator<Item = (u32, i32, Option<u64>)> {
+        let born = |life: &Life| {
+            let is_known = life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.started_ns;
+            is_known.then_some(life.start_ns)
+        };
+        self.lives.alive().map(move |(number, life)| (number, life.tid, born(life)))
+    }
+
+    /// When a thread ended, and all CPU time that it used if the kernel told.
+    pub(super) fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)> {
+        let life = self.lives.get(life)?;
+        Some((life.end_ns?, life.cpu_ns))
+    }
+
     /// The first so many threads that have started others. Where nobody tells who did, those that were
     /// there at the beginning.
     ///

@@ -38,7 +38,7 @@ impl Evidence {
     }
 
     /// All that was asked for was there.
-    pub(super) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.missing.is_empty()
     }
 

@@ -51,8 +51,8 @@ pub mod flags {
     pub const REMAINDER: u32 = 8;
     /// The hit of a timer.
     pub const TIMER: u32 = 16;
-    /// No hit: time in which the thread did not run, or ran unseen. The weight is in microseconds of wall
-    /// clock time, not in periods.
+    /// No hit: time of the thread in one state. The weight is in microseconds of wall clock time, not in
+    /// periods.
     pub const WALL: u32 = 32;
 }
 

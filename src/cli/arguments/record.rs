@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::values::{BlockSize, Compress, Durable, EngineName, Percent, Rate, RecordingTime};
+use crate::cli::values::{
+    BlockSize, Compress, Durable, EngineName, Mode, Percent, Rate, RecordingTime, WallInterval,
+};
 
 /// Arguments of `record`.
 #[derive(Debug, Args)]
@@ -26,9 +28,28 @@ pub struct RecordArguments {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Samples per second of CPU time of each thread: 1 to 50000, or max
-    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value = "199")]
-    pub rate: Rate,
+    /// Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)
+    ///
+    /// In mode wall the default is one sample in each --wall-interval of CPU time.
+    #[arg(short = 'F', long = "freq", value_name = "HZ")]
+    pub rate: Option<Rate>,
+
+    /// What is measured: cpu, wall, or cpu,wall
+    ///
+    /// cpu is where threads use CPU time. wall is where they spend all their time: what they do while
+    /// they run, and where and for what they wait while they do not, with the state (runnable,
+    /// sleeping, disk, stopped), the system call, and what that waits on. cpu,wall is both in one
+    /// trace, each at its own rate. Threads that do not run are watched from outside: none is
+    /// signalled, a thread that goes on sleeping where it slept is left alone, and the stack of
+    /// one that has gone to sleep elsewhere is mostly read without a stop. Where it takes one, it is
+    /// some tens of microseconds, and the system call goes on; a time limit of epoll_wait,
+    /// sigtimedwait, semop or a socket's receive may begin anew then, once.
+    #[arg(short, long, value_name = "MODE", default_value = "cpu")]
+    pub mode: Mode,
+
+    /// How often threads are looked at in mode wall: 1ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "20ms")]
+    pub wall_interval: WallInterval,
 
     /// What samples: auto, perf, or timer
     ///

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender};
 use std::time::Instant;
 
-use traceprof_abi::storage::log::Sample as Logged;
+use traceprof_abi::storage::log::{Sample as Logged, flags};
 use traceprof_abi::unwind::{trace_end, trace_epoch};
 
 use super::super::batch::{Batch, ThreadLife, ThreadNews};
@@ -23,7 +23,7 @@ use super::super::threads::Key;
 use super::backlog::{Backlog, Held};
 use super::{Finished, Message, Shared, Totals};
 use crate::trace::{
-    LocationId, MappedModule, Sample, Thread, ThreadId, TraceError, TraceWriter, Value,
+    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceWriter, Value,
 };
 
 /// A trace that is resolved.
@@ -191,8 +191,10 @@ impl Work {
         for news in batch.threads.iter().filter(|news| !is_end(news)) {
             self.write_thread(news)?;
         }
+        let texts = batch.texts.iter().map(|text| self.writer.text(text));
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
         for sample in &batch.samples {
-            self.write_sample(sample)?;
+            self.write_sample(sample, &texts)?;
         }
         for news in batch.threads.iter().filter(is_end) {
             self.write_thread(news)?;
@@ -285,17 +287,13 @@ impl Work {
         Ok(())
     }
 
-    fn write_sample(&mut self, logged: &Logged) -> Result<(), TraceError> {
+    fn write_sample(&mut self, logged: &Logged, texts: &[TextId]) -> Result<(), TraceError> {
         let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             self.totals.unattributed += 1;
             return Ok(());
         };
         self.last_ns = self.last_ns.max(logged.time);
-        self.totals.samples += 1;
-        self.totals.weight += u64::from(logged.weight);
-        if let Some(count) = self.totals.reasons.get_mut(usize::from(logged.reason)) {
-            *count += 1;
-        }
+        self.totals.count(logged);
         self.totals.threads += u64::from(self.sampled.insert(thread));
         let sample = Sample {
             time_ns: logged.time,
@@ -305,7 +303,7 @@ impl Work {
             flags: logged.flags,
             state: logged.state as u8,
             syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
-            waits_on: None,
+            waits_on: waited_on(logged, texts),
             span: logged.span,
             root_span: logged.root_span,
             tags: [0; 10],
@@ -322,4 +320,10 @@ impl Work {
         let stack = stack.map_or(&[][..], |stack| &stack.locations);
         self.writer.sample(thread, &sample, stack)
     }
+}
+
+/// What the thread waits on, which is one of the batch's texts.
+fn waited_on(logged: &Logged, texts: &[TextId]) -> Option<TextId> {
+    let place = logged.event.checked_sub(1).filter(|_| logged.flags & flags::WALL != 0)?;
+    texts.get(usize::try_from(place).ok()?).copied()
 }

@@ -60,6 +60,7 @@ impl Session<'_> {
             }
             self.settle(drained.all, batch);
         }
+        self.add_sleepers(batch, false);
         self.registry.retire(drained.all, &mut batch.threads);
         if batch.has_news() {
             self.scribe.send(shared);
@@ -78,6 +79,7 @@ impl Session<'_> {
         self.registry.attribute(&mut batch.samples, &mut batch.threads);
         self.take_kernel(batch, until_ns);
         self.correct_remapped(batch);
+        self.take_sleepers(batch);
         batch.sort();
         self.collector.preserve(batch);
         batch.addresses = Some(Arc::clone(&self.addresses));

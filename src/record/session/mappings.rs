@@ -56,6 +56,7 @@ impl Session<'_> {
             Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
         }
         self.remaps.settle((began_ns, ended_ns), (before, self.addresses.epoch()));
+        self.note_mappings(mappings);
         self.refresh.spend(began.elapsed());
         self.tell_notices();
         true

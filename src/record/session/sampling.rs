@@ -6,13 +6,14 @@ use traceprof_abi::layout::{Operation, PRIMING, SAMPLING};
 
 use super::super::RecordError;
 use super::super::engine::Engine;
+use super::super::kernel::KernelEvents;
 use super::super::perf::Events;
 use super::super::prospect::event_error;
 use super::super::signals;
 use super::super::silence::{self, Silence};
 use super::super::threads::Registry;
 use super::super::timer::Timers;
-use super::{Event, Parts, Session};
+use super::{Event, Observer, Parts, Session};
 use crate::proc::{self, Status};
 
 /// A signal of ours that the application took.
@@ -69,6 +70,28 @@ pub(super) fn start(parts: &mut Parts<'_>) -> Result<Started, RecordError> {
     let mut started = Started { registry, events, timers };
     started.cover();
     Ok(started)
+}
+
+/// The kernel's time, if it was asked for and may be had; without it the rest goes on.
+pub(super) fn open_kernel(
+    parts: &mut Parts<'_>,
+    observer: &mut dyn Observer,
+) -> Option<KernelEvents> {
+    if !parts.attached.setup.kernel || parts.attached.choice.engine != Engine::Perf {
+        return None;
+    }
+    match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
+        Ok(mut kernel) => {
+            kernel.leave_out(parts.attached.span());
+            Some(kernel)
+        }
+        Err(error) => {
+            parts.attached.setup.kernel = false;
+            let text = format!("time in the kernel is not sampled: {error}");
+            observer.event(Event::Notice(text));
+            None
+        }
+    }
 }
 
 impl Started {

@@ -82,7 +82,7 @@ fn measured_wall_clock_time_makes_no_gap_and_no_rhythm() {
     writer.set_metadata("period_ns", Value::Unsigned(10)).unwrap();
     let ids = locations(&mut writer, 1);
     let id = writer.thread(&thread(1)).unwrap();
-    // It ran unseen: nothing else tells the pause from one.
+    // It ran, and no hit says so: nothing else tells the pause from one.
     let unseen = |time_ns| Sample { flags: WALL, weight: 1, ..sample(time_ns) };
     for sample in [sample(10), sample(20), unseen(500), sample(900), sample(910)] {
         writer.sample(id, &sample, &ids[..1]).unwrap();
