@@ -63,7 +63,8 @@ pub struct Filter {
 impl Filter {
     /// Whether a sample is looked at.
     pub fn has(&self, sample: &Sample) -> bool {
-        if self.mode == Mode::Cpu && is_wall(sample) {
+        // Each mode has samples of its own, which are weighed otherwise.
+        if is_wall(sample) != (self.mode == Mode::Wall) {
             return false;
         }
         let in_state =
@@ -164,17 +165,18 @@ mod tests {
             sample(WALL, 2, Some(232)),
             sample(WALL, 3, Some(17)),
             sample(WALL, 1, None),
+            sample(WALL, 0, None),
         ];
         let kept = |mode, states: &[RunState], calls: &[u32]| {
             let states = states.iter().copied().collect();
             let filter = Filter { mode, states, calls: calls.iter().copied().collect() };
             samples.iter().map(|sample| u8::from(filter.has(sample))).collect::<Vec<_>>()
         };
-        assert_eq!(kept(Mode::Cpu, &[], &[]), [1, 0, 0, 0, 0]);
-        assert_eq!(kept(Mode::Wall, &[], &[]), [1, 1, 1, 1, 1]);
-        assert_eq!(kept(Mode::Wall, &[RunState::Sleeping], &[]), [0, 1, 1, 0, 0]);
-        assert_eq!(kept(Mode::Wall, &[RunState::Running, RunState::Disk], &[]), [1, 0, 0, 1, 0]);
-        assert_eq!(kept(Mode::Wall, &[], &[17, 202]), [0, 1, 0, 1, 0]);
-        assert_eq!(kept(Mode::Wall, &[RunState::Disk], &[202]), [0, 0, 0, 0, 0]);
+        assert_eq!(kept(Mode::Cpu, &[], &[]), [1, 0, 0, 0, 0, 0]);
+        assert_eq!(kept(Mode::Wall, &[], &[]), [0, 1, 1, 1, 1, 1]);
+        assert_eq!(kept(Mode::Wall, &[RunState::Sleeping], &[]), [0, 1, 1, 0, 0, 0]);
+        assert_eq!(kept(Mode::Wall, &[RunState::Running, RunState::Disk], &[]), [0, 0, 0, 1, 0, 1]);
+        assert_eq!(kept(Mode::Wall, &[], &[17, 202]), [0, 1, 0, 1, 0, 0]);
+        assert_eq!(kept(Mode::Wall, &[RunState::Disk], &[202]), [0, 0, 0, 0, 0, 0]);
     }
 }

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use super::mode::Measure;
 use super::profile::{Profile, ThreadGrower, ThreadProfile};
 use super::recording::Recording;
 use super::selection::Selected;
@@ -14,7 +13,6 @@ use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError,
 /// Aggregates the samples of what is selected.
 pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceError> {
     let filter = &selected.filter;
-    let measure = Measure::new(filter.mode, &Recording::of(trace));
     let mut growers: BTreeMap<ThreadId, ThreadGrower> = BTreeMap::new();
     let mut waits = Waits::default();
     for window in &selected.windows {
@@ -22,7 +20,7 @@ pub fn load(trace: &LazyTrace, selected: &Selected) -> Result<Profile, TraceErro
             if !filter.has(sample) {
                 return;
             }
-            let grower = growers.entry(thread).or_insert_with(|| ThreadGrower::new(measure));
+            let grower = growers.entry(thread).or_insert_with(|| ThreadGrower::new(filter.mode));
             grower.add(sample, stack, waits.id(sample));
         };
         // The index leads to what is in a window; of all there is, each frame is decoded once.

@@ -31,7 +31,7 @@ mod waits;
 pub use error::ViewError;
 pub use filter::{CallNumber, Filter, StateName};
 pub use load::load;
-pub use mode::{Measure, Mode};
+pub use mode::Mode;
 pub use news::News;
 pub use profile::{Profile, ThreadGrower, ThreadProfile};
 pub use recording::Recording;

@@ -7,7 +7,7 @@ use traceprof_abi::storage::log::flags::WALL;
 use super::recording::Recording;
 use crate::trace::Sample;
 
-/// What the weights of a profile are. The two are never added up unconverted.
+/// What the weights of a profile are. Each mode has samples of its own: the two are never added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// CPU time, in sampling periods.
@@ -36,39 +36,6 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|mode| mode.name() == text);
         known.ok_or_else(|| "expected cpu or wall".to_owned())
-    }
-}
-
-/// Converts the weights of a thread's samples.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Measure {
-    mode: Mode,
-    period_ns: u64,
-    /// Of CPU samples, what is no whole microsecond yet: in all nothing is lost.
-    rest_ns: u64,
-}
-
-impl Measure {
-    /// For the samples of a recording.
-    pub fn new(mode: Mode, recording: &Recording) -> Self {
-        let period_ns = recording.period_ns().unwrap_or(0.0).round() as u64;
-        Self { mode, period_ns, rest_ns: 0 }
-    }
-
-    /// What its weights are.
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// The weight of the next sample: periods, or microseconds.
-    pub fn weigh(&mut self, sample: &Sample) -> u64 {
-        let weight = u64::from(sample.weight);
-        if self.mode == Mode::Cpu || is_wall(sample) {
-            return weight;
-        }
-        let ns = weight.saturating_mul(self.period_ns).saturating_add(self.rest_ns);
-        self.rest_ns = ns % 1000;
-        ns / 1000
     }
 }
 
@@ -114,28 +81,6 @@ pub(super) fn wall_seconds(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Value;
-
-    fn weights(mode: Mode, samples: &[(u32, u32)]) -> Vec<u64> {
-        let mut recording = Recording::default();
-        recording.metadata.insert("period_ns".to_owned(), Value::Unsigned(1_000_333));
-        let mut measure = Measure::new(mode, &recording);
-        let sample = |(flags, weight): &(u32, u32)| Sample {
-            flags: *flags,
-            weight: *weight,
-            ..Sample::default()
-        };
-        samples.iter().map(|it| measure.weigh(&sample(it))).collect()
-    }
-
-    #[test]
-    fn periods_become_microseconds_and_nothing_is_lost() {
-        let samples = [(0, 1), (0, 1), (WALL, 20_000), (0, 1), (0, 3)];
-        assert_eq!(weights(Mode::Wall, &samples), [1000, 1000, 20_000, 1000, 3001]);
-        assert_eq!(weights(Mode::Wall, &[(0, 1); 3000]).iter().sum::<u64>(), 3_000_999);
-        assert_eq!(weights(Mode::Cpu, &[(0, 7), (0, 1)]), [7, 1]);
-    }
-
     #[test]
     fn microseconds_are_rounded_to_milliseconds() {
         for (us, text) in

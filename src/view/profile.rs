@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use traceprof_abi::unwind::EndReason;
 
 use super::calls::{CallTree, Count, Grower, Step};
-use super::mode::{Measure, Mode, is_wall};
+use super::mode::Mode;
 use super::recording::Recording;
 use super::states::StateTimes;
 use super::waits::{WaitId, Waits};
@@ -25,8 +25,6 @@ pub struct ThreadProfile {
     pub count: Count,
     /// Samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
-    /// CPU time in sampling periods.
-    pub periods: u64,
     /// Time by state; of wall clock time only.
     pub states: StateTimes,
     /// The ids of its process and its own as the target sees them, where these are others.
@@ -93,23 +91,22 @@ impl Profile {
 /// Gathers the samples of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadGrower {
-    measure: Measure,
+    mode: Mode,
     tree: Grower<LocationId>,
     count: Count,
     ends: BTreeMap<u16, u64>,
-    periods: u64,
     states: StateTimes,
 }
 
 impl ThreadGrower {
-    /// Weighs samples like this.
-    pub fn new(measure: Measure) -> Self {
-        Self { measure, ..Self::default() }
+    /// For samples of this mode.
+    pub fn new(mode: Mode) -> Self {
+        Self { mode, ..Self::default() }
     }
 
     /// Adds a sample with its own stack, root first, and what its thread waits for if it did not run.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
-        let count = Count { samples: 1, weight: self.measure.weigh(sample) };
+        let count = Count { samples: 1, weight: u64::from(sample.weight) };
         let mark = if sample.trace_id == DROPPED_TRACE_ID {
             Some(Step::Dropped)
         } else if stack.is_empty() {
@@ -121,10 +118,7 @@ impl ThreadGrower {
         };
         let frames = stack.iter().map(|location| Step::Frame(*location));
         self.tree.add(mark.into_iter().chain(frames).chain(wait.map(Step::Wait)), count);
-        if !is_wall(sample) {
-            self.periods = self.periods.saturating_add(sample.weight.into());
-        }
-        if self.measure.mode() == Mode::Wall {
+        if self.mode == Mode::Wall {
             self.states.add(sample.state, count.weight);
         }
         self.count += count;
@@ -133,8 +127,8 @@ impl ThreadGrower {
 
     /// The thread with its samples.
     pub fn finish(self, thread: Thread) -> ThreadProfile {
-        let Self { tree, count, ends, periods, states, .. } = self;
+        let Self { tree, count, ends, states, .. } = self;
         let tree = tree.finish();
-        ThreadProfile { thread, tree, count, ends, periods, states, inner_ids: None }
+        ThreadProfile { thread, tree, count, ends, states, inner_ids: None }
     }
 }

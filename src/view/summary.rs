@@ -10,7 +10,7 @@ use traceprof_abi::unwind::EndReason;
 
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
-use super::mode::{Measure, Mode, is_wall, wall_seconds};
+use super::mode::{Mode, wall_seconds};
 use super::profile::Profile;
 use super::recording::Recording;
 use super::rows::{counted, percent};
@@ -41,8 +41,7 @@ impl Seen {
             *ends.entry(*reason).or_insert(0u64) += samples;
         }
         let (samples, threads) = (count.samples, sampled.count() as u64);
-        let periods = profile.threads.iter().map(|thread| thread.periods);
-        let periods = Some(periods.fold(0, u64::saturating_add));
+        let periods = (profile.mode == Mode::Cpu).then_some(count.weight);
         let states = (profile.mode == Mode::Wall).then(|| profile.states());
         Self { samples, periods, states, threads, ends }
     }
@@ -51,10 +50,8 @@ impl Seen {
     pub(super) fn selected(
         trace: &LazyTrace,
         selected: &Selected,
-        recording: &Recording,
     ) -> Result<(Self, BTreeSet<ThreadId>), TraceError> {
         let filter = &selected.filter;
-        let mut measure = Measure::new(filter.mode, recording);
         let mut threads = BTreeSet::new();
         let (mut seen, mut states, mut periods) = (Self::default(), StateTimes::default(), 0u64);
         for window in &selected.windows {
@@ -65,13 +62,13 @@ impl Seen {
                 threads.insert(thread);
                 seen.samples += 1;
                 *seen.ends.entry(sample.end_reason).or_default() += 1;
-                states.add(sample.state, measure.weigh(sample));
-                if !is_wall(sample) {
-                    periods = periods.saturating_add(sample.weight.into());
-                }
+                let weight = u64::from(sample.weight);
+                states.add(sample.state, weight);
+                periods = periods.saturating_add(weight);
             })?;
         }
-        (seen.threads, seen.periods) = (threads.len() as u64, Some(periods));
+        seen.threads = threads.len() as u64;
+        seen.periods = (filter.mode == Mode::Cpu).then_some(periods);
         seen.states = (filter.mode == Mode::Wall).then_some(states);
         Ok((seen, threads))
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::names::duration;
-use super::{Mode, Shared, ViewError};
+use super::{Shared, ViewError};
 use crate::trace::{LazyNode, Sample};
 use crate::view::mode::is_wall;
 use crate::view::rows::counted;
@@ -42,12 +42,7 @@ impl Shared<'_> {
 
     /// Microseconds that a sample stands for, in a view of wall clock time.
     pub(super) fn time_us(&self, sample: &Sample) -> u64 {
-        let weight = u64::from(sample.weight);
-        match self.filter.mode {
-            Mode::Cpu => 0,
-            Mode::Wall if is_wall(sample) => weight,
-            Mode::Wall => weight.saturating_mul(self.period_ns) / 1000,
-        }
+        if is_wall(sample) { u64::from(sample.weight) } else { 0 }
     }
 
     /// What is known of a sample, apart from its time.

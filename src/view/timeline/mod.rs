@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use super::error::ViewError;
 use super::escape::escaped;
 use super::filter::Filter;
-use super::mode::{Measure, Mode};
+use super::mode::Mode;
 use super::recording::Recording;
 use super::rows::{Limits, counted};
 use super::selection::Selected;
@@ -59,7 +59,7 @@ pub fn write(
     let recording = Recording::of(trace);
     let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
     let (seen, shown) = if recording.has_wall() {
-        Seen::selected(trace, selected, &recording)?
+        Seen::selected(trace, selected)?
     } else {
         let some = covered.iter().filter(|thread| thread.samples > 0);
         let shown = some.map(|thread| thread.id).collect();
@@ -100,8 +100,7 @@ pub fn write_threads(
                 continue;
             }
             let tally = if recording.has_wall() {
-                let measure = Measure::new(filter.mode, &recording);
-                Some(Tally::new(trace, (thread.id, window), filter, measure)?)
+                Some(Tally::new(trace, (thread.id, window), filter)?)
             } else {
                 None
             };

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
 use crate::view::filter::Filter;
-use crate::view::mode::Measure;
 use crate::view::states::StateTimes;
 
 /// The samples of a thread that are looked at, in memory: some bytes for each.
@@ -44,7 +43,6 @@ impl Tally {
         trace: &LazyTrace,
         (thread, window): (ThreadId, &Window),
         filter: &Filter,
-        mut measure: Measure,
     ) -> Result<Self, TraceError> {
         let mut tally = Self::default();
         let times = window.from_ns..=window.to_ns;
@@ -53,7 +51,7 @@ impl Tally {
                 let Tally { main, side: of_side, states } = &mut tally;
                 let rows = if side { of_side } else { main };
                 let before = rows.last().map_or(0, |row| row.sum);
-                let weight = measure.weigh(sample);
+                let weight = u64::from(sample.weight);
                 let sum = before.saturating_add(weight);
                 states.add(sample.state, weight);
                 rows.push(Row { number, time_ns: sample.time_ns, sum });
