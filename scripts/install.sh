@@ -59,7 +59,8 @@ install_packages() {
     fi
     echo "installing: $*" >&2
     "${as_root[@]}" apt-get update -qq
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+    # RUNLEVEL: packages of servers start none.
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
 # unpack_wheel NAME VERSION SHA256 DIRECTORY: the files of a Python package, put there and nowhere else.

@@ -45,4 +45,5 @@ mod timeline; // calls in the order of their times, as whole texts
 mod unique; // every function has one caller
 mod views; // the views as whole texts, from profiles made by hand
 mod waiters; // programs that wait for signals
+mod wall; // of real programs, against what they know of it
 mod wall_views; // of wall clock time, from traces made by hand
