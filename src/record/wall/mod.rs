@@ -40,7 +40,7 @@ const STOPS_MAX: usize = 16;
 /// Between two looks at a thread that sleeps on, at most,
 const LOOK_MAX_NS: u64 = 100_000_000;
 /// unless there are so many of them that more would be looked at in a second.
-const LOOKS_MAX: u64 = 3000;
+const LOOKS_MAX: u64 = 2000;
 /// Of the descriptors that there may be, one in so many threads: the others are for perf events.
 const DESCRIPTORS_SHARE: usize = 4;
 /// A turn takes one part in so many of the interval, but for one thread at least.

@@ -29,8 +29,8 @@ const SLACK_NS: u64 = 30_000_000;
 /// What a thread sleeps at is told of as often as this, though nothing changes: the trace is read while it
 /// grows;
 const TELL_NS: u64 = 850_000_000;
-/// later after an eighth of the time that it has slept,
-const TELL_SHARE: u64 = 8;
+/// later after a quarter of the time that it has slept,
+const TELL_SHARE: u64 = 4;
 /// and this at most. A thousand sleepers would fill the file with what nobody asks.
 const TELL_MAX_NS: u64 = 10_000_000_000;
 
