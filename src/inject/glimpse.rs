@@ -36,9 +36,16 @@ pub fn glimpse(pid: i32, tid: i32) -> Option<Glimpse> {
         Activity::Blocked { sp, pc } => (sp, pc, None),
         Activity::Syscall { number, args, sp, pc } => (sp, pc, Some((number, args))),
     };
+    let (stack_avma, stack) = copy_stack(tid, sp);
+    Some(Glimpse { sp, pc, call, stack_avma, stack })
+}
+
+/// Copies the stack of a thread that sleeps with this stack pointer: where the copy starts (AVMA), and the
+/// bytes from below the stack pointer upwards, as far as they could be read.
+pub fn copy_stack(tid: i32, sp: u64) -> (u64, Vec<u8>) {
     let stack_avma = sp.saturating_sub(arch::RED_ZONE) & !7;
     let mut stack = vec![0; COPY_LEN];
     let got = ptrace::read_part(tid, stack_avma, &mut stack);
     stack.truncate(got);
-    Some(Glimpse { sp, pc, call, stack_avma, stack })
+    (stack_avma, stack)
 }

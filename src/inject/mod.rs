@@ -75,7 +75,7 @@ mod tests;
 
 pub use capture::{Capture, Captures, Chosen, Missed, Portrait, capture, capture_threads};
 pub use error::InjectError;
-pub use glimpse::{Glimpse, glimpse};
+pub use glimpse::{Glimpse, copy_stack, glimpse};
 pub use guardian::Guardian;
 pub use hole::find_hole;
 pub use jail::{Judgement, Permits};

@@ -88,7 +88,7 @@ fn malformed(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{name} of a thread cannot be understood"))
 }
 
-fn parse_turns(bytes: &[u8]) -> Option<Turns> {
+pub(super) fn parse_turns(bytes: &[u8]) -> Option<Turns> {
     let mut words = bytes.trim_ascii().split(|&byte| byte == b' ').map(number);
     let (run_ns, wait_ns, count) = (words.next()??, words.next()??, words.next()??);
     Some(Turns { run_ns, wait_ns, count })

@@ -2,13 +2,14 @@
 
 use std::io;
 
+use super::schedule::parse_turns;
 use super::task_stat;
 
 /// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
 fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))?;
-    let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-    first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no number"))
+    let text = std::fs::read(format!("/proc/{pid}/task/{tid}/schedstat"))?;
+    let turns = parse_turns(&text).map(|turns| turns.run_ns);
+    turns.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat holds no numbers"))
 }
 
 /// CPU time that a process has spent in user mode and inside the kernel, in nanoseconds, at the

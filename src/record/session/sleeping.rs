@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::RecordError;
 use super::super::batch::Batch;
 use super::super::wall::{Alive, Wall};
+use super::super::{RecordError, target_error};
 use super::{Parts, Session};
 use crate::proc::Mapping;
 
@@ -12,8 +12,7 @@ use crate::proc::Mapping;
 pub(super) fn start(parts: &mut Parts<'_>) -> Result<Option<Wall>, RecordError> {
     let Some(interval) = parts.wall_interval else { return Ok(None) };
     let wall = Wall::new(parts.pid, interval, parts.attached.tables());
-    let wall = wall.map_err(|error| super::super::target_error(parts.pid, error))?;
-    Ok(Some(wall))
+    wall.map(Some).map_err(|error| target_error(parts.pid, error))
 }
 
 impl Session<'_> {
@@ -69,6 +68,9 @@ impl Session<'_> {
         let period_ns = self.attached.setup.period_ns;
         let tell = |key, news: &mut Vec<_>| registry.tell(key, news);
         let mut running = wall.running(batch, (period_ns, is_last), instance, tell);
+        if self.asleep.is_empty() && running.is_empty() {
+            return;
+        }
         batch.samples.append(&mut self.asleep);
         batch.samples.append(&mut running);
         batch.sort();

@@ -1,8 +1,8 @@
 //! From what threads were seen to do to samples of the trace.
 //!
 //! # Invariants
-//! - A stack keeps its id for as long as a thread sleeps at it, and for some batches more; the trace is
-//!   in every batch with a sample that names it.
+//! - A stack that is told of again within some batches keeps its id; the trace is in every batch with a
+//!   sample that names it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::sleeper::Place;
 use super::task::Span;
 use crate::trace::RunState;
 
-/// Batches that a stack is kept for after the last thread has left it.
+/// Batches that a stack is kept for after the last one that had it.
 const KEPT_BATCHES: u32 = 50;
 /// Numbers within one upper half of the ids.
 const NUMBERS_MAX: u32 = u32::MAX - 1;
@@ -97,29 +97,18 @@ impl Gathered {
             if weight == 0 {
                 continue;
             }
-            let key = (life, 0);
-            tell(key, &mut batch.threads);
+            tell((life, 0), &mut batch.threads);
             let place = span.place.as_deref();
             let ran = self.ran.get(&life).filter(|_| span.has_run || place.is_none()).cloned();
             let at = ran.as_deref().or(place).filter(|at| !at.frames.is_empty());
             let id = at.and_then(|at| self.id(at, batch, &mut instance));
             let stack = id.zip(at.map(|at| trace_end(at.flags)));
-            self.count(span.state, weight, stack.is_none());
-            let (trace_id, reason) = stack.unwrap_or_default();
             let call = place.filter(|_| span.state != RunState::Runnable);
             samples.push(Sample {
                 time: time_ns,
-                trace_id,
-                slot: key.0,
-                generation: key.1,
-                tid: tid as u32,
-                weight,
-                flags: flags::WALL,
-                state: span.state as u16,
-                reason,
                 syscall: call.and_then(|at| at.syscall).map_or(0, |number| u64::from(number) + 1),
                 event: call.and_then(|at| at.waits_on.as_ref()).map_or(0, |text| batch.text(text)),
-                ..Sample::default()
+                ..self.sample((life, tid), (span.state, weight), stack)
             });
         }
         self.age();
@@ -154,19 +143,8 @@ impl Gathered {
                 }
             };
             tell((life, 0), &mut batch.threads);
-            self.count(RunState::Running, us, stack.is_none());
-            let (trace_id, reason) = stack.unwrap_or_default();
-            samples.push(Sample {
-                time,
-                trace_id,
-                slot: life,
-                tid: tid as u32,
-                weight: us,
-                flags: flags::WALL,
-                state: RunState::Running as u16,
-                reason,
-                ..Sample::default()
-            });
+            let sample = self.sample((life, tid), (RunState::Running, us), stack);
+            samples.push(Sample { time, ..sample });
         }
         for life in gone.into_keys() {
             self.ran.remove(&life);
@@ -175,9 +153,26 @@ impl Gathered {
         samples
     }
 
-    fn count(&mut self, state: RunState, weight: u32, is_unplaced: bool) {
+    /// A sample of so many microseconds of a thread, which are counted; the trace and its end, if known.
+    fn sample(
+        &mut self,
+        (life, tid): (u32, i32),
+        (state, weight): (RunState, u32),
+        stack: Option<(u64, u16)>,
+    ) -> Sample {
         self.told_us[state as usize] += u64::from(weight);
-        self.unplaced_us += if is_unplaced { u64::from(weight) } else { 0 };
+        self.unplaced_us += if stack.is_none() { u64::from(weight) } else { 0 };
+        let (trace_id, reason) = stack.unwrap_or_default();
+        Sample {
+            trace_id,
+            reason,
+            slot: life,
+            tid: tid as u32,
+            weight,
+            flags: flags::WALL,
+            state: state as u16,
+            ..Sample::default()
+        }
     }
 
     /// Remembers where threads ran.
@@ -219,7 +214,6 @@ impl Gathered {
         }
         let stack = self.stacks.get_mut(&key)?;
         if std::mem::take(&mut stack.unused) > 0 {
-            // If it is preserved, the batch has it already, and keeps one of both.
             let frames = place.frames.iter().copied();
             batch.traces.push(TraceEntry::new(stack.id, place.flags, 0), frames);
         }

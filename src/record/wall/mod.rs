@@ -2,8 +2,8 @@
 //!
 //! Where a thread is while it runs is what its CPU samples say. How long it runs, waits for a processor and
 //! sleeps is measured here, without a signal: the scheduler's account of each thread is read from a
-//! descriptor that is kept, and as long as it does not change the thread sleeps where it slept. Where, is found out when it goes to sleep
-//! ([`sleeper`]), mostly without a stop.
+//! descriptor that is kept, and as long as it does not change the thread sleeps where it slept. Where, is
+//! found out when it goes to sleep ([`sleeper`]), mostly without a stop.
 //!
 //! Looks come at random moments, one in each interval: a program whose rhythm is that of the looks would
 //! always be found at the same place.
@@ -220,10 +220,7 @@ impl Wall {
         alive: impl Iterator<Item = Alive>,
         end_of: impl Fn(u32) -> Option<(u64, Option<u64>)>,
     ) {
-        if self.is_over {
-            return;
-        }
-        if self.version.replace(version) == Some(version) {
+        if self.is_over || self.version.replace(version) == Some(version) {
             return;
         }
         let mut there = BTreeSet::new();

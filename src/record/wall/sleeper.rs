@@ -26,6 +26,9 @@ const FRAMES_MAX: usize = 2048;
 /// How long threads are asked to stop.
 const STOPPING_MAX: Duration = Duration::from_millis(5);
 
+/// The number of a system call, and what it waits on.
+type Called = (Option<u32>, Option<Arc<str>>);
+
 /// Where a thread is that does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
@@ -42,6 +45,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// One whose stack is not known.
+    pub(super) fn without_stack(state: RunState, (syscall, waits_on): Called) -> Self {
+        Self { state, syscall, waits_on, frames: Arc::new([]), flags: 0 }
+    }
+
     /// Where a thread ran.
     pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32) -> Self {
         Self { state: RunState::Running, syscall: None, waits_on: None, frames, flags }
@@ -144,7 +152,7 @@ impl Sleepers {
         });
         let new = match again {
             Some(_) => None,
-            None => unwind_asleep(&mut self.unwinder, &snapshot, (self.pid, tid), at),
+            None => unwind_asleep(&mut self.unwinder, &snapshot, tid, at),
         };
         let (mut syscall, mut waits_on) = self.call_of(activity);
         if !unmoved() {
@@ -160,8 +168,8 @@ impl Sleepers {
             return Read::Again(Arc::new(Place { state, syscall, waits_on, frames, flags }));
         }
         let Some((frames, flags, evidence)) = new else {
-            let frames = Arc::new([]);
-            return Read::Unknown(Arc::new(Place { state, syscall, waits_on, frames, flags: 0 }));
+            let place = Place::without_stack(state, (syscall, waits_on));
+            return Read::Unknown(Arc::new(place));
         };
         stats.read += 1;
         let place = Arc::new(Place { state, syscall, waits_on, frames, flags });
@@ -190,7 +198,7 @@ impl Sleepers {
     }
 
     /// The number of the call that a thread is in, and what it waits on.
-    fn call_of(&mut self, activity: Activity) -> (Option<u32>, Option<Arc<str>>) {
+    fn call_of(&mut self, activity: Activity) -> Called {
         let Activity::Syscall { number, args, .. } = activity else { return (None, None) };
         let descriptor = proc::waited_descriptor(number, &args);
         let waits_on = descriptor.and_then(|number| self.descriptors.name(number));
@@ -203,16 +211,14 @@ impl Sleepers {
         capture: &Capture<Option<Activity>>,
         stats: &mut WallStats,
     ) -> Option<Known> {
-        let activity = capture.seen;
-        let (portrait, state) = match &capture.outcome {
-            Ok(portrait) => (Some(portrait), unknown.state),
-            Err(Missed::Gone) => return None,
-            Err(_) => (None, unknown.state),
-        };
-        let (syscall, waits_on) = activity.map_or((None, None), |activity| self.call_of(activity));
-        let Some(portrait) = portrait else {
+        let (activity, state) = (capture.seen, unknown.state);
+        if capture.outcome == Err(Missed::Gone) {
+            return None;
+        }
+        let called = activity.map_or((None, None), |activity| self.call_of(activity));
+        let Ok(portrait) = &capture.outcome else {
             stats.missed += 1;
-            let place = Place { state, syscall, waits_on, frames: Arc::new([]), flags: 0 };
+            let place = Place::without_stack(state, called);
             // One that waits for a processor may stop the next time; where it is not known then.
             let at = activity.and_then(place_of).filter(|_| state == RunState::Disk);
             let at = at.unwrap_or_default();
@@ -232,6 +238,7 @@ impl Sleepers {
         let (stack, evidence) =
             self.unwinder.unwind_with_evidence(&snapshot, &portrait.registers, copy, &mut read);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
+        let (syscall, waits_on) = called;
         let place = Arc::new(Place { state, syscall, waits_on, frames, flags });
         Some(Known { place, at, evidence: evidence.is_whole().then_some(evidence) })
     }
@@ -241,11 +248,11 @@ impl Sleepers {
 fn unwind_asleep(
     unwinder: &mut OutsideUnwinder,
     snapshot: &Snapshot<'_>,
-    (pid, tid): (i32, i32),
+    tid: i32,
     at: (u64, u64),
 ) -> Option<(Arc<[u64]>, u32, Evidence)> {
-    let glimpse = inject::glimpse(pid, tid).filter(|glimpse| (glimpse.sp, glimpse.pc) == at)?;
-    let copy = StackCopy { avma: glimpse.stack_avma, bytes: &glimpse.stack };
+    let (avma, stack) = inject::copy_stack(tid, at.0);
+    let copy = StackCopy { avma, bytes: &stack };
     let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
     let (frames, evidence) = unwinder.unwind_asleep(snapshot, at, copy, &mut read)?;
     Some((frames.into(), trace_flags(EndReason::Root, snapshot.epoch()), evidence))
@@ -256,13 +263,5 @@ fn place_of(activity: Activity) -> Option<(u64, u64)> {
     match activity {
         Activity::Syscall { sp, pc, .. } | Activity::Blocked { sp, pc } => Some((sp, pc)),
         Activity::Running => None,
-    }
-}
-
-#[cfg(test)]
-impl Place {
-    /// A place without a stack.
-    pub(super) fn made_up(state: RunState) -> Self {
-        Self { state, syscall: None, waits_on: None, frames: Arc::new([]), flags: 0 }
     }
 }

@@ -228,7 +228,10 @@ mod tests {
     }
 
     fn place(call: u32) -> Option<Arc<Place>> {
-        Some(Arc::new(Place { syscall: Some(call), ..Place::made_up(RunState::Sleeping) }))
+        Some(Arc::new(Place {
+            syscall: Some(call),
+            ..Place::without_stack(RunState::Sleeping, (None, None))
+        }))
     }
 
     /// Calls and milliseconds.
