@@ -7,11 +7,14 @@
 #![allow(unsafe_code, reason = "calls machine code out of an image")]
 
 use std::ffi::c_int;
+use std::process::Command;
 
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
 use traceprof::inject::image;
+
+use super::common::scratch_dir;
 
 const LITTLE: Endianness = Endianness::Little;
 
@@ -55,6 +58,25 @@ fn it_has_no_thread_local_storage_and_no_interpreter() {
         let kind = segment.p_type(LITTLE);
         assert!(kind != elf::PT_TLS && kind != elf::PT_INTERP, "segment type {kind:?}");
     }
+}
+
+/// A thread's context is read through the thread pointer as a number, never through the segment register
+/// by which a compiler reaches thread-local variables: they may not be there yet, or belong to nobody.
+#[test]
+fn it_reads_the_thread_pointer_and_no_thread_local_variable() {
+    let dir = scratch_dir();
+    let file = dir.path().join("agent.so");
+    std::fs::write(&file, image::bytes()).unwrap();
+    let output = Command::new("objdump").arg("--disassemble").arg(&file).output();
+    let output = output.expect("objdump of the Debian package binutils");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let instructions = text.lines().filter(|line| line.starts_with("    ")).count();
+    assert!(instructions > 1000, "{instructions} instructions are not the agent's");
+    let find = |word: &str| text.lines().filter(|line| line.contains(word)).collect::<Vec<_>>();
+    for word in ["%fs", "%gs", "__tls_get_addr"] {
+        assert_eq!(find(word), Vec::<&str>::new());
+    }
+    assert!(!find("rdfsbase").is_empty(), "nothing reads a context");
 }
 
 #[test]

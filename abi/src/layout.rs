@@ -45,6 +45,8 @@ pub const EVENTS_MAX: usize = 65536;
 pub const ARM_PENDING_OFFSET: u64 = 0xB_2000;
 /// Words of that bitmap.
 pub const ARM_PENDING_WORDS: usize = THREAD_SLOTS / 64;
+/// Offset of [`crate::context::ContextSources`].
+pub const CONTEXT_SOURCES_OFFSET: u64 = 0xB_3000;
 /// Offset of the thread slots.
 pub const THREAD_SLOTS_OFFSET: u64 = 0x10_0000;
 /// Bytes of a thread slot: two cache lines, as in the thread priming document.
@@ -300,6 +302,14 @@ pub enum Counter {
     PreviousMoved = 36,
     /// Samples whose stack was stepped through because the previous one of the thread was shallow.
     PreviousShallow = 37,
+    /// Contexts that did not belong together when they were read: their writers do not keep the order.
+    ContextTorn = 38,
+    /// Thread context records, or the way to them, that could not be read.
+    RecordUnreadable = 39,
+    /// Attributes of thread context records that found no room.
+    AttributesLost = 40,
+    /// Hits of threads whose thread pointer leads to no block of their own: no record was looked for.
+    RecordForeign = 41,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;
@@ -390,7 +400,12 @@ mod asserts {
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);
     const _: () = assert!(TID_INDEX_OFFSET + TID_INDEX_LEN as u64 * 8 <= EVENTS_RETIRED_OFFSET);
     const _: () = assert!(EVENTS_RETIRED_OFFSET + EVENTS_MAX as u64 / 8 <= ARM_PENDING_OFFSET);
-    const _: () = assert!(ARM_PENDING_OFFSET + ARM_PENDING_WORDS as u64 * 8 <= THREAD_SLOTS_OFFSET);
+    const _: () =
+        assert!(ARM_PENDING_OFFSET + ARM_PENDING_WORDS as u64 * 8 <= CONTEXT_SOURCES_OFFSET);
+    const _: () = assert!(
+        CONTEXT_SOURCES_OFFSET + size_of::<crate::context::ContextSources>() as u64
+            <= THREAD_SLOTS_OFFSET
+    );
     const _: () =
         assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * THREAD_SLOT_BYTES <= SCRATCH_OFFSET);
     const _: () = assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= PREVIOUS_OFFSET);

@@ -27,6 +27,7 @@ extern crate std;
 #[cfg(target_arch = "x86_64")]
 pub mod calls;
 pub mod clock;
+pub mod context;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod segment;
@@ -36,4 +37,4 @@ pub mod thread;
 pub mod unwind;
 
 /// Version of every layout in this crate; the agent refuses a control block of another version.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;

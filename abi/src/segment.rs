@@ -6,6 +6,7 @@
 //! # Invariants
 //! - Everything handed out is made of atomics, so that the other process may write at any time.
 
+use crate::context::ContextSources;
 use crate::layout::{self, ControlBlock};
 use crate::storage::hazard::HazardSlots;
 use crate::storage::log::SampleRecord;
@@ -100,6 +101,12 @@ impl DataSegment {
         let offset = layout::PREVIOUS_OFFSET + slot as u64 * layout::PREVIOUS_STRIDE;
         // SAFETY: `slot` is below the count that `layout` asserts the region for.
         Some(unsafe { self.slice(offset, layout::PREVIOUS_STRIDE as usize / 8) })
+    }
+
+    /// Where contexts are looked for.
+    pub fn context_sources<'a>(self) -> &'a ContextSources {
+        // SAFETY: region asserted in `layout`.
+        unsafe { &self.slice::<ContextSources>(layout::CONTEXT_SOURCES_OFFSET, 1)[0] }
     }
 
     /// The bitmap of retired events.

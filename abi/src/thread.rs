@@ -94,7 +94,8 @@ pub struct ThreadSlot {
     pub inside: AtomicU32,
     /// Generation of the slot that `timer` was created for.
     pub timer_generation: AtomicU32,
-    /// For the thread's context: where it is.
+    /// For the thread's context: in the first word its thread pointer, as it last was when its record of
+    /// OpenTelemetry was looked at, or 0.
     pub context: [AtomicU64; 4],
 }
 #[cfg(not(loom))]

@@ -14,11 +14,13 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod context;
 pub mod entry;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
 pub mod prime;
+pub mod record;
 pub mod sample;
 pub mod signal;
 pub mod stack;

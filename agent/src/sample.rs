@@ -5,6 +5,7 @@
 
 use core::sync::atomic::compiler_fence;
 
+use traceprof_abi::context::origin;
 use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
@@ -18,7 +19,7 @@ use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
-use crate::{stack, sys, timer};
+use crate::{context, record, stack, sys, timer};
 
 /// The thread that takes the sample.
 #[derive(Debug)]
@@ -117,7 +118,11 @@ fn take_once(
             control.count(Counter::DuplicateEvent);
         }
         (Some(table), Some(snapshot)) => {
-            let sample = describe(data, thread, frame, origin);
+            let mut sample = describe(data, thread, frame, origin);
+            context::read(data, &mut sample);
+            if sample.source == origin::NONE {
+                record::read(data, thread.slot, &table, &mut sample);
+            }
             let slices = data.slices(hazard.table());
             store(data, thread, (&table, slices, &snapshot), frame, sample);
         }

@@ -5,6 +5,7 @@
 //!   (a thread that died between reserving and committing) is skipped and counted.
 //! - Commit words of an older instance never validate, so the log needs no clearing.
 
+use crate::context::TAGS;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One sample as the handler stores it. 128 bytes, two cache lines.
@@ -23,8 +24,8 @@ pub struct SampleRecord {
     pub tid_weight: AtomicU64,
     /// [`flags`] << 32 | run state << 16 | end reason of the unwinding.
     pub flags: AtomicU64,
-    /// System call number + 1, or 0.
-    pub syscall: AtomicU64,
+    /// where the context comes from << 32 | system call number + 1, or 0.
+    pub source_syscall: AtomicU64,
     /// Span id, or 0.
     pub span: AtomicU64,
     /// Root span id, or 0.
@@ -33,8 +34,8 @@ pub struct SampleRecord {
     pub tags: [AtomicU64; 5],
     /// Index of the perf event that fired.
     pub event: AtomicU64,
-    /// For growth.
-    pub reserved: AtomicU64,
+    /// Upper half of a root's id that has 128 bits, or 0.
+    pub root_high: AtomicU64,
 }
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SampleRecord>() == 128);
@@ -54,6 +55,8 @@ pub mod flags {
     /// No hit: time of the thread in one state. The weight is in microseconds of wall clock time, not in
     /// periods.
     pub const WALL: u32 = 32;
+    /// No handler has read the context: it is the one that the thread had for long before, and after.
+    pub const CARRIED: u32 = 64;
 }
 
 /// The plain values of a record.
@@ -83,6 +86,13 @@ pub struct Sample {
     pub span: u64,
     /// Root span id, or 0.
     pub root_span: u64,
+    /// Upper half of a root's id that has 128 bits, or 0.
+    pub root_high: u64,
+    /// What the context comes from: [`crate::context::origin`].
+    pub source: u32,
+    /// Tags as the source has them, 0 for none; of a record, the first two are the id of the call trace
+    /// whose frames its attributes are kept as.
+    pub tags: [u32; TAGS],
     /// Index of the perf event that fired.
     pub event: u64,
 }
@@ -100,9 +110,14 @@ impl SampleRecord {
             | u64::from(sample.state) << 16
             | u64::from(sample.reason);
         store(&self.flags, flags);
-        store(&self.syscall, sample.syscall);
+        store(&self.source_syscall, u64::from(sample.source) << 32 | sample.syscall);
         store(&self.span, sample.span);
         store(&self.root_span, sample.root_span);
+        store(&self.root_high, sample.root_high);
+        let (tags, _) = sample.tags.as_chunks::<2>();
+        for (word, [low, high]) in self.tags.iter().zip(tags) {
+            store(word, u64::from(*high) << 32 | u64::from(*low));
+        }
         store(&self.event, sample.event);
         // Release: pairs with the Acquire in `read`; makes the fields above visible.
         self.commit.store(commit_word(instance, index), Ordering::Release);
@@ -118,6 +133,12 @@ impl SampleRecord {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let (thread, tid_weight, flags) =
             (load(&self.thread), load(&self.tid_weight), load(&self.flags));
+        let source_syscall = load(&self.source_syscall);
+        let mut tags = [0; TAGS];
+        for (tags, word) in tags.as_chunks_mut::<2>().0.iter_mut().zip(&self.tags) {
+            let word = load(word);
+            *tags = [word as u32, (word >> 32) as u32];
+        }
         Some(Sample {
             time: load(&self.time),
             trace_id: load(&self.trace_id),
@@ -128,9 +149,12 @@ impl SampleRecord {
             flags: (flags >> 32) as u32,
             state: (flags >> 16) as u16,
             reason: flags as u16,
-            syscall: load(&self.syscall),
+            syscall: source_syscall & u64::from(u32::MAX),
+            source: (source_syscall >> 32) as u32,
             span: load(&self.span),
             root_span: load(&self.root_span),
+            root_high: load(&self.root_high),
+            tags,
             event: load(&self.event),
         })
     }

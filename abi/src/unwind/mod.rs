@@ -55,6 +55,12 @@ pub fn trace_end(flags: u32) -> u16 {
     flags as u16
 }
 
+/// In place of an [`EndReason`] in the flags of what is no stack: its frames are the attributes of a
+/// thread context record of OpenTelemetry. The first word is their length in bytes, the others hold them,
+/// eight to a word, the first in the lowest bits.
+pub const ATTRIBUTES: u16 = 0x100;
+const _: () = assert!(ATTRIBUTES as usize >= EndReason::ALL.len());
+
 /// The epoch in a trace's flags.
 pub fn trace_epoch(flags: u32) -> u16 {
     (flags >> 16) as u16

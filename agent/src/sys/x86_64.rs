@@ -1,7 +1,7 @@
-//! x86_64: the system call instruction, the signal frame.
+//! x86_64: the system call instruction, the thread pointer, the signal frame.
 //!
 //! # Safety
-//! Wraps `syscall`; the frame types mirror the kernel's.
+//! Wraps `syscall` and `rdfsbase`; the frame types mirror the kernel's.
 
 use traceprof_abi::unwind::Registers;
 
@@ -28,6 +28,19 @@ pub unsafe fn syscall4(number: u64, arguments: [u64; 4]) -> i64 {
         );
     }
     result
+}
+
+/// The calling thread's thread pointer, 0 of one that has none.
+///
+/// # Safety
+/// The kernel lets programs use `rdfsbase`.
+pub unsafe fn thread_pointer() -> u64 {
+    let pointer: u64;
+    // SAFETY: reads a register; permitted by this function's contract.
+    unsafe {
+        core::arch::asm!("rdfsbase {}", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    pointer
 }
 
 /// The part of the kernel's `ucontext` that the handler reads.

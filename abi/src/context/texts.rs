@@ -1,0 +1,224 @@
+//! The texts of a table: values of tags, each kept once and for good.
+//!
+//! # Invariants
+//! - A text is whole before the index names it, and never changes.
+//! - One text has one id: all who look for it walk the same places of the index, and the first free one is
+//!   taken by a swap.
+//! - Nothing waits. Whoever loses a swap to an equal text leaves its own copy where nobody finds it.
+
+use super::table::{ContextTable, TEXT_MAX, place};
+use crate::sync::{AtomicU32, Ordering};
+
+/// Where a text is looked for first: FNV-1a.
+fn hash(text: &[u8]) -> u32 {
+    text.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Words of a text with its length in front.
+fn words_of(len: usize) -> usize {
+    1 + len.div_ceil(4)
+}
+
+/// The word that begins with these bytes.
+fn word(bytes: &[u8]) -> u32 {
+    let mut whole = [0; 4];
+    for (to, from) in whole.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u32::from_le_bytes(whole)
+}
+
+impl ContextTable<'_> {
+    /// The id of a text as the value of a tag; a new text is added. 0 if it is longer than [`TEXT_MAX`]
+    /// bytes or finds no room, which is counted.
+    pub fn intern(self, text: &[u8]) -> u32 {
+        let id = if text.len() <= TEXT_MAX { self.look_for(text) } else { None };
+        if id.is_none() {
+            // Relaxed: a count.
+            self.header.texts_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        id.unwrap_or(0)
+    }
+
+    /// The bytes of a text, put into `room`. `None` for an id that no text has.
+    pub fn text(self, id: u32, room: &mut [u8; TEXT_MAX]) -> Option<&[u8]> {
+        let words = self.words(id)?;
+        // Relaxed, both: the id comes from an Acquire of the index, or from a context that was read after it.
+        let len = words.first()?.load(Ordering::Relaxed) as usize;
+        let text = room.get_mut(..len)?;
+        for (bytes, word) in text.chunks_mut(4).zip(words.get(1..words_of(len))?) {
+            for (to, from) in bytes.iter_mut().zip(word.load(Ordering::Relaxed).to_le_bytes()) {
+                *to = from;
+            }
+        }
+        Some(text)
+    }
+
+    fn words(&self, id: u32) -> Option<&[AtomicU32]> {
+        self.texts.get((id as usize).checked_sub(1)?..)
+    }
+
+    fn look_for(self, text: &[u8]) -> Option<u32> {
+        let mask = self.text_index.len().checked_sub(1)?;
+        let mut added = None;
+        for step in 0..place::TEXT_PROBES.min(self.text_index.len()) {
+            let index = self.text_index.get((hash(text) as usize).wrapping_add(step) & mask)?;
+            // Acquire: pairs with the swap below; the text that it names is whole.
+            let mut id = index.load(Ordering::Acquire);
+            if id == 0 {
+                // Once only: the copy goes wherever a place is free.
+                let own = match added {
+                    Some(own) => own,
+                    None => self.add(text)?,
+                };
+                added = Some(own);
+                // Release: pairs with the Acquire above, and makes the text visible. Acquire on failure: as
+                // above, for the text that was faster.
+                match index.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return added,
+                    Err(other) => id = other,
+                }
+            }
+            if self.is(id, text) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Whether the text with this id is this one.
+    fn is(self, id: u32, text: &[u8]) -> bool {
+        self.text(id, &mut [0; TEXT_MAX]) == Some(text)
+    }
+
+    /// Writes a text that the index does not name yet.
+    fn add(self, text: &[u8]) -> Option<u32> {
+        let used = &self.header.text_words;
+        let (need, room) = (words_of(text.len()) as u32, self.texts.len() as u32);
+        // Relaxed: the number of words alone; the text is published by the index. Looked at first, so that
+        // texts without end that find no room do not make it run over.
+        let is_full = |from: u32| from.checked_add(need).is_none_or(|end| end > room);
+        if is_full(used.load(Ordering::Relaxed)) {
+            return None;
+        }
+        // Relaxed: as above.
+        let from = used.fetch_add(need, Ordering::Relaxed);
+        let id = from.checked_add(1)?;
+        if is_full(from) {
+            return None;
+        }
+        let (first, rest) = self.words(id)?.split_first()?;
+        // Relaxed, both: published by the index.
+        first.store(text.len() as u32, Ordering::Relaxed);
+        for (to, bytes) in rest.iter().zip(text.chunks(4)) {
+            to.store(word(bytes), Ordering::Relaxed);
+        }
+        Some(id)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::table::TEXT_MAX;
+    use super::super::table::place::{TEXT_INDEX_LEN, TEXT_WORDS};
+    use super::super::tests::Room;
+    use super::*;
+
+    fn refused(table: ContextTable<'_>) -> u32 {
+        table.header.texts_refused.load(Ordering::Relaxed)
+    }
+
+    fn check(text: &[u8]) {
+        let room = Room::new();
+        let table = room.table();
+        let id = table.intern(text);
+        assert_ne!(id, 0);
+        assert_eq!(table.text(id, &mut [0; TEXT_MAX]), Some(text));
+        assert_eq!(table.intern(text), id, "the same text has the same id");
+        assert_ne!(table.intern(b"another"), id);
+        assert_eq!(refused(table), 0);
+    }
+
+    #[test]
+    fn a_text_comes_back_as_it_was() {
+        for text in [&b""[..], b"a", b"abc", b"abcd", b"abcde", b"\0\0", &[7; TEXT_MAX]] {
+            check(text);
+        }
+    }
+
+    #[test]
+    fn a_text_is_laid_out_as_documented() {
+        let room = Room::new();
+        let table = room.table();
+        assert_eq!([table.intern(b"route"), table.intern(b"x")], [1, 4], "word index + 1");
+        let words: Vec<u32> =
+            table.texts[..5].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        assert_eq!(words, [5, u32::from_le_bytes(*b"rout"), u32::from(b'e'), 1, u32::from(b'x')]);
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_refused_and_counted() {
+        let room = Room::new();
+        assert_eq!(room.table().intern(&[7; TEXT_MAX + 1]), 0);
+        assert_eq!(refused(room.table()), 1);
+    }
+
+    #[test]
+    fn ids_that_no_text_has_give_nothing() {
+        let room = Room::new();
+        let table = room.table();
+        for id in [0, TEXT_WORDS as u32 + 1, u32::MAX] {
+            assert_eq!(table.text(id, &mut [0; TEXT_MAX]), None, "{id}");
+        }
+        // What a scribbling application may leave there.
+        table.texts[0].store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(table.text(1, &mut [0; TEXT_MAX]), None);
+        table.texts[TEXT_WORDS - 1].store(255, Ordering::Relaxed);
+        assert_eq!(table.text(TEXT_WORDS as u32, &mut [0; TEXT_MAX]), None);
+    }
+
+    #[test]
+    fn texts_without_end_are_refused_and_counted() {
+        let room = Room::new();
+        let table = room.table();
+        let ids: Vec<u32> = (0..40_000_u32)
+            .map(|n| table.intern(&[&n.to_le_bytes()[..], &[0; 96]].concat()))
+            .collect();
+        let kept = ids.iter().filter(|id| **id != 0).count();
+        assert!(kept > 9_000 && kept * words_of(100) <= TEXT_WORDS, "{kept} kept");
+        assert_eq!(refused(table) as usize, ids.len() - kept);
+        let used = table.header.text_words.load(Ordering::Relaxed) as usize;
+        assert!(used <= TEXT_WORDS, "{used}");
+        assert_eq!(
+            table.intern(&[&0_u32.to_le_bytes()[..], &[0; 96]].concat()),
+            ids[0],
+            "those that are in stay"
+        );
+    }
+
+    #[test]
+    fn the_index_fills_up_before_the_room_with_short_texts() {
+        let room = Room::new();
+        let table = room.table();
+        let kept = (0..40_000_u32).filter(|n| table.intern(&n.to_le_bytes()) != 0).count();
+        assert!(kept > TEXT_INDEX_LEN / 2 && kept <= TEXT_INDEX_LEN, "{kept} kept");
+        assert_eq!(refused(table) as usize, 40_000 - kept);
+    }
+
+    #[test]
+    fn threads_that_add_the_same_texts_at_once_get_the_same_ids() {
+        let room = Room::new();
+        let add = || -> Vec<u32> {
+            (0..2_000_u32).map(|n| room.table().intern(format!("text {n}").as_bytes())).collect()
+        };
+        let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(add)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for ids in &all {
+            assert_eq!(ids, &all[0]);
+        }
+        let distinct: std::collections::HashSet<_> = all[0].iter().collect();
+        assert_eq!((distinct.len(), all[0].contains(&0)), (2_000, false));
+    }
+}
