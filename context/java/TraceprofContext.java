@@ -1,0 +1,238 @@
+package traceprof;
+
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.ConcurrentHashMap;
+
+/**
+ * Tells the traceprof profiler which span each thread works on.
+ *
+ * <pre>{@code
+ * static final int ROUTE = TraceprofContext.textTag("route");
+ *
+ * try (var span = TraceprofContext.span(spanId, rootSpanId)) {
+ *     TraceprofContext.setTag(ROUTE, "/checkout");
+ *     ...
+ * }
+ * }</pre>
+ *
+ * Every sample that a profiler takes of the thread then carries the span, the root span and the tags. Where no
+ * profiler is attached, an update is a few stores. Java 11 and later.
+ *
+ * <p>The stores go into the thread's 64 bytes of a table that the C library keeps: build {@code
+ * traceprof_context_jni.c} as it says there, and have {@code libtraceprof_context_jni.so} on {@code
+ * java.library.path}. Without it everything here does nothing, and {@link #isAvailable} says so. Java 24 and later
+ * want {@code --enable-native-access=ALL-UNNAMED}, or say on standard error that they do.
+ *
+ * <p>Virtual threads: a context is that of a platform thread, and a virtual thread moves from one to another
+ * whenever it blocks, without a place where its context could be taken along. On a virtual thread everything
+ * here does nothing, so that no sample carries another task's span.
+ */
+public final class TraceprofContext {
+    private static final VarHandle LONG =
+            MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
+    private static final VarHandle INT =
+            MethodHandles.byteBufferViewVarHandle(int[].class, ByteOrder.nativeOrder());
+    /** Offsets of the 64 bytes. */
+    private static final int SPAN = 0, ROOT_SPAN = 8, CHECKSUM = 16, TAGS = 24;
+    private static final int TAG_COUNT = 10;
+    private static final long KNUTH = 0x9E3779B97F4A7C15L;
+    /** Texts whose ids are remembered here; the library remembers all that it has room for. */
+    private static final int TEXTS_MAX = 4096;
+
+    private static final boolean IS_LOADED = load();
+    private static final MethodHandle IS_VIRTUAL = isVirtualMethod();
+    private static final ConcurrentHashMap<String, Integer> TEXTS = new ConcurrentHashMap<>();
+    private static final ThreadLocal<ByteBuffer> CONTEXT =
+            ThreadLocal.withInitial(TraceprofContext::register);
+
+    private TraceprofContext() {}
+
+    /** The calling thread works on this span from now on. The tags stay as they are. */
+    public static void set(long span, long rootSpan) {
+        ByteBuffer context = CONTEXT.get();
+        if (context == null) {
+            return;
+        }
+        // Release, as the fields: whoever sees a field sees the mark that was set before it.
+        LONG.setRelease(context, CHECKSUM, 0L);
+        LONG.setRelease(context, SPAN, span);
+        LONG.setRelease(context, ROOT_SPAN, rootSpan);
+        finish(context, span, rootSpan);
+    }
+
+    /** Sets a tag whose values are numbers, by its place; -1 does nothing. 0 is as good as none. */
+    public static void setTag(int tag, int value) {
+        ByteBuffer context = CONTEXT.get();
+        if (context == null || tag < 0 || tag >= TAG_COUNT) {
+            return;
+        }
+        long span = (long) LONG.get(context, SPAN);
+        long rootSpan = (long) LONG.get(context, ROOT_SPAN);
+        LONG.setRelease(context, CHECKSUM, 0L);
+        INT.setRelease(context, TAGS + 4 * tag, value);
+        finish(context, span, rootSpan);
+    }
+
+    /** Sets a tag whose values are texts, by its place; -1 does nothing. */
+    public static void setTag(int tag, String text) {
+        setTag(tag, text(text));
+    }
+
+    /** The calling thread works on no span, and has no tags. */
+    public static void clear() {
+        ByteBuffer context = CONTEXT.get();
+        if (context == null) {
+            return;
+        }
+        LONG.setRelease(context, CHECKSUM, 0L);
+        LONG.setRelease(context, SPAN, 0L);
+        LONG.setRelease(context, ROOT_SPAN, 0L);
+        for (int tag = 0; tag < TAG_COUNT; tag++) {
+            INT.setRelease(context, TAGS + 4 * tag, 0);
+        }
+    }
+
+    /** The calling thread works on this span until it is closed, and then on what it worked on before. */
+    public static Span span(long span, long rootSpan) {
+        Span before = new Span(CONTEXT.get());
+        set(span, rootSpan);
+        return before;
+    }
+
+    /**
+     * The place of the tag with this name, whose values are numbers. -1 if the name is empty or longer than 56
+     * bytes, has texts as values, or ten others are there already.
+     */
+    public static int numberTag(String name) {
+        return IS_LOADED ? tag0(utf8(name), false) : -1;
+    }
+
+    /** The same for a tag whose values are texts. */
+    public static int textTag(String name) {
+        return IS_LOADED ? tag0(utf8(name), true) : -1;
+    }
+
+    /** A text as the value of a tag, kept for the life of the process; 0 for null, and if there is no room. */
+    public static int text(String text) {
+        if (text == null) {
+            return 0;
+        }
+        Integer known = TEXTS.get(text);
+        if (known != null) {
+            return known;
+        }
+        int id = IS_LOADED ? text0(utf8(text)) : 0;
+        if (TEXTS.size() < TEXTS_MAX) {
+            TEXTS.put(text, id);
+        }
+        return id;
+    }
+
+    /** Whether a profiler can see what the calling thread sets. */
+    public static boolean isAvailable() {
+        return IS_LOADED && !isVirtual() && isAvailable0();
+    }
+
+    /** The checksum of a span id and a root span id; never 0. */
+    public static long checksum(long span, long rootSpan) {
+        long sum = (span * KNUTH) ^ (Long.rotateLeft(rootSpan, 32) * KNUTH);
+        return sum == 0 ? -1L : sum;
+    }
+
+    /** What a thread worked on before a span. */
+    public static final class Span implements AutoCloseable {
+        private final boolean isSet;
+        private final long span, rootSpan;
+        private final long[] tags = new long[TAG_COUNT / 2];
+
+        private Span(ByteBuffer context) {
+            isSet = context != null && (long) LONG.get(context, CHECKSUM) != 0;
+            if (!isSet) {
+                span = rootSpan = 0;
+                return;
+            }
+            span = (long) LONG.get(context, SPAN);
+            rootSpan = (long) LONG.get(context, ROOT_SPAN);
+            for (int pair = 0; pair < tags.length; pair++) {
+                tags[pair] = (long) LONG.get(context, TAGS + 8 * pair);
+            }
+        }
+
+        /** On the thread that began the span. */
+        @Override
+        public void close() {
+            if (!isSet) {
+                clear();
+                return;
+            }
+            ByteBuffer context = CONTEXT.get();
+            if (context == null) {
+                return;
+            }
+            LONG.setRelease(context, CHECKSUM, 0L);
+            LONG.setRelease(context, SPAN, span);
+            LONG.setRelease(context, ROOT_SPAN, rootSpan);
+            for (int pair = 0; pair < tags.length; pair++) {
+                LONG.setRelease(context, TAGS + 8 * pair, tags[pair]);
+            }
+            finish(context, span, rootSpan);
+        }
+    }
+
+    /** An exchange: visible before anything that the thread does next. */
+    private static void finish(ByteBuffer context, long span, long rootSpan) {
+        long unused = (long) LONG.getAndSet(context, CHECKSUM, checksum(span, rootSpan));
+    }
+
+    /** Null for a thread that tells nothing. */
+    private static ByteBuffer register() {
+        ByteBuffer context = IS_LOADED && !isVirtual() ? here0() : null;
+        return context != null ? context.order(ByteOrder.nativeOrder()) : null;
+    }
+
+    private static byte[] utf8(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static boolean isVirtual() {
+        try {
+            return IS_VIRTUAL != null && (boolean) IS_VIRTUAL.invokeExact(Thread.currentThread());
+        } catch (Throwable impossible) {
+            return false;
+        }
+    }
+
+    /** {@code Thread.isVirtual}, which is there from Java 21 on. */
+    private static MethodHandle isVirtualMethod() {
+        try {
+            return MethodHandles.publicLookup()
+                    .findVirtual(Thread.class, "isVirtual", MethodType.methodType(boolean.class));
+        } catch (ReflectiveOperationException before21) {
+            return null;
+        }
+    }
+
+    private static boolean load() {
+        try {
+            System.loadLibrary("traceprof_context_jni");
+            return true;
+        } catch (UnsatisfiedLinkError missing) {
+            return false;
+        }
+    }
+
+    /** The 64 bytes of the calling platform thread; good as long as it lives. */
+    private static native ByteBuffer here0();
+
+    private static native boolean isAvailable0();
+
+    private static native int tag0(byte[] name, boolean isText);
+
+    private static native int text0(byte[] text);
+}

@@ -1,0 +1,51 @@
+//! A span that ends with its scope.
+
+use std::marker::PhantomData;
+
+use traceprof_abi::context::Values;
+
+use crate::{clear, current, set, set_all};
+
+/// The calling thread works on a span for as long as this lives; then on what it worked on before, with the
+/// tags that it had. It stays on its thread, and guards end in the opposite order of their beginnings.
+#[derive(Debug)]
+#[must_use = "the span ends when this is dropped"]
+pub struct SpanGuard {
+    previous: Option<Values>,
+    /// Neither `Send` nor `Sync`: the context is this thread's.
+    here: PhantomData<*const ()>,
+}
+
+/// Sets a span until the guard is dropped. The tags are those that the thread has, until they are set.
+///
+/// ```
+/// let outer = traceprof_context::span(2, 1);
+/// {
+///     let _inner = traceprof_context::span(3, 1);
+///     assert_eq!(traceprof_context::current().unwrap().span, 3);
+/// }
+/// assert_eq!(traceprof_context::current().unwrap().span, 2);
+/// drop(outer);
+/// assert_eq!(traceprof_context::current(), None);
+/// ```
+///
+/// It does not leave its thread:
+///
+/// ```compile_fail
+/// let guard = traceprof_context::span(2, 1);
+/// std::thread::spawn(move || drop(guard));
+/// ```
+pub fn span(span: u64, root_span: u64) -> SpanGuard {
+    let previous = current();
+    set(span, root_span);
+    SpanGuard { previous, here: PhantomData }
+}
+
+impl Drop for SpanGuard {
+    fn drop(&mut self) {
+        match &self.previous {
+            Some(values) => set_all(values),
+            None => clear(),
+        }
+    }
+}

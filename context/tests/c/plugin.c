@@ -1,0 +1,13 @@
+/* A library that tells spans by the header, for a program that may do so as well. C and C++. */
+#include "traceprof_context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void plugin_set(uint64_t span);
+void plugin_set(uint64_t span) { traceprof_context_set(span, span + 1); }
+
+#ifdef __cplusplus
+}
+#endif

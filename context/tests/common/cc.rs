@@ -1,0 +1,45 @@
+//! Building and running the C programs of the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+/// A file of the crate.
+pub(crate) fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where something that is built goes.
+pub(crate) fn built(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Builds `source`, without a warning, into a file with this name.
+pub(crate) fn compile(compiler: &str, flags: &[&str], path: &str, name: &str) -> PathBuf {
+    // Under another name first: tests run at the same time.
+    let (finished, fresh) = (built(name), built(&format!("{name}.{}", std::process::id())));
+    let mut command = Command::new(compiler);
+    command.args(STRICT).args(["-O2", "-g"]).args(flags);
+    command.arg("-I").arg(source("include")).arg(source(path));
+    run(command.args(["-pthread", "-o"]).arg(&fresh));
+    std::fs::rename(fresh, &finished).expect("the program in its place");
+    finished
+}
+
+/// Runs a command that must succeed, and gives what it prints.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output: Output =
+        command.output().unwrap_or_else(|error| panic!("{command:?} is needed: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    assert!(!err.contains("warning"), "{command:?}: {err}");
+    out
+}
+
+/// Whether a command with this name can be started.
+pub(crate) fn has_command(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).exists())
+}
