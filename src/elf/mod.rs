@@ -10,10 +10,12 @@
 //! # Does not
 //! - read files, resolve names, or relocate.
 
+mod dynamic;
 mod packed;
 mod pclntab;
 mod relocation;
 mod segment;
+mod thread_local;
 
 use std::fmt;
 use std::ops::Range;
@@ -32,6 +34,9 @@ pub use packed::unpack;
 pub use pclntab::pclntab as probe_pclntab;
 pub use pclntab::{GoFunction, GoPlace, Pclntab, PclntabPlace, Values};
 pub use segment::Load;
+pub use thread_local::TlsAccess;
+#[cfg(any(test, fuzzing))]
+pub use thread_local::probe as probe_thread_local;
 
 /// Why bytes are not a usable ELF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! Words of a file as the loader makes them, for a load bias of zero.
 
-use object::elf::{DT_NULL, DT_RELA, DT_RELASZ, PT_DYNAMIC, R_X86_64_RELATIVE};
-use object::read::elf::ProgramHeader;
+use object::elf::{DT_RELA, DT_RELASZ, R_X86_64_RELATIVE};
 
-use super::{Elf, LE};
-
-/// Bytes of an entry with an addend.
-const ENTRY: usize = 24;
+use super::Elf;
+use super::dynamic::RELOCATION;
 
 /// `R_X86_64_RELATIVE`: the word at `at` becomes the load bias plus `addend`.
 struct Relative {
@@ -45,30 +42,12 @@ impl Elf<'_> {
 
     /// The relocations by the load bias alone.
     fn relative(&self) -> impl Iterator<Item = Relative> {
-        let table = self.relocations().unwrap_or_default();
-        table.chunks_exact(ENTRY).filter_map(|entry| {
+        let table = self.relocation_table(DT_RELA, DT_RELASZ).unwrap_or_default();
+        table.chunks_exact(RELOCATION).filter_map(|entry| {
             let word =
                 |at: usize| entry[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
             let relative = word(8)? == u64::from(R_X86_64_RELATIVE.0);
             relative.then_some(Relative { at: word(0)?, addend: word(16)? })
         })
-    }
-
-    fn relocations(&self) -> Option<&[u8]> {
-        let dynamic = self.program.iter().find(|segment| segment.p_type(LE) == PT_DYNAMIC)?;
-        let entries = self.data(dynamic.p_vaddr(LE))?.chunks_exact(16);
-        let (mut start, mut len) = (None, None);
-        for entry in entries {
-            let (tag, value) = entry.split_at(8);
-            let value = u64::from_le_bytes(*value.first_chunk()?);
-            match i64::from_le_bytes(*tag.first_chunk()?) {
-                tag if tag == DT_NULL.0 => break,
-                tag if tag == DT_RELA.0 => start = Some(value),
-                tag if tag == DT_RELASZ.0 => len = Some(value),
-                _ => {}
-            }
-        }
-        let table = self.data(start?)?;
-        Some(&table[..table.len().min(usize::try_from(len?).ok()?)])
     }
 }

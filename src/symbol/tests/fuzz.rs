@@ -44,3 +44,8 @@ fn tables_of_go_functions_hold() {
 fn elf_files_hold() {
     replay("elf", probe::elf, 40);
 }
+
+#[test]
+fn thread_local_variables_hold() {
+    replay("thread_local", crate::elf::probe_thread_local, 400);
+}
