@@ -27,6 +27,7 @@ mod root;
 mod schedule;
 mod sleep;
 mod sockets;
+mod thread_pointer;
 mod timers;
 mod times;
 mod waited;
@@ -41,7 +42,7 @@ use procfs::process::{Process, Stat};
 use procfs::{FromRead, ProcError};
 use serde::{Deserialize, Serialize};
 
-pub use auxiliary::{drawn_bytes, signal_frame_len};
+pub use auxiliary::{drawn_bytes, may_read_thread_pointer, signal_frame_len};
 pub use awaited::{awaited_in_call, signalfd_masks};
 pub use calls::{call_name, call_names};
 pub use child::kill_with_starter;
@@ -57,6 +58,7 @@ pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, s
 pub use root::{Root, descriptor_path, open_regular};
 pub use schedule::{TaskClock, Turns};
 pub use sleep::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
+pub use thread_pointer::thread_pointer;
 pub use timers::{PosixTimer, posix_timers};
 pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
 pub use waited::{DescriptorNames, waited_descriptor};

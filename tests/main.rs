@@ -8,6 +8,7 @@ mod cli; // arguments, foreign files, exit codes
 mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod conservation; // samples against the threads' own clocks
+mod context; // spans on samples, against the programs that tell them
 mod damage; // verify, recover, reindex; views of what is broken
 mod detach; // what killed recorders left
 mod docs; // manual pages and completions against the command line
@@ -25,6 +26,7 @@ mod kill; // a recorder that is killed at any moment
 mod lease; // of the timers, while the recorder stands still
 mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
+mod otel; // contexts as OpenTelemetry has them
 mod output; // disks that are full, limits, two recorders with one file
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised

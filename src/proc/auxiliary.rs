@@ -4,6 +4,9 @@ use std::{fs, io};
 
 /// `AT_RANDOM`: the address of bytes that the kernel has drawn.
 const RANDOM: u64 = 25;
+/// `AT_HWCAP2`, and the bit of it that says that programs may read the thread pointer by an instruction.
+const CAPABILITIES: u64 = 26;
+const FSGSBASE: u64 = 1 << 1;
 /// `AT_MINSIGSTKSZ`.
 const SIGNAL_STACK_MIN: u64 = 51;
 /// How many bytes are drawn.
@@ -13,6 +16,12 @@ const DRAWN: usize = 16;
 /// processor's vector state.
 pub fn signal_frame_len() -> Option<u64> {
     entry("self", SIGNAL_STACK_MIN)
+}
+
+/// The kernel lets programs read the thread pointer by an instruction: since Linux 5.9, where the
+/// processor has it.
+pub fn may_read_thread_pointer() -> bool {
+    entry("self", CAPABILITIES).is_some_and(|bits| bits & FSGSBASE != 0)
 }
 
 /// The bytes that the kernel drew for the program that a process executed last, and where they are:
@@ -56,6 +65,13 @@ mod tests {
     fn signal_frames_have_a_length() {
         // The legacy frame and the FXSAVE area at least, and no more than AMX needs.
         assert!(signal_frame_len().is_none_or(|len| (1000..20_000).contains(&len)));
+    }
+
+    #[test]
+    fn the_thread_pointer_may_be_read_where_the_processor_can() {
+        // The kernel's own switch for it is as old as its use.
+        let can = crate::proc::has_processor_flag("fsgsbase");
+        assert!(can || !may_read_thread_pointer());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use super::{descriptor_path, malformed, read_file, tasks};
 
 /// One line of `/proc/PID/maps`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
     /// First address (AVMA).
     pub start: u64,

@@ -9,6 +9,7 @@ use traceprof_abi::unwind::EndReason;
 
 use super::balance::Balanced;
 use super::clock::clock_ns;
+use super::contexts;
 use super::counts::LOSSES;
 use super::engine::Choice;
 use super::executions::Executions;
@@ -176,6 +177,13 @@ impl Reckoning<'_> {
         for (key, number) in self.stint.wall.iter().flat_map(wall::report::numbers) {
             set(&key, number);
         }
+        for (key, number) in contexts::report::numbers(&self.stint.contexts) {
+            set(key, number);
+        }
+        set("contexts.torn", self.stint.counts.of(Counter::ContextTorn));
+        set("contexts.records_unreadable", self.stint.counts.of(Counter::RecordUnreadable));
+        set("contexts.records_foreign", self.stint.counts.of(Counter::RecordForeign));
+        set("contexts.attributes_lost", self.stint.counts.of(Counter::AttributesLost));
         set("wall.samples", self.totals.wall.0);
         set("wall.rooted", self.totals.wall.1);
         if let Some(ns) = self.stint.detached.stopped_ns {
@@ -220,6 +228,17 @@ impl Reckoning<'_> {
         line("CPU time", self.cpu());
         for (label, text) in self.stint.wall.iter().flat_map(wall::report::lines) {
             line(label, text);
+        }
+        let counts = &self.stint.counts;
+        let handled = contexts::report::Handled {
+            torn: counts.of(Counter::ContextTorn),
+            unreadable: counts.of(Counter::RecordUnreadable),
+            lost: counts.of(Counter::AttributesLost),
+            foreign: counts.of(Counter::RecordForeign),
+        };
+        let all = self.totals.samples + self.totals.wall.0;
+        if let Some(text) = contexts::report::line(&self.stint.contexts, all, handled) {
+            line("contexts", text);
         }
         if !self.stint.blocked.is_empty() {
             let names = self.stint.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));

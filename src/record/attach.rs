@@ -11,10 +11,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use traceprof_abi::context::ContextSources;
 use traceprof_abi::layout::{self, ClockMode, EngineMode, MAGIC, Operation};
 use traceprof_abi::segment::DataSegment;
-use traceprof_abi::storage::rotation::Rotation;
-use traceprof_abi::storage::{slice, table};
+use traceprof_abi::storage::{rotation::Rotation, slice, table};
 use traceprof_abi::sync::{AtomicU32, Ordering};
 use traceprof_abi::unwind::Tables;
 
@@ -180,8 +180,8 @@ impl<'a> Attached<'a> {
     /// Makes present what the handlers will touch, and says so in the limits.
     fn populate(&mut self, freq_hz: u32, threads: u32) -> io::Result<()> {
         const RECORDS_MIN: u64 = 4096;
-        let bitmaps_end = layout::ARM_PENDING_OFFSET + layout::ARM_PENDING_WORDS as u64 * 8;
-        self.ground.data.populate(0, bitmaps_end)?;
+        let sources_end = layout::CONTEXT_SOURCES_OFFSET + size_of::<ContextSources>() as u64;
+        self.ground.data.populate(0, sources_end)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Half a second of samples on all cores: five rotations.
         let records =

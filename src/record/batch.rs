@@ -1,5 +1,6 @@
 //! What the collector hands to the scribe: plain, owned values.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use traceprof_abi::storage::log::Sample;
@@ -49,6 +50,12 @@ pub(super) struct Batch {
     /// What threads wait on that are asleep; a sample of theirs has in `event` the place of its text in
     /// this list, plus 1.
     pub(super) texts: Vec<Arc<str>>,
+    /// Their numbers.
+    pub(super) numbers: HashMap<Arc<str>, u64>,
+    /// A bit for each tag of the samples whose values are such places, not numbers.
+    pub(super) text_tags: u16,
+    /// Attributes of thread context records, by the ids that samples name them with.
+    pub(super) attributes: HashMap<u64, Box<[u8]>>,
     /// Threads that came, changed or went.
     pub(super) threads: Vec<ThreadNews>,
     /// What is mapped where, if it changed.
@@ -62,14 +69,15 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The number of a text for a sample's `event`.
+    /// The number of a text for a sample's `event` or a tag.
     pub(super) fn text(&mut self, text: &Arc<str>) -> u64 {
-        let known = self.texts.iter().position(|other| other == text);
-        let place = known.unwrap_or_else(|| {
-            self.texts.push(Arc::clone(text));
-            self.texts.len() - 1
-        });
-        place as u64 + 1
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        self.texts.push(Arc::clone(text));
+        let number = self.texts.len() as u64;
+        self.numbers.insert(Arc::clone(text), number);
+        number
     }
 
     /// Something in it has not been told before.
@@ -115,6 +123,9 @@ impl Batch {
         self.slices.clear();
         empty(&mut self.samples, SAMPLES_LEAST);
         self.texts.clear();
+        self.numbers.clear();
+        self.text_tags = 0;
+        self.attributes.clear();
         self.threads.clear();
         self.addresses = None;
         self.keep = None;

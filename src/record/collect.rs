@@ -22,9 +22,11 @@ use traceprof_abi::storage::hazard::HazardSlots;
 use traceprof_abi::storage::rotation::{Collected, Origin, Rotation};
 use traceprof_abi::storage::table::{ARENA_WORDS, Put, Trace, TraceTable};
 use traceprof_abi::sync::Ordering;
+use traceprof_abi::unwind::{ATTRIBUTES, trace_end};
 
 use super::batch::Batch;
 use super::collections::{Collection, TraceEntry};
+use super::contexts;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 
 /// How long a rotation waits for handlers inside the old table: long against a handler, and
@@ -272,6 +274,12 @@ impl Collector {
         for trace in table.traces().filter(|trace| trace.frames.len() <= DEPTH_MAX) {
             let Some(left) = room.checked_sub(trace.frames.len()) else { continue };
             room = left;
+            if trace_end(trace.flags) == ATTRIBUTES {
+                // Relaxed: as below.
+                let words = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));
+                batch.attributes.extend(contexts::unpack(words).map(|bytes| (trace.id, bytes)));
+                continue;
+            }
             let entry = TraceEntry::new(trace.id, trace.flags, trace.weight);
             // Relaxed: no thread is inside the table.
             let frames = trace.frames.iter().map(|frame| frame.load(Ordering::Relaxed));

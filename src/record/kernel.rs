@@ -14,7 +14,7 @@
 //!   family counts its time as user time, and a hit of this one in it is left out (measured with them:
 //!   1 to 2 % too much at 999 Hz, 10 % at 10 kHz).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -61,6 +61,8 @@ pub(super) struct KernelEvents {
     /// The event whose hits count, by thread and core.
     accepted: HashMap<(u32, u32), u64>,
     hits: Vec<Hit>,
+    /// How many of them [`Self::news`] has told of.
+    told: usize,
     /// Hits that belong to the next batch, and their traces.
     later: (Vec<Hit>, Distinct),
     own: Range<u64>,
@@ -124,6 +126,7 @@ impl KernelEvents {
             traces: Distinct::default(),
             accepted: HashMap::new(),
             hits: Vec::new(),
+            told: 0,
             later: Default::default(),
             own: 0..0,
             lost: 0,
@@ -218,6 +221,13 @@ impl KernelEvents {
             ring.drain(|record| self.record(record, &snapshot));
         }
         self.rings = rings;
+    }
+
+    /// The threads that were hit since the last call, as the recorder sees them.
+    pub(super) fn news(&mut self) -> BTreeSet<u32> {
+        let new = self.hits.get(self.told..).unwrap_or_default();
+        self.told = self.hits.len();
+        new.iter().map(|hit| hit.tid).collect()
     }
 
     fn record(&mut self, record: &[u8], snapshot: &Snapshot<'_>) {
@@ -326,6 +336,7 @@ impl KernelEvents {
         self.traces.clear();
         std::mem::swap(&mut self.traces, their_traces);
         std::mem::swap(&mut self.hits, later);
+        self.told = self.hits.len();
         empty(later, HITS_LEAST);
     }
 

@@ -9,6 +9,7 @@ mod blocked;
 mod clock;
 mod collect;
 mod collections;
+mod contexts;
 mod counts;
 mod crash_reporter;
 mod detach;

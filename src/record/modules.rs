@@ -25,7 +25,7 @@ use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
 
 pub(super) use address_map::{AddressMap, AddressRange, is_before};
 use address_map::{RETIRED_MAX, goes_on, remember_away, same};
-use compiled::{Compiled, Loads};
+use compiled::{Compiled, Exports, Loads};
 
 /// A module of the target.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(super) struct LoadedModule {
     table: Option<ModuleRef>,
     /// Load segments, to find the bias of each mapping.
     loads: Loads,
+    /// For those who look for contexts.
+    pub(super) exports: Exports,
 }
 
 impl LoadedModule {
@@ -58,7 +60,8 @@ impl LoadedModule {
     pub(super) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
         let (build_id, functions) = (Vec::new(), Vec::new());
         let (path, elf) = (path.to_string(), Some(elf));
-        Self { index, path, build_id, elf, functions, table: None, loads: Loads::default() }
+        let (loads, exports) = (Loads::default(), Exports::default());
+        Self { index, path, build_id, elf, functions, table: None, loads, exports }
     }
 
     #[cfg(test)]
@@ -311,6 +314,7 @@ impl<'a> Modules<'a> {
             functions: Vec::new(),
             table: None,
             loads: Loads::default(),
+            exports: Exports::default(),
         };
         let (descriptor, bytes) = match loaded {
             Ok(loaded) => loaded,
@@ -321,6 +325,9 @@ impl<'a> Modules<'a> {
         };
         if !elf::is_elf(&bytes) {
             return None;
+        }
+        if !is_vdso {
+            module.exports = Exports::of(&bytes);
         }
         let build_id = compiled::build_id(&bytes, is_vdso);
         let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());

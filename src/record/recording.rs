@@ -13,6 +13,7 @@ use super::aftermath::Footprint;
 use super::attach::{Attached, Before};
 use super::clock::Clock;
 use super::collect::Collector;
+use super::contexts::Contexts;
 use super::ended::Ended;
 use super::engine::Engine;
 use super::executions::{Executions, Fate};
@@ -60,6 +61,7 @@ pub(super) struct Recording<'a> {
     scribe: Option<Scribe>,
     /// Asks for names while this lasts.
     jvm: JvmNames,
+    contexts: Contexts,
     /// What was done up to now.
     done: Option<Stint>,
     executions: Executions,
@@ -98,6 +100,7 @@ impl<'a> Recording<'a> {
             raised: begun.raised,
             scribe: None,
             jvm: JvmNames::new(pid, options.jvm_names),
+            contexts: Contexts::default(),
             done: None,
             executions: Executions::default(),
             footprint: None,
@@ -156,6 +159,7 @@ impl<'a> Recording<'a> {
         }
         collector.register(Box::new(scribe.open_samples()));
         let (pid, exit) = (self.opened.pid, &self.exit);
+        self.contexts.begin(pid, attached.data());
         let parts = Parts {
             pid,
             attached,
@@ -165,6 +169,7 @@ impl<'a> Recording<'a> {
             exit,
             before: done,
             jvm: &mut self.jvm,
+            contexts: &mut self.contexts,
             wall_interval: self.options.measure.wall_interval(),
         };
         let mut session = Session::start(parts, self.options.duration, &mut *self.observer)?;

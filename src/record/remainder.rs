@@ -22,6 +22,7 @@ use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::log::{Sample, flags};
 
 use super::batch::Batch;
+use super::contexts::ThreadContext;
 use super::threads::{Exit, Key, Usage};
 
 /// What the samples of one thread say.
@@ -30,6 +31,8 @@ struct Known {
     weight: u64,
     /// Its last stack: trace and how that ended.
     trace: Option<(u64, u16)>,
+    /// What it worked on then.
+    context: ThreadContext,
     time_ns: u64,
     /// It started during the recording.
     is_fresh: bool,
@@ -74,6 +77,7 @@ impl Remainder {
             known.time_ns = known.time_ns.max(sample.time);
             if sample.flags & flags::KERNEL == 0 {
                 known.trace = Some((sample.trace_id, sample.reason));
+                known.context = ThreadContext::of(sample);
             }
         }
     }
@@ -129,7 +133,7 @@ impl Remainder {
         self.weight += u64::from(weight);
         let is_there = |(id, _): &(u64, u16)| batch.traces.get(*id).is_some();
         let (trace_id, reason) = known.trace.filter(is_there).unwrap_or((DROPPED_TRACE_ID, 0));
-        batch.samples.push(Sample {
+        let mut sample = Sample {
             // After the last of its samples, whose clock is not the one that its end is told by.
             time: time_ns.max(known.time_ns),
             trace_id,
@@ -140,7 +144,12 @@ impl Remainder {
             weight,
             flags: flags::REMAINDER,
             ..Sample::default()
-        });
+        };
+        if known.context != ThreadContext::default() {
+            known.context.give(&mut sample);
+            sample.flags |= flags::CARRIED;
+        }
+        batch.samples.push(sample);
     }
 
     /// What no hit stands for of one thread's time.

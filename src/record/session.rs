@@ -23,6 +23,7 @@ use super::balance::Balance;
 use super::blocked::Blocked;
 use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
+use super::contexts::Contexts;
 use super::counts::Counts;
 use super::engine::Choice;
 use super::jvm::JvmNames;
@@ -117,6 +118,7 @@ pub(super) struct Session<'a> {
     exit: &'a OwnedFd,
     before: Option<&'a Stint>,
     jvm: &'a mut JvmNames,
+    contexts: &'a mut Contexts,
     addresses: Arc<AddressMap>,
     started: Instant,
     started_ns: u64,
@@ -165,6 +167,8 @@ pub(super) struct Parts<'a> {
     pub(super) before: Option<&'a Stint>,
     /// The Java virtual machines.
     pub(super) jvm: &'a mut JvmNames,
+    /// What threads work on.
+    pub(super) contexts: &'a mut Contexts,
     /// Between two looks at threads that do not run, if that is asked for.
     pub(super) wall_interval: Option<Duration>,
 }
@@ -214,6 +218,7 @@ impl<'a> Session<'a> {
             exit: parts.exit,
             before: parts.before,
             jvm: parts.jvm,
+            contexts: parts.contexts,
             addresses,
             started: Instant::now(),
             started_ns: monotonic_now_ns(),
@@ -290,10 +295,8 @@ impl<'a> Session<'a> {
             self.grow();
             self.turn_timers();
             self.look_at_sleepers();
-            if !self.scribe.is_busy()
-                && let Some(kernel) = &mut self.kernel
-            {
-                kernel.drain();
+            if !self.scribe.is_busy() {
+                self.drain_kernel();
             }
             if stop.is_due() {
                 return End::Asked;
@@ -370,16 +373,11 @@ impl<'a> Session<'a> {
 
     fn tell_notices(&mut self) {
         let notices = std::mem::take(&mut self.attached.modules().notices);
+        let notices = notices.into_iter().chain(self.contexts.notices());
         let news = [self.jvm.look(&self.addresses), self.jvm.news()];
-        for text in notices.into_iter().chain(news.into_iter().flatten()) {
+        for text in notices.chain(news.into_iter().flatten()) {
             self.observer.event(Event::Notice(text));
         }
-    }
-
-    fn send_addresses(&self) {
-        let mut batch = self.scribe.blank();
-        Arc::make_mut(&mut batch).addresses = Some(Arc::clone(&self.addresses));
-        self.scribe.send(batch);
     }
 
     /// Turns sampling off, cures the target, collects what is left. `preserve` is the number of the
@@ -446,6 +444,7 @@ impl<'a> Session<'a> {
             storage: self.collector.stats,
             kernel_lost: self.kernel.as_ref().map_or(0, |kernel| kernel.lost),
             wall: self.wall.as_ref().map(Wall::stats),
+            contexts: self.contexts.end(),
             heaviest,
             next_thread: self.registry.next(),
             next_instance: self.collector.take_instance(),
@@ -479,6 +478,7 @@ impl<'a> Session<'a> {
         }
         self.add_sleepers(batch, true);
         self.registry.retire(true, &mut batch.threads);
+        self.contexts.name(batch);
         let before = self.before.map_or(&[][..], |before| &before.heaviest);
         let heaviest = heaviest(before, self.collector.heaviest(), preserve);
         batch.keep = Some(heaviest.iter().map(|it| it.id).collect());

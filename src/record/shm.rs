@@ -210,6 +210,23 @@ pub(super) fn own_data() -> DataSegment {
     own(layout::DATA_LEN).as_data()
 }
 
+/// A table of contexts of the calling process's own, as a writer maps it, and where it is. Its head is not
+/// written.
+#[cfg(test)]
+pub(super) fn own_context_table() -> (u64, traceprof_abi::context::ContextTable<'static>) {
+    use traceprof_abi::context::{ContextTable, TABLE_LEN, TABLE_MAPPING};
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    let file = nix::sys::memfd::memfd_create(TABLE_MAPPING, flags).unwrap();
+    nix::unistd::ftruncate(&file, TABLE_LEN as i64).unwrap();
+    // SAFETY: private memory of nobody else's.
+    let mut map = unsafe { memmap2::MmapOptions::new().map_copy(&file) }.unwrap();
+    let base = map.as_mut_ptr();
+    // Tables are never unmapped.
+    std::mem::forget(map);
+    // SAFETY: of that length, never unmapped, reached through this alone.
+    (base as u64, unsafe { ContextTable::new(base) })
+}
+
 const SHM_NORESERVE: i32 = 0o10000;
 
 fn status(id: i32) -> io::Result<libc::shmid_ds> {

@@ -15,6 +15,7 @@ use anyhow::Context;
 use traceprof_abi::layout;
 use traceprof_abi::unwind::EndReason;
 
+use super::contexts::{Contexts, ThreadContext, Work};
 use super::modules::{AddressMap, Modules};
 use super::report::refusal_error;
 use super::shm::Shared;
@@ -23,6 +24,7 @@ use crate::inject::{self, Capture, Captures, Missed, Portrait};
 use crate::proc::{self, Mapping};
 use crate::unwind::{OutsideStack, OutsideUnwinder, StackCopy, TableWriter};
 
+pub use super::contexts::Work as ThreadWork;
 pub use asleep::{Call, Seen};
 pub use named::NamedFrame;
 
@@ -57,6 +59,8 @@ pub struct ThreadStack {
     pub seen: Seen,
     /// The system call that it sleeps in.
     pub call: Option<Call>,
+    /// What it worked on just before it was stopped.
+    pub work: Option<Work>,
     /// The kernel function that a thread waits in which would not stop.
     pub wait_channel: Option<String>,
     /// Its functions, innermost first.
@@ -80,14 +84,16 @@ pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
     let command_line = proc::command_line(pid).unwrap_or_default();
     let mappings = proc::mappings(pid).map_err(gone)?;
     let mut process = Process::open(pid, &mappings)?;
-    let see = |tid| Seen::look(pid, tid, kernel);
+    let mut contexts = Contexts::of_process(pid, &mappings, &process.modules.current());
+    let outside = contexts.outside();
+    let see = |tid| (Seen::look(pid, tid, kernel), outside.read(tid));
     let captured = inject::capture(pid, facts.start_time, &mappings, see).map_err(inject_error)?;
     let Captures { threads: captures, withheld } = captured;
     if captures.iter().all(|capture| capture.outcome == Err(Missed::Gone)) {
         return Err(inject_error(inject::InjectError::Gone));
     }
     process.follow();
-    let threads = process.threads(captures).map_err(gone)?;
+    let threads = process.threads(captures, &mut contexts).map_err(gone)?;
     Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
 }
 
@@ -121,16 +127,21 @@ impl Process {
         }
     }
 
-    fn threads(&self, captures: Vec<Capture<Seen>>) -> io::Result<Vec<ThreadStack>> {
+    fn threads(
+        &self,
+        captures: Vec<Capture<(Seen, ThreadContext)>>,
+        contexts: &mut Contexts,
+    ) -> io::Result<Vec<ThreadStack>> {
         let addresses = self.modules.current();
         let mut unwinder = OutsideUnwinder::default();
         let mut unwound = Vec::new();
-        for Capture { tid, seen, outcome } in captures {
+        for Capture { tid, seen: (seen, context), outcome } in captures {
             let stack = match &outcome {
                 Ok(portrait) => Some(self.unwind(&mut unwinder, tid, portrait)),
                 Err(_) => None,
             };
-            let thread = self.thread(tid, seen, &outcome);
+            let work = contexts.in_words(context);
+            let thread = ThreadStack { work, ..self.thread(tid, seen, &outcome) };
             unwound.push((thread, stack));
         }
         name(unwound, &addresses)
@@ -163,6 +174,7 @@ impl Process {
             tid,
             call: seen.call(self.pid),
             wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
+            work: None,
             frames: Vec::new(),
             end: None,
             missed: missed.map(|missed| why(missed, seen.state)),

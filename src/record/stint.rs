@@ -7,6 +7,7 @@ use super::account::CpuClock;
 use super::attach::Detached;
 use super::balance::Balanced;
 use super::collect::Stats;
+use super::contexts::ContextStats;
 use super::counts::Counts;
 use super::engine::Choice;
 use super::failures::Unsampled;
@@ -69,6 +70,8 @@ pub(super) struct Stint {
     pub(super) kernel_lost: u64,
     /// What the looks at threads that do not run came to, if they were asked for.
     pub(super) wall: Option<WallStats>,
+    /// What was told of spans.
+    pub(super) contexts: ContextStats,
     /// The heaviest traces of all stints so far, if the user asked for them.
     pub(super) heaviest: Vec<Heavy>,
     /// The key of the next stint's first thread.
@@ -113,6 +116,7 @@ impl Stint {
         if let (Some(wall), Some(later)) = (&mut self.wall, &later.wall) {
             wall.add(later);
         }
+        self.contexts.add(&later.contexts);
         self.heaviest = later.heaviest;
         self.next_thread = later.next_thread;
         self.next_instance = later.next_instance;
@@ -175,6 +179,7 @@ pub(super) mod tests {
             storage: Stats::default(),
             kernel_lost: 0,
             wall: None,
+            contexts: ContextStats::default(),
             heaviest: Vec::new(),
             next_thread: 5,
             next_instance: Some(7),

@@ -235,5 +235,6 @@ fn sample(sample: &SampleFields) -> Fields {
     fields.extend(sample.main_before.map(|count| ("main_before", count.into())));
     let text = sample.waits_on.map(|number| optional(number.checked_sub(1).unwrap_or(NONE)));
     fields.extend(text.map(|text| ("waits_on", text)));
+    fields.extend(sample.root_high.map(|half| ("root_high", half.into())));
     fields
 }

@@ -10,6 +10,7 @@ use super::checkpoint::{BlockEntry, Checkpoint};
 use super::loss::{self, Loss, Resumption};
 use super::object::{Point, SampleFields};
 use super::sample::Context;
+use super::tags::TextTags;
 use super::thread::{CallRecord, Content, NO_NODE, NodeRecord, SampleRecord};
 use super::{LocationId, MAX_DEPTH, NONE, SIDE, TextId, Thread, ThreadId, ThreadTrace};
 
@@ -148,6 +149,11 @@ impl Forest {
     /// The texts that samples refer to.
     pub(super) fn texts(&self) -> &BTreeSet<TextId> {
         &self.texts
+    }
+
+    /// The texts that tags of samples stand for.
+    pub(super) fn tag_texts(&self, tags: TextTags) -> impl Iterator<Item = TextId> {
+        self.samples.iter().flat_map(move |record| tags.texts(&record.sample))
     }
 
     pub(super) fn sample_count(&self) -> u64 {

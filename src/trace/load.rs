@@ -15,6 +15,7 @@ use super::notice::notices;
 use super::object::Record;
 use super::resolve::{Neutrals, Referred};
 use super::scan::after_blocks;
+use super::tags::TextTags;
 use super::walk::{begin_block, end_block};
 use super::{
     CallTraces, HEADER_BYTES, LoadLimits, Location, MappedModule, Metadata, Method, Module,
@@ -32,7 +33,7 @@ pub struct LoadedTrace {
     pub methods: Vec<Method>,
     /// By [`LocationId`](super::LocationId).
     pub locations: Vec<Location>,
-    /// The texts that samples refer to.
+    /// The texts that samples refer to: what they wait on, and tags.
     pub texts: BTreeMap<TextId, String>,
     /// In the order in which they were written.
     pub mapped: Vec<MappedModule>,
@@ -305,7 +306,15 @@ impl Loading {
         let mut lost: HashMap<_, _> = tail.iter().map(|loss| (loss.thread, *loss)).collect();
         let Self { neutrals, forests, budget, .. } = &mut self;
         let resolved = (|| {
-            let texts: BTreeSet<_> = forests.values().flat_map(Forest::texts).copied().collect();
+            let mut texts: BTreeSet<_> =
+                forests.values().flat_map(Forest::texts).copied().collect();
+            let tags = TextTags::of(neutrals.metadata());
+            if !tags.is_empty() {
+                // Nothing says that the values of tags lead to texts that are there.
+                let there = TextId(u32::try_from(neutrals.texts().count()).unwrap_or(u32::MAX));
+                let of_tags = forests.values().flat_map(|forest| forest.tag_texts(tags));
+                texts.extend(of_tags.filter(|text| *text < there));
+            }
             let mut threads = Vec::new();
             for thread in neutrals.threads(budget)? {
                 let id = ThreadId(threads.len() as u32);

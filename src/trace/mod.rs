@@ -86,6 +86,7 @@ mod state;
 mod stream;
 mod survey;
 mod tables;
+mod tags;
 #[cfg(test)]
 pub(crate) mod tests;
 mod thread;
@@ -108,6 +109,7 @@ pub use model::*;
 pub use options::{Compression, Durability, WriteMode, WriterOptions};
 pub use recover::{Recovered, recover};
 pub use run_state::RunState;
+pub use tags::{TagKey, TagKind};
 pub use thread::{Call, Node, ThreadTrace};
 pub use verify::{FileState, IndexState, Verification, verify};
 pub use writer::{TraceWriter, Written};

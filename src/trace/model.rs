@@ -133,7 +133,10 @@ pub struct Sample {
     pub span: u64,
     /// Root span id, or 0.
     pub root_span: u64,
-    /// Custom tags.
+    /// Upper half of a root's id that has 128 bits (a trace id of W3C), or 0.
+    pub root_high: u64,
+    /// Custom tags, 0 for none: numbers, or ids of texts plus 1. Which, and their names, says `tags` in the
+    /// metadata: a list, in the order of the tags, of lists of a name and `number` or `text`.
     pub tags: [u32; 10],
 }
 
@@ -150,6 +153,7 @@ impl Default for Sample {
             waits_on: None,
             span: 0,
             root_span: 0,
+            root_high: 0,
             tags: [0; 10],
         }
     }

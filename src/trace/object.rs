@@ -79,6 +79,7 @@ pub(super) struct SampleFields {
     pub(super) main_before: Option<u64>,
     /// Id of a text plus 1; 0 for none.
     pub(super) waits_on: Option<u32>,
+    pub(super) root_high: Option<u64>,
 }
 
 /// Any object of a data file.
@@ -337,8 +338,9 @@ pub(super) mod bit {
     pub(in crate::trace) const TAGS: u64 = 1 << 10;
     pub(in crate::trace) const MAIN_BEFORE: u64 = 1 << 11;
     pub(in crate::trace) const WAITS_ON: u64 = 1 << 12;
+    pub(in crate::trace) const ROOT_HIGH: u64 = 1 << 13;
     /// Fields of later versions, each of them one varint, behind those that are known.
-    pub(in crate::trace) const LATER: u32 = 13;
+    pub(in crate::trace) const LATER: u32 = 14;
     pub(in crate::trace) const ALL: u64 = (1 << 32) - 1;
 }
 
@@ -368,6 +370,7 @@ impl SampleFields {
         present |= if self.tags.is_some() { bit::TAGS } else { 0 };
         present |= if self.main_before.is_some() { bit::MAIN_BEFORE } else { 0 };
         present |= if self.waits_on.is_some() { bit::WAITS_ON } else { 0 };
+        present |= if self.root_high.is_some() { bit::ROOT_HIGH } else { 0 };
         put_varint(out, present);
         put_signed(out, self.time);
         for number in numbers.iter().flatten() {
@@ -378,7 +381,8 @@ impl SampleFields {
             put_varint(out, mask);
             tags.iter().flatten().for_each(|tag| put_varint(out, (*tag).into()));
         }
-        for number in self.main_before.into_iter().chain(self.waits_on.map(u64::from)) {
+        let last = [self.main_before, self.waits_on.map(u64::from), self.root_high];
+        for number in last.into_iter().flatten() {
             put_varint(out, number);
         }
     }
@@ -403,6 +407,7 @@ impl SampleFields {
         fields.tags = has(bit::TAGS).then(|| decode_tags(cursor)).transpose()?;
         fields.main_before = has(bit::MAIN_BEFORE).then(|| cursor.varint()).transpose()?;
         fields.waits_on = has(bit::WAITS_ON).then(|| cursor.varint32()).transpose()?;
+        fields.root_high = has(bit::ROOT_HIGH).then(|| cursor.varint()).transpose()?;
         for _ in 0..(present >> bit::LATER).count_ones() {
             cursor.varint()?;
         }

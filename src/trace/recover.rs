@@ -25,10 +25,11 @@ use super::sample::Context;
 use super::scan::{Scan, scan};
 use super::state::Copied;
 use super::stream::Stream;
+use super::tags::TextTags;
 use super::verify::FileState;
 use super::{
-    LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, TRACE_UUID, TextId, Thread,
-    ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
+    LOST, LoadLimits, LocationId, MethodId, ModuleId, NO_THREAD, SIDE, Sample, TRACE_UUID, TextId,
+    Thread, ThreadId, TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
 /// What was recovered.
@@ -91,7 +92,8 @@ pub fn recover(
     for thread in &threads {
         writer.thread(thread)?;
     }
-    let copy = Copy { writer, texts, locations, threads: &threads, scan: &scan, trace_ids };
+    let tags = TextTags::of(neutrals.metadata());
+    let copy = Copy { writer, texts, tags, locations, threads: &threads, scan: &scan, trace_ids };
     let writer = copy.all(Frames::open(input)?)?;
     let written = writer.finish()?;
     Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })
@@ -229,6 +231,8 @@ struct Copy<'a> {
     writer: TraceWriter,
     /// New ids by old ones.
     texts: Vec<TextId>,
+    /// Which tags are texts.
+    tags: TextTags,
     /// New ids by old ones.
     locations: Vec<LocationId>,
     threads: &'a [Thread],
@@ -378,10 +382,26 @@ impl Copy<'_> {
         if let Some(text) = sample.waits_on {
             sample.waits_on = Some(*self.texts.get(text.0 as usize)?);
         }
+        if let Err(error) = self.rename_tags(&mut sample) {
+            return Some(Err(error));
+        }
         let is_side = stream & SIDE != 0;
         let main_before = is_side.then(|| self.main_before(stream & !SIDE, state.main_before));
         let copied = copied(stream);
         Some(self.writer.copy(copied, 1, |stream| stream.sample(&sample, outer, main_before)))
+    }
+
+    /// Gives the texts among the tags their new ids.
+    fn rename_tags(&mut self, sample: &mut Sample) -> Result<(), TraceError> {
+        for value in self.tags.values(sample) {
+            let text = match self.texts.get(*value as usize - 1) {
+                Some(text) => *text,
+                // No reader has looked at whether it is there.
+                None => self.writer.text(LOST)?,
+            };
+            *value = text.0.saturating_add(1);
+        }
+        Ok(())
     }
 
     /// How many samples of a main stream are copied before the one that had the number `before`.

@@ -12,6 +12,7 @@ pub(super) struct Context {
     trace_id: u64,
     span: u64,
     root_span: u64,
+    root_high: u64,
     tags: [u32; 10],
     /// Of the last sample with a system call: the text's id plus 1, or 0.
     waits_on: u32,
@@ -57,6 +58,7 @@ impl Context {
             tags: tags.iter().any(Option::is_some).then_some(tags),
             main_before: None,
             waits_on: changed_half(text_number(sample), self.expected_text(sample.syscall)),
+            root_high: changed(sample.root_high, self.root_high),
         };
         self.remember(sample);
         fields
@@ -89,6 +91,7 @@ impl Context {
             waits_on: text.checked_sub(1).map(TextId),
             span: fields.span.unwrap_or(self.span),
             root_span: fields.root_span.unwrap_or(self.root_span),
+            root_high: fields.root_high.unwrap_or(self.root_high),
             tags,
         };
         self.remember(&sample);
@@ -135,8 +138,9 @@ impl Context {
     }
 
     fn remember(&mut self, sample: &Sample) {
-        let Sample { trace_id, span, root_span, tags, .. } = *sample;
-        (self.trace_id, self.span, self.root_span, self.tags) = (trace_id, span, root_span, tags);
+        let Sample { trace_id, span, root_span, root_high, tags, .. } = *sample;
+        (self.trace_id, self.tags) = (trace_id, tags);
+        (self.span, self.root_span, self.root_high) = (span, root_span, root_high);
         if sample.syscall.is_some() {
             self.waits_on = text_number(sample);
         }

@@ -335,6 +335,9 @@ impl Walk {
         if has(bit::WAITS_ON) {
             self.texts = self.texts.max(small(wide, cursor)?);
         }
+        if has(bit::ROOT_HIGH) {
+            cursor.varint()?;
+        }
         for _ in 0..(present >> bit::LATER).count_ones() {
             cursor.varint()?;
         }

@@ -339,3 +339,26 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
     (0..3).for_each(|_| turn(&mut batch));
     assert_eq!((tids(&batch).len(), generation()), (2, 1));
 }
+
+#[test]
+fn attributes_of_records_are_no_stacks() {
+    let data = segment();
+    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let hazard = sample(data, 1);
+    let table = data.table(hazard.table()).unwrap();
+    let words = [6, u64::from_le_bytes(*b"\x00\x04name\x00\x00")].map(AtomicU64::new);
+    let id = table.put(&words, u32::from(ATTRIBUTES), 0).id();
+    let lies = [u64::MAX, 7].map(AtomicU64::new);
+    let lie = table.put(&lies, u32::from(ATTRIBUTES), 0).id();
+    release(data, hazard);
+    assert!(rotate(&mut collector, &mut batch));
+    assert_eq!(batch.attributes.get(&id).map(|it| &**it), Some(&b"\x00\x04name"[..]));
+    assert_eq!(batch.attributes.get(&lie), None);
+    assert_eq!(batch.traces.entries().len(), 1, "the stack of the sample");
+    assert_eq!((collector.stats.orphans, tids(&batch)), (0, vec![1]));
+    // They go with their table.
+    batch.clear();
+    collector.preserve(&batch);
+    assert!(rotate(&mut collector, &mut batch));
+    assert!(batch.attributes.is_empty() && batch.traces.entries().is_empty());
+}

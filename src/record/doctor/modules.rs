@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use traceprof_abi::context::RECORD_SYMBOL;
+
+use super::super::contexts;
 use super::Finding;
 use crate::elf::{Elf, Pclntab};
 use crate::proc::{self, Mapping};
@@ -18,6 +21,8 @@ struct Module {
     has_lines: bool,
     has_symbols: bool,
     has_tables: bool,
+    /// It reaches the variable of OpenTelemetry that points to a thread's context.
+    has_records: bool,
 }
 
 /// Sums up the files that the target's code comes from.
@@ -52,7 +57,21 @@ pub(super) fn findings(pid: i32, mappings: &[Mapping]) -> Vec<Finding> {
             format!("of every module; lines of {with_lines} of {count}"),
             "only exported names of: ",
         ),
+        spans(mappings, &names(|module| module.has_records)),
     ]
+}
+
+/// Who tells which spans threads work on.
+fn spans(mappings: &[Mapping], with_records: &[String]) -> Finding {
+    let tables = mappings.iter().filter(|mapping| contexts::is_named_table(mapping)).count();
+    let by_tables = (tables > 0).then(|| format!("by {tables} of traceprof's tables"));
+    let named = with_records.join(", ");
+    let by_records = (!with_records.is_empty()).then(|| format!("by OpenTelemetry in {named}"));
+    let told: Vec<String> = by_tables.into_iter().chain(by_records).collect();
+    match told.is_empty() {
+        true => Finding::fine("spans", "not told, or not yet"),
+        false => Finding::fine("spans", format!("told {}", told.join(" and "))),
+    }
 }
 
 fn missing(subject: &str, without: &[String], fine: String, lead: &str) -> Finding {
@@ -84,7 +103,8 @@ fn look(pid: i32, mapping: &Mapping, debug_files: &Arc<DebugFiles>) -> Module {
     let file = ElfFile::new(descriptor, path.clone(), build_id);
     let names = NamesKnown::of(&file.with_debug_files(Arc::clone(debug_files)));
     let (has_lines, has_symbols) = (names.lines, names.functions);
-    Module { path, is_readable: true, has_lines, has_symbols, has_tables }
+    let has_records = !elf.thread_local(RECORD_SYMBOL).is_empty();
+    Module { path, is_readable: true, has_lines, has_symbols, has_tables, has_records }
 }
 
 #[cfg(test)]
@@ -101,8 +121,22 @@ mod tests {
         let module = look(own, mapping, &Arc::default());
         assert!(module.is_readable && module.has_symbols && module.has_tables, "{module:?}");
         let all = findings(own, &mappings);
-        assert_eq!(all.len(), 3);
+        assert_eq!(all.len(), 4);
         assert_eq!(all[1].state, State::Fine, "{all:?}");
+    }
+
+    #[test]
+    fn who_tells_spans_is_said() {
+        let mapping = |path: &str| Mapping { path: path.into(), ..Mapping::default() };
+        let seen = |mappings: &[Mapping], records: &[&str]| {
+            let records: Vec<String> = records.iter().map(|it| (*it).to_owned()).collect();
+            spans(mappings, &records).seen
+        };
+        let tables = [mapping("/memfd:traceprof_context_v1"), mapping("/memfd:other")];
+        assert_eq!(seen(&tables[1..], &[]), "not told, or not yet");
+        assert_eq!(seen(&tables, &[]), "told by 1 of traceprof's tables");
+        let both = "told by 1 of traceprof's tables and by OpenTelemetry in /lib/sdk.so";
+        assert_eq!(seen(&tables, &["/lib/sdk.so"]), both);
     }
 
     #[test]

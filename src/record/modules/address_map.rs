@@ -185,6 +185,7 @@ pub(in crate::record) mod tests {
             functions: Vec::new(),
             table: None,
             loads: Default::default(),
+            exports: Default::default(),
         });
         AddressRange {
             start,

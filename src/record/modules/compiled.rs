@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use crate::elf::Elf;
+use traceprof_abi::context::{RECORD_SYMBOL, TABLE_SYMBOL};
+
+use crate::elf::{Elf, TlsAccess};
 use crate::proc::Mapping;
 use crate::symbol::ElfFile;
 use crate::unwind::{self, CallFrames, CompileError, ModuleTable};
@@ -22,6 +24,28 @@ pub(super) struct Compiled {
 /// Start of a file's executable bytes: what turns a mapping into a bias.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Loads(Vec<(Range<u64>, u64)>);
+
+/// What a file has for those who look for contexts of threads.
+#[derive(Debug, Clone, Default)]
+pub(in crate::record) struct Exports {
+    /// How it reaches the variable that points to a thread's record of OpenTelemetry.
+    pub(in crate::record) records: Vec<TlsAccess>,
+    /// Where it keeps the address of its table of contexts (SVMA).
+    pub(in crate::record) table: Option<u64>,
+    /// It is a program that asks for musl's loader.
+    pub(in crate::record) is_of_musl: bool,
+}
+
+impl Exports {
+    /// Of the bytes of a file.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let Ok(elf) = Elf::parse(bytes) else { return Self::default() };
+        let is_musl = |path: &str| path.rsplit('/').next().is_some_and(|it| it.contains("-musl"));
+        let is_of_musl = elf.interpreter().is_some_and(is_musl);
+        let table = elf.variable(TABLE_SYMBOL, size_of::<u64>() as u64);
+        Self { records: elf.thread_local(RECORD_SYMBOL), table, is_of_musl }
+    }
+}
 
 /// The GNU build id of a file, empty if there is none.
 pub(super) fn build_id(bytes: &[u8], is_vdso: bool) -> Vec<u8> {

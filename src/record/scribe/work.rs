@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender};
 use std::time::Instant;
 
+use traceprof_abi::context::TAGS;
 use traceprof_abi::storage::log::{Sample as Logged, flags};
 use traceprof_abi::unwind::{trace_end, trace_epoch};
 
@@ -194,7 +195,7 @@ impl Work {
         let texts = batch.texts.iter().map(|text| self.writer.text(text));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
         for sample in &batch.samples {
-            self.write_sample(sample, &texts)?;
+            self.write_sample(sample, (&texts, batch.text_tags))?;
         }
         for news in batch.threads.iter().filter(is_end) {
             self.write_thread(news)?;
@@ -287,7 +288,11 @@ impl Work {
         Ok(())
     }
 
-    fn write_sample(&mut self, logged: &Logged, texts: &[TextId]) -> Result<(), TraceError> {
+    fn write_sample(
+        &mut self,
+        logged: &Logged,
+        (texts, text_tags): (&[TextId], u16),
+    ) -> Result<(), TraceError> {
         let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
             self.totals.unattributed += 1;
             return Ok(());
@@ -306,7 +311,8 @@ impl Work {
             waits_on: waited_on(logged, texts),
             span: logged.span,
             root_span: logged.root_span,
-            tags: [0; 10],
+            root_high: logged.root_high,
+            tags: tags_of(logged, texts, text_tags),
         };
         let mut stack = self.stacks.get_mut(&logged.trace_id);
         if let Some(Stack { locations, own_code: Some(own), .. }) = stack.as_deref_mut()
@@ -326,4 +332,14 @@ impl Work {
 fn waited_on(logged: &Logged, texts: &[TextId]) -> Option<TextId> {
     let place = logged.event.checked_sub(1).filter(|_| logged.flags & flags::WALL != 0)?;
     texts.get(usize::try_from(place).ok()?).copied()
+}
+
+/// The tags as the trace has them: those that are places of texts get the texts' ids, plus 1.
+fn tags_of(logged: &Logged, texts: &[TextId], text_tags: u16) -> [u32; TAGS] {
+    let mut tags = logged.tags;
+    for tag in tags.iter_mut().enumerate().filter(|(place, _)| text_tags >> place & 1 == 1) {
+        let text = tag.1.checked_sub(1).and_then(|place| texts.get(place as usize));
+        *tag.1 = text.map_or(0, |text| text.0.saturating_add(1));
+    }
+    tags
 }

@@ -50,6 +50,7 @@ impl Session<'_> {
         fault::at(Point::RecordDrained);
         if drained.all {
             self.attached.modules().recycle();
+            self.contexts.recycle();
         }
         self.close_younger_events();
         self.finish_batch(batch, until_ns);
@@ -62,6 +63,7 @@ impl Session<'_> {
         }
         self.add_sleepers(batch, false);
         self.registry.retire(drained.all, &mut batch.threads);
+        self.contexts.name(batch);
         if batch.has_news() {
             self.scribe.send(shared);
         }
@@ -69,6 +71,7 @@ impl Session<'_> {
 
     /// Times, threads that only their samples tell of, and the kernel's hits up to `until_ns`.
     pub(super) fn finish_batch(&mut self, batch: &mut Batch, until_ns: u64) {
+        self.contexts.number(batch);
         self.clock.advance();
         self.flushed_unknown += put_times(&self.clock, batch);
         if std::mem::take(&mut self.flushed_unknown) > 0 {
@@ -81,6 +84,7 @@ impl Session<'_> {
         self.correct_remapped(batch);
         self.take_sleepers(batch);
         batch.sort();
+        self.contexts.carry(&mut batch.samples);
         self.collector.preserve(batch);
         batch.addresses = Some(Arc::clone(&self.addresses));
     }
@@ -152,10 +156,18 @@ impl Session<'_> {
         user.saturating_mul(1000) / user.saturating_add(system).max(1)
     }
 
+    /// Takes the kernel's hits out of their buffers, and sees what their threads work on.
+    pub(super) fn drain_kernel(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.drain();
+            self.contexts.observe(kernel.news());
+        }
+    }
+
     /// Hits of threads that the last scan missed are all in the buffers by now.
     fn take_kernel(&mut self, batch: &mut Batch, until_ns: u64) {
+        self.drain_kernel();
         let Some(kernel) = &mut self.kernel else { return };
-        kernel.drain();
         let (collector, registry) = (&mut self.collector, &mut self.registry);
         kernel.take(
             until_ns,

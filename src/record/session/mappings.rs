@@ -1,6 +1,7 @@
 //! What is mapped in the target: when it is read, and what becomes of samples that came before.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::batch::Batch;
@@ -16,10 +17,12 @@ pub(super) fn read_again(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> 
     let began_ns = monotonic_now_ns();
     let mappings = proc::mappings(parts.pid).unwrap_or_default();
     // Those of another program, or of one that exits, are found by the first look.
-    if parts.attached.is_in(&mappings)
-        && let Err(error) = parts.attached.refresh(&mappings)
-    {
-        observer.event(Event::Notice(format!("unwind tables: {error}")));
+    if parts.attached.is_in(&mappings) {
+        if let Err(error) = parts.attached.refresh(&mappings) {
+            observer.event(Event::Notice(format!("unwind tables: {error}")));
+        }
+        let (addresses, data) = (parts.attached.modules().current(), parts.attached.data());
+        parts.contexts.refresh(&mappings, &addresses, data.context_sources());
     }
     Remaps::since(began_ns)
 }
@@ -28,6 +31,13 @@ impl Session<'_> {
     /// Takes in what the kernel told of mappings.
     pub(super) fn hear_of_code(&mut self) {
         self.remaps.hear(self.registry.mapped(), &self.addresses);
+    }
+
+    /// Tells the writer what is mapped.
+    pub(super) fn send_addresses(&self) {
+        let mut batch = self.scribe.blank();
+        Arc::make_mut(&mut batch).addresses = Some(Arc::clone(&self.addresses));
+        self.scribe.send(batch);
     }
 
     /// Reads the mappings; false if the agent's are not among them.
@@ -56,6 +66,8 @@ impl Session<'_> {
             Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
         }
         self.remaps.settle((began_ns, ended_ns), (before, self.addresses.epoch()));
+        let sources = self.attached.data().context_sources();
+        self.contexts.refresh(&mappings, &self.addresses, sources);
         self.note_mappings(mappings);
         self.refresh.spend(began.elapsed());
         self.tell_notices();

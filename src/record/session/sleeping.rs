@@ -27,7 +27,7 @@ impl Session<'_> {
     pub(super) fn look_at_sleepers(&mut self) {
         if self.until_next_look().is_some_and(|wait| wait.is_zero()) {
             self.meet_sleepers();
-            self.wall.as_mut().into_iter().for_each(Wall::turn);
+            self.wall.as_mut().into_iter().for_each(|wall| wall.turn(self.contexts.outside()));
         }
     }
 

@@ -13,6 +13,7 @@ use traceprof_abi::unwind::trace_end;
 use super::super::batch::{Batch, ThreadNews};
 use super::super::clock::monotonic_now_ns;
 use super::super::collections::TraceEntry;
+use super::super::contexts::ThreadContext;
 use super::super::threads::Key;
 use super::running::{Run, Running};
 use super::sleeper::Place;
@@ -104,12 +105,18 @@ impl Gathered {
             let id = at.and_then(|at| self.id(at, batch, &mut instance));
             let stack = id.zip(at.map(|at| trace_end(at.flags)));
             let call = place.filter(|_| span.state != RunState::Runnable);
-            samples.push(Sample {
+            let mut sample = Sample {
                 time: time_ns,
                 syscall: call.and_then(|at| at.syscall).map_or(0, |number| u64::from(number) + 1),
                 event: call.and_then(|at| at.waits_on.as_ref()).map_or(0, |text| batch.text(text)),
                 ..self.sample((life, tid), (span.state, weight), stack)
-            });
+            };
+            let context = match span.state {
+                RunState::Runnable => span.context,
+                _ => place.map(|at| at.context).unwrap_or_default(),
+            };
+            context.give(&mut sample);
+            samples.push(sample);
         }
         self.age();
         samples
@@ -130,6 +137,9 @@ impl Gathered {
         let mut samples = Vec::with_capacity(runs.len());
         for Run { life, tid, us, hit } in runs {
             let hit = hit.and_then(|place| batch.samples.get(place));
+            // Of time without a hit nothing is known.
+            let context = hit.map(ThreadContext::of).unwrap_or_default();
+            let carried = hit.map_or(0, |hit| hit.flags & flags::CARRIED);
             let (time, stack) = match hit {
                 Some(hit) => (hit.time, Some((hit.trace_id, hit.reason))),
                 None => {
@@ -143,8 +153,10 @@ impl Gathered {
                 }
             };
             tell((life, 0), &mut batch.threads);
-            let sample = self.sample((life, tid), (RunState::Running, us), stack);
-            samples.push(Sample { time, ..sample });
+            let mut sample = self.sample((life, tid), (RunState::Running, us), stack);
+            (sample.time, sample.flags) = (time, sample.flags | carried);
+            context.give(&mut sample);
+            samples.push(sample);
         }
         for life in gone.into_keys() {
             self.ran.remove(&life);

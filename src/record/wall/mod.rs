@@ -26,10 +26,11 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::unwind::Tables;
 
 use self::gather::Gathered;
-use self::sleeper::{History, Read, Sleepers};
+use self::sleeper::{History, Read, Sight, Sleepers};
 use self::task::{Span, Task};
 use super::batch::{Batch, ThreadNews};
 use super::clock::monotonic_now_ns;
+use super::contexts::Outside;
 use super::perf::descriptor_limit;
 use super::threads::Key;
 use crate::proc::{Mapping, TaskClock, Turns};
@@ -191,10 +192,10 @@ impl Wall {
     }
 
     /// Looks at the threads.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn turn(&mut self, contexts: &Outside) {
         let now = Instant::now();
         self.next_turn(now);
-        self.look_at_all(now + self.interval / SHARE);
+        self.look_at_all(now + self.interval / SHARE, contexts);
     }
 
     /// A moment in the interval after this one.
@@ -258,7 +259,7 @@ impl Wall {
     }
 
     /// Looks at those that are due, until the deadline.
-    fn look_at_all(&mut self, deadline: Instant) {
+    fn look_at_all(&mut self, deadline: Instant, contexts: &Outside) {
         let now_ns = monotonic_now_ns();
         let due = |(life, it): (&u32, &Watched)| it.task.is_due(now_ns).then_some(*life);
         let (before, after) = (self.watched.range(..self.first), self.watched.range(self.first..));
@@ -271,13 +272,13 @@ impl Wall {
                 self.stats.capped.1 += (due.len() - place) as u64;
                 break;
             }
-            unknown.extend(self.look_at(*life));
+            unknown.extend(self.look_at(*life, contexts));
         }
-        self.stop(&unknown);
+        self.stop(&unknown, contexts);
     }
 
     /// Looks at a thread; gives one back that sleeps at an unknown place.
-    fn look_at(&mut self, life: u32) -> Option<Unknown> {
+    fn look_at(&mut self, life: u32, contexts: &Outside) -> Option<Unknown> {
         let watched = self.watched.get_mut(&life)?;
         self.stats.looks += 1;
         // Gone: the registry will find that out.
@@ -292,11 +293,20 @@ impl Wall {
             watched.task.stay(now_ns, self.look_max_ns, &mut self.spans);
         } else {
             let mut place = None;
-            if let Some(state) = watched.clock.state().ok().and_then(run_state) {
+            let letter = watched.clock.state().ok();
+            if letter == Some('R') {
+                // Who waits for a processor cannot change it; who runs is another one's account.
+                let context = contexts.read(watched.tid);
+                if watched.clock.turns().is_ok_and(|after| after == turns) {
+                    watched.task.waits(context);
+                }
+            }
+            if let Some(state) = letter.and_then(run_state) {
                 let history = &mut watched.history;
                 // Whoever has run meanwhile was not asleep all the time.
                 let unmoved = || watched.clock.turns().is_ok_and(|after| after == turns);
-                match self.sleepers.read((watched.tid, state), history, unmoved, &mut self.stats) {
+                let sight = Sight { history, contexts };
+                match self.sleepers.read((watched.tid, state), sight, unmoved, &mut self.stats) {
                     Read::Again(found) => {
                         watched.stops.0 = 0;
                         place = Some(found);
@@ -319,11 +329,11 @@ impl Wall {
     }
 
     /// Stops threads for their stacks.
-    fn stop(&mut self, unknown: &[Unknown]) {
+    fn stop(&mut self, unknown: &[Unknown], contexts: &Outside) {
         if unknown.is_empty() {
             return;
         }
-        let found = self.sleepers.stop(unknown, &mut self.stats);
+        let found = self.sleepers.stop(unknown, contexts, &mut self.stats);
         for (Unknown { life, tid, .. }, found) in unknown.iter().zip(found) {
             let Some(watched) = self.watched.get_mut(life) else { continue };
             let (turns, now_ns) = (watched.clock.turns().ok(), monotonic_now_ns());

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use traceprof_abi::unwind::{EndReason, Snapshot, Tables, trace_epoch, trace_flags};
 
+use super::super::contexts::{Outside, ThreadContext};
 use super::{Unknown, WallStats};
 use crate::inject::{self, Capture, Chosen, Missed};
 use crate::proc::{self, Activity, DescriptorNames, Mapping};
@@ -42,18 +43,33 @@ pub(super) struct Place {
     pub(super) frames: Arc<[u64]>,
     /// The flags of a call trace with these frames.
     pub(super) flags: u32,
+    /// What the thread works on.
+    pub(super) context: ThreadContext,
 }
 
 impl Place {
     /// One whose stack is not known.
-    pub(super) fn without_stack(state: RunState, (syscall, waits_on): Called) -> Self {
-        Self { state, syscall, waits_on, frames: Arc::new([]), flags: 0 }
+    pub(super) fn without_stack(
+        state: RunState,
+        (syscall, waits_on): Called,
+        context: ThreadContext,
+    ) -> Self {
+        Self { state, syscall, waits_on, frames: Arc::new([]), flags: 0, context }
     }
 
     /// Where a thread ran.
     pub(super) fn of_runner(frames: Arc<[u64]>, flags: u32) -> Self {
-        Self { state: RunState::Running, syscall: None, waits_on: None, frames, flags }
+        let (state, context) = (RunState::Running, ThreadContext::default());
+        Self { state, syscall: None, waits_on: None, frames, flags, context }
     }
+}
+
+/// By what a thread's place is known.
+pub(super) struct Sight<'a> {
+    /// The places that it has slept at.
+    pub(super) history: &'a mut History,
+    /// What it works on.
+    pub(super) contexts: &'a Outside,
 }
 
 /// A place that a thread has slept at, and by what that is recognised.
@@ -136,7 +152,7 @@ impl Sleepers {
     pub(super) fn read(
         &mut self,
         (tid, state): (i32, RunState),
-        history: &mut History,
+        Sight { history, contexts }: Sight<'_>,
         unmoved: impl Fn() -> bool,
         stats: &mut WallStats,
     ) -> Read {
@@ -155,6 +171,7 @@ impl Sleepers {
             None => unwind_asleep(&mut self.unwinder, &snapshot, tid, at),
         };
         let (mut syscall, mut waits_on) = self.call_of(activity);
+        let context = contexts.read(tid);
         if !unmoved() {
             return Read::Moved;
         }
@@ -165,14 +182,21 @@ impl Sleepers {
                 (syscall, waits_on) = (place.syscall, place.waits_on.clone());
             }
             let (frames, flags) = (Arc::clone(&place.frames), place.flags);
-            return Read::Again(Arc::new(Place { state, syscall, waits_on, frames, flags }));
+            return Read::Again(Arc::new(Place {
+                state,
+                syscall,
+                waits_on,
+                frames,
+                flags,
+                context,
+            }));
         }
         let Some((frames, flags, evidence)) = new else {
-            let place = Place::without_stack(state, (syscall, waits_on));
+            let place = Place::without_stack(state, (syscall, waits_on), context);
             return Read::Unknown(Arc::new(place));
         };
         stats.read += 1;
-        let place = Arc::new(Place { state, syscall, waits_on, frames, flags });
+        let place = Arc::new(Place { state, syscall, waits_on, frames, flags, context });
         Read::New(Known { place, at, evidence: Some(evidence) })
     }
 
@@ -180,12 +204,13 @@ impl Sleepers {
     pub(super) fn stop(
         &mut self,
         unknown: &[Unknown],
+        contexts: &Outside,
         stats: &mut WallStats,
     ) -> Vec<Option<Known>> {
         let pid = self.pid;
         let tids: Vec<i32> = unknown.iter().map(|it| it.tid).collect();
         let chosen = Chosen { tids: &tids, time_max: STOPPING_MAX };
-        let see = |tid| proc::task_activity(pid, tid).ok();
+        let see = |tid| (proc::task_activity(pid, tid).ok(), contexts.read(tid));
         let captured = inject::capture_threads(pid, self.start_time, &self.mappings, chosen, see);
         // The program is gone: the session finds that out.
         let captures = captured.map(|captured| captured.threads).unwrap_or_default();
@@ -208,17 +233,17 @@ impl Sleepers {
     fn place(
         &mut self,
         unknown: &Unknown,
-        capture: &Capture<Option<Activity>>,
+        capture: &Capture<(Option<Activity>, ThreadContext)>,
         stats: &mut WallStats,
     ) -> Option<Known> {
-        let (activity, state) = (capture.seen, unknown.state);
+        let ((activity, context), state) = (capture.seen, unknown.state);
         if capture.outcome == Err(Missed::Gone) {
             return None;
         }
         let called = activity.map_or((None, None), |activity| self.call_of(activity));
         let Ok(portrait) = &capture.outcome else {
             stats.missed += 1;
-            let place = Place::without_stack(state, called);
+            let place = Place::without_stack(state, called, context);
             // One that waits for a processor may stop the next time; where it is not known then.
             let at = activity.and_then(place_of).filter(|_| state == RunState::Disk);
             let at = at.unwrap_or_default();
@@ -239,7 +264,7 @@ impl Sleepers {
             self.unwinder.unwind_with_evidence(&snapshot, &portrait.registers, copy, &mut read);
         let (frames, flags) = (stack.frames.into(), trace_flags(stack.end, snapshot.epoch()));
         let (syscall, waits_on) = called;
-        let place = Arc::new(Place { state, syscall, waits_on, frames, flags });
+        let place = Arc::new(Place { state, syscall, waits_on, frames, flags, context });
         Some(Known { place, at, evidence: evidence.is_whole().then_some(evidence) })
     }
 }

@@ -16,6 +16,7 @@
 
 use std::sync::Arc;
 
+use super::super::contexts::ThreadContext;
 use super::sleeper::Place;
 use crate::proc::Turns;
 use crate::trace::RunState;
@@ -42,6 +43,8 @@ pub(super) struct Task {
     turns: Turns,
     /// Where it slept at the last look.
     asleep: Option<Arc<Place>>,
+    /// What it works on, if it was seen to wait for a processor at this look.
+    waiting: ThreadContext,
     /// Off the processor before the last look, at which it ran; where, if that was seen.
     pending: (Option<Arc<Place>>, u64),
     /// Told of as asleep, and found out to be something else afterwards.
@@ -62,6 +65,8 @@ pub(super) struct Span {
     pub(super) place: Option<Arc<Place>>,
     /// Rather where it ran, if that is known.
     pub(super) has_run: bool,
+    /// What it worked on while it waited for a processor, if it was seen to wait.
+    pub(super) context: ThreadContext,
     /// How long.
     pub(super) ns: u64,
 }
@@ -73,6 +78,7 @@ impl Task {
             since_ns: now_ns,
             turns,
             asleep: None,
+            waiting: ThreadContext::default(),
             pending: (None, 0),
             owed_ns: 0,
             moved_ns: now_ns,
@@ -117,6 +123,11 @@ impl Task {
         self.due_ns = now_ns + (slept_ns / PATIENCE).min(most_ns);
     }
 
+    /// It waits for a processor, and works on this meanwhile: for the call of [`Self::go_on`] that follows.
+    pub(super) fn waits(&mut self, context: ThreadContext) {
+        self.waiting = context;
+    }
+
     /// It has moved, or was not seen before, and is at this place now; `None` if it runs, or where it is
     /// could not be found out.
     pub(super) fn go_on(
@@ -133,7 +144,10 @@ impl Task {
         let run_ns = turns.run_ns.saturating_sub(self.turns.run_ns);
         push(spans, (RunState::Running, true), None, run_ns);
         let near = before.as_ref().or(place.as_ref()).or(self.pending.0.as_ref());
+        let context = std::mem::take(&mut self.waiting);
         push(spans, (RunState::Runnable, has_run), near, wait_ns);
+        let waited = spans.last_mut().filter(|it| wait_ns > 0 && it.state == RunState::Runnable);
+        waited.into_iter().for_each(|span| span.context = context);
         let (pending, pending_ns) = std::mem::take(&mut self.pending);
         match (pending.as_ref().or(place.as_ref()), pending_ns) {
             (_, 0) => {}
@@ -213,7 +227,8 @@ fn push(
     ns: u64,
 ) {
     if ns > 0 {
-        spans.push(Span { state, place: place.cloned(), has_run, ns });
+        let (place, context) = (place.cloned(), ThreadContext::default());
+        spans.push(Span { state, place, has_run, context, ns });
     }
 }
 
@@ -230,7 +245,7 @@ mod tests {
     fn place(call: u32) -> Option<Arc<Place>> {
         Some(Arc::new(Place {
             syscall: Some(call),
-            ..Place::without_stack(RunState::Sleeping, (None, None))
+            ..Place::without_stack(RunState::Sleeping, (None, None), ThreadContext::default())
         }))
     }
 

@@ -30,7 +30,7 @@ fn number32() -> impl Strategy<Value = u32> {
 fn sample() -> impl Strategy<Value = Point> {
     let option = || prop::option::weighted(0.3, number());
     let tags = prop::option::weighted(0.1, any::<[Option<u32>; 10]>());
-    (number(), prop::array::uniform9(option()), tags).prop_map(|(time, some, tags)| {
+    (number(), prop::array::uniform10(option()), tags).prop_map(|(time, some, tags)| {
         let narrow = |place: usize| some[place].map(|value| value as u32);
         Point::Sample(SampleFields {
             time: time as i64,
@@ -43,6 +43,7 @@ fn sample() -> impl Strategy<Value = Point> {
             span: some[6],
             main_before: some[7],
             waits_on: narrow(8),
+            root_high: some[9],
             tags,
             ..SampleFields::default()
         })

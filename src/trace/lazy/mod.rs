@@ -17,6 +17,7 @@ mod samples;
 mod source;
 mod walk;
 
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,6 +156,17 @@ impl LazyTrace {
     /// The text with this id; `[lost]` if the file is damaged there.
     pub fn text(&self, id: TextId) -> Result<String, TraceError> {
         self.read(|reading| reading.string(id.0))
+    }
+
+    /// The text that a tag's value stands for; `[lost]` also if there is none: nothing makes sure that
+    /// the values of tags lead anywhere.
+    pub fn tag_text(&self, id: TextId) -> Result<String, TraceError> {
+        self.read(|reading| reading.string_if_there(id.0))
+    }
+
+    /// The ids of a text; mostly there is one or none. Looks through all texts.
+    pub fn find_text(&self, text: &str) -> Result<BTreeSet<TextId>, TraceError> {
+        self.read(|reading| reading.find_text(text))
     }
 
     /// The call trace with this 64-bit id, if it was written as an object of its own. Looks through

@@ -1,6 +1,6 @@
 //! The thread-neutral objects of a lazily read trace, each where the index says it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::fault::{Fault, Found};
 use super::reading::Reading;
@@ -9,7 +9,7 @@ use crate::trace::kind::Kind;
 use crate::trace::object::{Neutral, Record};
 use crate::trace::{
     CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, NONE, Thread, TraceError,
+    ModuleId, NONE, TextId, Thread, TraceError,
 };
 
 /// All modules, methods and locations of a trace. Ids are indices.
@@ -57,6 +57,23 @@ impl Reading {
             Some(Neutral::String { text, .. }) => Ok(text),
             _ => Ok(LOST.to_owned()),
         }
+    }
+
+    pub(super) fn string_if_there(&self, id: u32) -> Found<String> {
+        match self.index.neutral(Kind::String, id)? {
+            Some(_) => self.string(id),
+            None => Ok(LOST.to_owned()),
+        }
+    }
+
+    pub(super) fn find_text(&self, text: &str) -> Found<BTreeSet<TextId>> {
+        let mut found = BTreeSet::new();
+        for id in 0..self.count(Kind::String)? {
+            if self.string(id)? == text {
+                found.insert(TextId(id));
+            }
+        }
+        Ok(found)
     }
 
     pub(super) fn module(&self, id: ModuleId) -> Found<Module> {

@@ -67,8 +67,8 @@ fn contents_are_put_right_so_that_they_are_read() {
 }
 
 /// Contents of frames that are right: one frame with all common objects, two with calls that go on,
-/// one with samples that wait.
-fn contents() -> [Vec<u8>; 3] {
+/// one with samples that wait, one with samples that have contexts.
+fn contents() -> [Vec<u8>; 4] {
     use crate::trace::object::{Neutral, Point, SampleFields};
     let mut neutral = Vec::new();
     for object in [
@@ -116,7 +116,16 @@ fn contents() -> [Vec<u8>; 3] {
         ..SampleFields::default()
     };
     let third = [call, Point::Sample(waiting(3, Some(1))), Point::Sample(waiting(4, None))];
-    [first, second.concat(), frame(&neutral, &third)]
+    let told = |time| SampleFields {
+        time,
+        span: Some(u64::MAX),
+        root_span: Some(1 << 40),
+        root_high: Some(300),
+        tags: Some([Some(1), None, Some(u32::MAX), None, None, None, None, None, None, Some(0)]),
+        ..SampleFields::default()
+    };
+    let fourth = [call, Point::Sample(told(3)), sample(4), Point::Sample(told(5))];
+    [first, second.concat(), frame(&neutral, &third), frame(&neutral, &fourth)]
 }
 
 /// Writes the seeds; what fuzzing finds is added by hand.
@@ -127,9 +136,10 @@ fn seeds_of_the_corpora() {
     let put = |target: &str, name: &str, bytes: &[u8]| {
         fs::write(Path::new(CORPORA).join(target).join(name), bytes).unwrap();
     };
-    let [first, second, waiting] = contents();
+    let [first, second, waiting, told] = contents();
     for target in ["block", "lazy"] {
         put(target, "waiting", &waiting);
+        put(target, "contexts", &told);
         put(target, "one-frame", &first);
         put(target, "three-frames", &second);
         put(target, "cut-off", &second[..second.len() / 2]);

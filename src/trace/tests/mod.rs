@@ -1,5 +1,6 @@
 //! Tests of the whole: written, read, torn, forged.
 
+mod contexts;
 mod crash;
 mod damage;
 mod faults;

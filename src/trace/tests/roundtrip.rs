@@ -45,7 +45,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
         |(numbers, flags, state, (syscall, waits_on), span, tags)| {
             let (time_ns, epoch, slot, weight, end_reason) = numbers;
             let trace_id = epoch << 32 | slot;
-            let root_span = span / 2;
+            let (root_span, root_high) = (span / 2, span >> 40);
             Sample {
                 time_ns,
                 trace_id,
@@ -57,6 +57,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
                 waits_on,
                 span,
                 root_span,
+                root_high,
                 tags,
             }
         },

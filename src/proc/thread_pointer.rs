@@ -1,0 +1,87 @@
+//! Where the thread pointer of a thread leads to, without stopping it.
+//!
+//! # Safety
+//! One system call that no crate in use wraps; it writes two words of ours.
+#![allow(unsafe_code, reason = "a system call that no crate in use wraps")]
+
+use std::ptr;
+
+/// How far into its block a C library keeps a thread's list of robust locks, which it tells the kernel of
+/// when the thread begins (glibc) or has the first such lock (musl).
+const LISTS_AT: [u64; 2] = [0x2e0, 0x88];
+/// The block begins with its own address.
+const BLOCK_LEN: usize = 24;
+
+/// The thread pointer of a thread of a C library that is known. It is derived from the one address in the
+/// thread's block that the kernel tells, and believed if the block says the same; `read` reads so many
+/// bytes of the thread's memory, or says how many there were.
+pub fn thread_pointer(tid: i32, read: impl FnMut(u64, &mut [u8]) -> usize) -> Option<u64> {
+    block_around(robust_list(tid)?, read)
+}
+
+fn block_around(list: u64, mut read: impl FnMut(u64, &mut [u8]) -> usize) -> Option<u64> {
+    let mut is_block = |start: u64| {
+        let mut block = [0; BLOCK_LEN];
+        let got = read(start, &mut block);
+        let (words, _) = block.as_chunks::<8>();
+        got == BLOCK_LEN && words.first().is_some_and(|word| *word == start.to_le_bytes())
+    };
+    LISTS_AT.into_iter().filter_map(|at| list.checked_sub(at)).find(|start| is_block(*start))
+}
+
+/// The list that the thread has told the kernel of.
+fn robust_list(tid: i32) -> Option<u64> {
+    let (mut list, mut len) = (ptr::null_mut::<u8>(), 0usize);
+    let places = (&raw mut list, &raw mut len);
+    // SAFETY: writes one word to each of two places that live across the call.
+    let outcome = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, places.0, places.1) };
+    (outcome == 0 && !list.is_null()).then_some(list as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use nix::unistd::gettid;
+
+    use super::*;
+    use crate::proc::read_memory;
+
+    fn read(avma: u64, into: &mut [u8]) -> usize {
+        let Ok(bytes) = read_memory(std::process::id() as i32, avma, into.len()) else { return 0 };
+        into.copy_from_slice(&bytes);
+        bytes.len()
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_known_by_its_block() {
+        let ((told, tid), (end, wait)) = (channel(), channel::<()>());
+        let sleeper = std::thread::spawn(move || {
+            let block: u64;
+            // SAFETY: glibc's block begins with its own address, here and in the other thread.
+            unsafe { std::arch::asm!("mov {}, fs:0", out(reg) block) };
+            told.send((gettid().as_raw(), block)).unwrap();
+            wait.recv().unwrap_err();
+        });
+        let (tid, block) = tid.recv().unwrap();
+        assert_eq!(thread_pointer(tid, read), Some(block));
+        drop(end);
+        sleeper.join().unwrap();
+        assert_eq!(thread_pointer(tid, read), None, "it has ended");
+    }
+
+    #[test]
+    fn what_does_not_begin_with_its_own_address_is_no_block() {
+        let blocks = |start: u64| {
+            move |avma: u64, into: &mut [u8]| {
+                into[..8].copy_from_slice(&start.to_le_bytes());
+                if avma == start { into.len() } else { 0 }
+            }
+        };
+        assert_eq!(block_around(0x12e0, blocks(0x1000)), Some(0x1000));
+        assert_eq!(block_around(0x1088, blocks(0x1000)), Some(0x1000));
+        assert_eq!(block_around(0x1090, blocks(0x1000)), None);
+        assert_eq!(block_around(0x80, blocks(0x1000)), None);
+        assert_eq!(block_around(0x12e0, |_, into: &mut [u8]| into.len()), None);
+    }
+}

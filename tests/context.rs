@@ -1,0 +1,344 @@
+//! Spans on the samples of real programs that tell of them, against what each function says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use traceprof::trace::{LoadedTrace, RunState, Sample, TagKey, TagKind, TextId, load};
+use traceprof_abi::storage::log::flags::{KERNEL, WALL};
+
+use crate::common::{
+    Outcome, Recorder, Target, Trace, alone, as_nobody, needs_recording, program,
+    program_for_everyone, record, scratch_dir, skip, together, traceprof, variant, wait_until,
+};
+
+/// What one sample says: span, root span, tags by name.
+type Said = (u64, u64, Vec<(String, String)>);
+
+/// What the samples of each thread and function say, and how often.
+type Spans = BTreeMap<(String, String), BTreeMap<Said, u64>>;
+
+/// The functions of `spans.c`, one of which is on each stack that matters.
+const FUNCTIONS: [&str; 7] =
+    ["in_first", "in_second", "in_none", "in_lasting", "in_child", "in_parent", "nap"];
+
+fn tag_names(loaded: &LoadedTrace) -> Vec<(String, bool)> {
+    let keys = TagKey::of(&loaded.metadata).into_iter();
+    keys.map(|key| (key.name, key.kind == TagKind::Text)).collect()
+}
+
+/// Of those samples that are such.
+fn spans(loaded: &LoadedTrace, is_meant: impl Fn(&Sample) -> bool) -> Spans {
+    let names = tag_names(loaded);
+    let mut spans = Spans::new();
+    for thread in &loaded.threads {
+        thread.for_each_sample(&mut |sample, stack| {
+            let function = |place: &traceprof::trace::LocationId| {
+                let method = loaded.locations[place.0 as usize].method;
+                let name = &loaded.methods[method.0 as usize].name;
+                FUNCTIONS.into_iter().find(|it| it == name)
+            };
+            let Some(function) = stack.iter().rev().find_map(function) else { return };
+            if !is_meant(sample) {
+                return;
+            }
+            let tags = sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0);
+            let tags = tags.map(|(place, tag)| match &names[place] {
+                (name, true) => (name.clone(), loaded.texts[&TextId(tag - 1)].clone()),
+                (name, false) => (name.clone(), tag.to_string()),
+            });
+            let said = (sample.span, sample.root_span, tags.collect());
+            let key = (thread.thread().name.clone(), function.to_owned());
+            *spans.entry(key).or_default().entry(said).or_default() += 1;
+        });
+    }
+    spans
+}
+
+fn said(span: u64, root: u64, tags: &[(&str, &str)]) -> Said {
+    let tags = tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    (span, root, tags.collect())
+}
+
+/// All samples of this function say the same, and there are enough of them.
+fn expect_only(spans: &Spans, (thread, function): (&str, &str), expected: &Said, least: u64) {
+    let key = (thread.to_owned(), function.to_owned());
+    let found = spans.get(&key).unwrap_or_else(|| panic!("nothing of {key:?}: {spans:?}"));
+    assert_eq!(found.keys().collect::<Vec<_>>(), [expected], "{key:?}: {found:?}");
+    assert!(found[expected] >= least, "{key:?}: {found:?}");
+}
+
+fn expect_spans_of_handlers(spans: &Spans, least: u64) {
+    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    expect_only(spans, ("worker", "in_first"), &first, least);
+    let second = said(0x2222, 0x1000, &[("route", "/cart")]);
+    expect_only(spans, ("worker", "in_second"), &second, least);
+    expect_only(spans, ("worker", "in_none"), &said(0, 0, &[]), least);
+    expect_only(spans, ("silent", "in_none"), &said(0, 0, &[]), least);
+    // Each of these threads is there for three milliseconds.
+    expect_only(spans, ("brief", "in_first"), &said(0x7777, 0x7000, &[]), least / 10);
+    expect_only(spans, ("brief", "in_none"), &said(0, 0, &[]), least / 10);
+    expect_only(spans, ("tracer", "in_parent"), &said(0x4444, 0x4444, &[]), least);
+    let others = |key: (&str, &str), right: Said| {
+        let found = spans.get(&(key.0.to_owned(), key.1.to_owned()));
+        found.is_some_and(|found| found.keys().any(|said| *said != right))
+    };
+    assert!(!others(("caller", "in_lasting"), said(0x3333, 0x3000, &[])), "{spans:?}");
+    assert!(!others(("tracer", "in_child"), said(0x4445, 0x4444, &[])), "{spans:?}");
+}
+
+fn load_of(outcome: &Outcome) -> LoadedTrace {
+    load(&outcome.trace.path()).expect("a trace")
+}
+
+fn check_handlers(args: &[&str]) -> Outcome {
+    let mut target = Target::start("spans", &[]);
+    let outcome = record(target.pid(), 5, &[args, &["--freq", "997"]].concat());
+    target.goes_on_and_ends_by_itself();
+    let loaded = load_of(&outcome);
+    expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
+    assert_eq!(outcome.trace.number("contexts.torn"), 0, "{}", outcome.text());
+    assert_eq!(outcome.trace.number("contexts.tags_lost"), 0, "{}", outcome.text());
+    assert!(outcome.text().contains("know their span"), "{}", outcome.text());
+    outcome
+}
+
+#[test]
+fn samples_know_the_span_that_they_were_taken_in() {
+    needs_recording!();
+    let _machine = alone();
+    check_handlers(&["--engine", "perf"]);
+}
+
+#[test]
+fn hits_of_timers_know_it_too() {
+    needs_recording!();
+    let _machine = alone();
+    check_handlers(&["--engine", "timer"]);
+}
+
+#[test]
+fn hits_in_the_kernel_have_a_span_that_lasts_and_never_that_of_a_parent() {
+    needs_recording!();
+    let _machine = alone();
+    let outcome = check_handlers(&["--engine", "perf"]);
+    let loaded = load_of(&outcome);
+    let in_kernel = spans(&loaded, |it| it.flags & KERNEL != 0);
+    let Some(lasting) = in_kernel.get(&("caller".to_owned(), "in_lasting".to_owned())) else {
+        skip!("time in the kernel is not sampled here");
+    };
+    let (all, right) = (lasting.values().sum::<u64>(), said(0x3333, 0x3000, &[]));
+    // In its first half second it is not known to last.
+    let known = lasting.get(&right).copied().unwrap_or(0);
+    assert!(all >= 100 && known * 3 >= all * 2, "{known} of {all}: {lasting:?}");
+    assert!(lasting.keys().all(|it| *it == right || *it == said(0, 0, &[])), "{lasting:?}");
+    assert_eq!(outcome.trace.number("contexts.carried") > 0, known > 0, "{}", outcome.text());
+    // Handlers see this thread in its parent span alone; what they do not see is not taken for that.
+    let child = &in_kernel[&("tracer".to_owned(), "in_child".to_owned())];
+    let parent = child.get(&said(0x4444, 0x4444, &[])).copied().unwrap_or(0);
+    let all: u64 = child.values().sum();
+    assert!(all >= 30 && parent * 20 <= all, "{parent} of {all}: {child:?}");
+}
+
+#[test]
+fn threads_that_sleep_know_the_span_that_they_sleep_in() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("spans", &[]);
+    let outcome = record(target.pid(), 5, &["--mode", "cpu,wall"]);
+    target.goes_on_and_ends_by_itself();
+    let loaded = load_of(&outcome);
+    let in_state =
+        |state: RunState| spans(&loaded, |it| it.flags & WALL != 0 && it.state == state as u8);
+    let slept = &in_state(RunState::Sleeping)[&("sleeper".to_owned(), "nap".to_owned())];
+    let count = |span: u64| slept.get(&said(span, 0x5000, &[])).copied().unwrap_or(0);
+    assert!(count(0x5555) >= 20 && count(0x6666) >= 20, "{slept:?}");
+    assert_eq!(slept.len(), 2, "{slept:?}");
+    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    let ran = &in_state(RunState::Running)[&("worker".to_owned(), "in_first".to_owned())];
+    let all: u64 = ran.values().sum();
+    assert!(ran[&first] * 20 >= all * 19, "{ran:?}");
+    // Which of two threads waits for a processor is seen at a look; a span that lasts is there at each.
+    let waited = &in_state(RunState::Runnable)[&("caller".to_owned(), "in_lasting".to_owned())];
+    let known = waited.get(&said(0x3333, 0x3000, &[])).copied().unwrap_or(0);
+    let all: u64 = waited.values().sum();
+    assert!(known * 2 >= all, "{known} of {all}: {waited:?}");
+    assert!(waited.len() <= 2, "{waited:?}");
+}
+
+/// A look at all threads, without a recording.
+#[test]
+fn stacks_say_what_each_thread_works_on() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("spans", &[]);
+    let pid = target.pid().to_string();
+    let look = |option: &[&str]| {
+        let output =
+            traceprof(&["stacks", "--pid", &pid]).args(option).output().expect("traceprof");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let spans = ["0000000000005555", "0000000000006666"];
+    let is_told = |text: &str| {
+        let mut lines = text.lines().skip_while(|line| !line.contains("\"sleeper\""));
+        let line = lines.nth(1).expect("a line of the sleeper");
+        let expected = spans.map(|it| format!("       in span {it}, root span 0000000000005000"));
+        expected.contains(&line.to_owned())
+    };
+    // It may be between two spans.
+    let held = wait_until(Duration::from_secs(20), || is_told(&look(&[])));
+    assert!(held, "{}", look(&[]));
+    let json: serde_json::Value = serde_json::from_str(&look(&["--json"])).expect("JSON");
+    let threads = json["threads"].as_array().expect("threads");
+    let work = |name| &threads.iter().find(|it| it["name"] == name).expect("a thread")["work"];
+    assert!(work("silent").is_null());
+    assert!(work("sleeper")["root_span"] == "0000000000005000", "{threads:?}");
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn a_program_may_begin_to_tell_after_the_attach() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("spans", &["2"]);
+    let outcome = record(target.pid(), 6, &[]);
+    target.goes_on_and_ends_by_itself();
+    let loaded = load_of(&outcome);
+    let spans = spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0);
+    let first = said(0x1111, 0x1000, &[("route", "/checkout"), ("tenant", "42")]);
+    let found = &spans[&("worker".to_owned(), "in_first".to_owned())];
+    // Until the table is found the samples say nothing.
+    let others: Vec<&Said> = found.keys().filter(|it| **it != first).collect();
+    assert!(others.iter().all(|it| **it == said(0, 0, &[])), "{found:?}");
+    assert!(found[&first] > found.values().sum::<u64>() / 2, "{found:?}");
+}
+
+#[test]
+fn a_table_without_a_name_is_found_by_the_symbol_of_its_writer() {
+    needs_recording!();
+    let _machine = together();
+    let exporting = variant("spans_exported", "spans.c", "cc", &["-pthread", "-rdynamic"]);
+    let mut command = Command::new(exporting);
+    command.args(["0", "without memory files"]);
+    let mut target = Target::spawn(command);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("mappings");
+    assert!(!maps.contains("traceprof_context"), "{maps}");
+    let outcome = record(target.pid(), 4, &["--freq", "997"]);
+    target.goes_on_and_ends_by_itself();
+    let loaded = load_of(&outcome);
+    expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
+}
+
+#[test]
+fn an_unprivileged_user_sees_spans_too() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let own = program_for_everyone(&program("spans"), folder.path());
+    let Some(command) = as_nobody(&own) else { skip!("needs root to become somebody else") };
+    let mut target = Target::spawn(command);
+    let recorder = Path::new(env!("CARGO_BIN_EXE_traceprof"));
+    let mut command = as_nobody(&program_for_everyone(recorder, folder.path())).expect("root");
+    let trace = Trace::new();
+    fs::set_permissions(trace.dir(), PermissionsExt::from_mode(0o777)).expect("a folder");
+    command.args(["record", "--duration", "4", "--pid", &target.pid().to_string()]);
+    command.args(["--freq", "997"]);
+    let outcome = Recorder::spawn(command, trace).finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    let loaded = load_of(&outcome);
+    expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
+}
+
+/// The samples of `span_storm.c`: how many there are, how many say something, and those of the latter that
+/// are no span of it.
+fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
+    let names = tag_names(loaded);
+    let (mut all, mut told, mut wrong) = (0, 0, Vec::new());
+    for thread in &loaded.threads {
+        thread.for_each_sample(&mut |sample, _| {
+            all += 1;
+            if sample.span == 0 {
+                return;
+            }
+            told += 1;
+            let x = sample.span;
+            let tag = |place: u32, turn| ((x >> 40) as u32) * 2 + turn + place * 77;
+            let is_turn = |turn: u32| {
+                names.iter().zip(sample.tags).all(|((name, _), value)| {
+                    let place = name[1..].parse().expect("a number");
+                    value == tag(place, turn)
+                })
+            };
+            let is_root = sample.root_span == x.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            if !is_root || !(is_turn(1) || is_turn(2)) {
+                wrong.push(format!("{sample:?}"));
+            }
+        });
+    }
+    assert!(told == 0 || names.len() == 10, "{names:?}");
+    (all, told, wrong)
+}
+
+fn check_storm(args: &[&str], least: u64) {
+    let mut target = Target::start("span_storm", &[]);
+    let outcome = record(target.pid(), 8, args);
+    target.goes_on_and_ends_by_itself();
+    let (all, told, wrong) = of_storm(&load_of(&outcome));
+    assert_eq!(wrong, Vec::<String>::new(), "of {told}");
+    assert_eq!(outcome.trace.number("contexts.torn"), 0, "{}", outcome.text());
+    // What is neither torn nor told was met while it was marked.
+    assert!(told * 5 > all && told > least, "{told} of {all}\n{}", outcome.text());
+    let per_second = target.fact("updates_of_one") as f64 * 2e9 / target.fact("cpu_ns") as f64;
+    assert!(per_second > 1e6, "{per_second} updates a second");
+}
+
+#[test]
+fn no_sample_mixes_two_spans_of_a_thread_that_takes_a_million_a_second() {
+    needs_recording!();
+    let _machine = alone();
+    check_storm(&["--engine", "perf", "--freq", "9973", "--no-kernel"], 2000);
+}
+
+#[test]
+fn nor_does_one_of_a_timer() {
+    needs_recording!();
+    let _machine = alone();
+    // The kernel lets them signal 250 times a second.
+    check_storm(&["--engine", "timer", "--freq", "9973"], 200);
+}
+
+fn posing(mode: &str) -> Outcome {
+    let mut target = Target::start("posing_tables", &[mode]);
+    let outcome = record(target.pid(), 3, &["--freq", "997"]);
+    target.goes_on_and_ends_by_itself();
+    assert!(outcome.trace.number("samples") > 300, "{mode}: {}", outcome.text());
+    outcome
+}
+
+/// Reading such memory would end the target.
+#[test]
+fn memory_that_only_looks_like_a_table_is_not_read() {
+    needs_recording!();
+    let _machine = together();
+    for mode in ["short", "closed", "shared"] {
+        let outcome = posing(mode);
+        assert_eq!(outcome.trace.number("contexts.tables"), 0, "{mode}: {}", outcome.text());
+    }
+}
+
+#[test]
+fn tables_beyond_those_that_are_read_are_told() {
+    needs_recording!();
+    let _machine = together();
+    let outcome = posing("many");
+    let number = |name| outcome.trace.number(name);
+    assert_eq!(number("contexts.tables"), 8, "{}", outcome.text());
+    assert_eq!(number("contexts.tables_left_out"), 2, "{}", outcome.text());
+    let text = outcome.text();
+    assert!(text.contains("more tables are not read"), "{text}");
+    assert!(text.contains("more mappings with a table's name are not read"), "{text}");
+}

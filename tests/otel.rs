@@ -1,0 +1,248 @@
+//! Contexts of programs that publish them as OpenTelemetry has it, however their variable is reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use traceprof::trace::{LoadedTrace, LocationId, RunState, Sample, TextId, Value, load};
+use traceprof_abi::storage::log::flags::{KERNEL, WALL};
+
+use crate::common::{Outcome, Target, alone, needs_recording, record, variant};
+
+/// What one sample says: trace id (upper and lower half), span id, attributes by name.
+type Said = (u64, u64, u64, Vec<(String, String)>);
+
+/// What the samples of each function say, and how often.
+type Spans = BTreeMap<&'static str, BTreeMap<Said, u64>>;
+
+/// The functions of `otel.c`, one of which is on each stack that matters.
+const FUNCTIONS: [&str; 9] = [
+    "in_first",
+    "in_second",
+    "in_third",
+    "in_later",
+    "in_none",
+    "in_invalid",
+    "in_garbage",
+    "in_baseless",
+    "in_raw",
+];
+/// How a program exports its own variable.
+const EXPORT: &str = "-Wl,--export-dynamic-symbol=otel_thread_ctx_v1";
+
+fn said((high, low, span): (u64, u64, u64), attributes: &[(&str, &str)]) -> Said {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    (high, low, span, attributes.iter().map(own).collect())
+}
+
+fn names(loaded: &LoadedTrace) -> Vec<String> {
+    let Some(Value::List(tags)) = loaded.metadata.get("tags") else { return Vec::new() };
+    let name = |tag: &Value| match tag {
+        Value::List(pair) => match &pair[..] {
+            [Value::Text(name), Value::Text(kind)] if kind == "text" => name.clone(),
+            other => panic!("no name of a text: {other:?}"),
+        },
+        other => panic!("no list: {other:?}"),
+    };
+    tags.iter().map(name).collect()
+}
+
+fn said_by(sample: &Sample, loaded: &LoadedTrace, names: &[String]) -> Said {
+    let tags = sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0);
+    let text = |tag: u32| loaded.texts[&TextId(tag - 1)].clone();
+    let mut tags: Vec<_> = tags.map(|(place, tag)| (names[place].clone(), text(*tag))).collect();
+    tags.sort();
+    (sample.root_high, sample.root_span, sample.span, tags)
+}
+
+fn spans(loaded: &LoadedTrace, is_meant: impl Fn(u32) -> bool) -> Spans {
+    let names = names(loaded);
+    let mut spans = Spans::new();
+    for thread in &loaded.threads {
+        thread.for_each_sample(&mut |sample, stack| {
+            let function = |place: &LocationId| {
+                let method = loaded.locations[place.0 as usize].method;
+                let name = &loaded.methods[method.0 as usize].name;
+                FUNCTIONS.into_iter().find(|it| it == name)
+            };
+            let Some(function) = stack.iter().find_map(function) else { return };
+            if is_meant(sample.flags) {
+                let said = said_by(sample, loaded, &names);
+                *spans.entry(function).or_default().entry(said).or_default() += 1;
+            }
+        });
+    }
+    spans
+}
+
+/// The samples of a function say this and nothing else; or nothing at all, where some may.
+fn expect(spans: &Spans, function: &str, expected: &[Said], may_lack: bool) {
+    let found = spans.get(function).unwrap_or_else(|| panic!("nothing of {function}: {spans:?}"));
+    let mut others = found.keys().filter(|it| !expected.contains(it));
+    let nothing = Said::default();
+    assert!(others.all(|it| may_lack && *it == nothing), "{function}: {found:?}");
+    for said in expected {
+        let count = found.get(said).copied().unwrap_or(0);
+        assert!(count >= 10, "{function}: {count} of {said:?}: {found:?}");
+    }
+}
+
+/// What the samples say that handlers took.
+fn expect_contexts(spans: &Spans, may_lack: bool) {
+    let nothing = Said::default();
+    let trace = (0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10, 0x1111);
+    let first = said(trace, &[("http_route", "/checkout"), ("user", "7")]);
+    expect(spans, "in_first", &[first], may_lack);
+    expect(spans, "in_second", &[said((0, 0x42, 0x2222), &[])], may_lack);
+    let third = |turn: u64, name| said((0x10 + turn, 0x20 + turn, 0x30 + turn), &[("user", name)]);
+    expect(spans, "in_third", &[third(0, "/0"), third(1, "/1"), third(2, "/2")], may_lack);
+    let later = |attributes: &[_]| said((1, 2, 0x4444), attributes);
+    expect(spans, "in_later", &[later(&[]), later(&[("late", "yes")])], may_lack);
+    for function in ["in_none", "in_invalid", "in_garbage", "in_baseless", "in_raw"] {
+        expect(spans, function, std::slice::from_ref(&nothing), false);
+    }
+}
+
+fn recorded(target: Command, seconds: u32, args: &[&str]) -> (LoadedTrace, Outcome) {
+    let mut target = Target::spawn(target);
+    let outcome = record(target.pid(), seconds, &[&["--freq", "499"], args].concat());
+    target.goes_on_and_ends_by_itself();
+    (load(&outcome.trace.path()).expect("a trace"), outcome)
+}
+
+/// Records a variant, whose handlers' samples know their contexts; hits in the kernel have those or none.
+fn check(command: Command, may_lack: bool) -> Outcome {
+    let (loaded, outcome) = recorded(command, 6, &[]);
+    let handled = spans(&loaded, |flags| flags & (WALL | KERNEL) == 0);
+    expect_contexts(&handled, may_lack);
+    for (function, found) in spans(&loaded, |flags| flags & KERNEL != 0) {
+        let is_known = |said: &Said| {
+            *said == Said::default() || handled.get(function).is_none_or(|it| it.contains_key(said))
+        };
+        assert!(found.keys().all(is_known), "{function}: {found:?}");
+    }
+    assert!(outcome.trace.number("contexts.records_unreadable") > 50, "{}", outcome.text());
+    assert!(outcome.trace.number("contexts.records_foreign") > 50, "{}", outcome.text());
+    for none in ["contexts.attributes_unnamed", "contexts.attributes_lost", "contexts.tags_lost"] {
+        assert_eq!(outcome.trace.number(none), 0, "{none}: {}", outcome.text());
+    }
+    assert_eq!(loaded.metadata.get("otel.service.name"), Some(&Value::Text("shop".into())));
+    assert!(outcome.text().contains("know their span"), "{}", outcome.text());
+    outcome
+}
+
+fn otel(name: &str, compiler: &str, flags: &[&str]) -> Command {
+    let linked = ["-pthread", "-DLINKED", "-DOWN"];
+    Command::new(variant(name, "otel.c", compiler, &[&linked, flags].concat()))
+}
+
+/// A library with the variable.
+fn library(name: &str, compiler: &str, flags: &[&str]) -> String {
+    let flags = [&["-shared", "-fPIC"], flags].concat();
+    variant(name, "otel_variable.c", compiler, &flags).to_str().expect("a path").to_owned()
+}
+
+/// The program linked to such a library.
+fn linked(name: &str, compiler: &str, library: &str) -> Command {
+    let flags = ["-pthread", "-DLINKED", "-Wl,--no-as-needed", library];
+    Command::new(variant(name, "otel.c", compiler, &flags))
+}
+
+/// The program that loads it, when it has been recorded for a moment.
+fn loads(name: &str, compiler: &str, library: &str) -> Command {
+    let mut command = Command::new(variant(name, "otel.c", compiler, &["-pthread"]));
+    command.args(["1", library]);
+    command
+}
+
+#[test]
+fn a_program_tells_by_its_own_variable() {
+    needs_recording!();
+    let _machine = alone();
+    check(otel("otel", "cc", &[EXPORT]), false);
+}
+
+#[test]
+fn hits_of_timers_have_the_context_too() {
+    needs_recording!();
+    let _machine = alone();
+    let (loaded, _) = recorded(otel("otel", "cc", &[EXPORT]), 6, &["--engine", "timer"]);
+    expect_contexts(&spans(&loaded, |flags| flags & (WALL | KERNEL) == 0), false);
+}
+
+#[test]
+fn a_static_program_tells_by_its_own_variable() {
+    needs_recording!();
+    let _machine = alone();
+    check(otel("otel_static", "cc", &["-static"]), false);
+}
+
+#[test]
+fn libraries_tell_by_each_model_of_access() {
+    needs_recording!();
+    let _machine = alone();
+    let dynamic = library("otel_general.so", "cc", &[]);
+    check(linked("otel_general", "cc", &dynamic), false);
+    let descriptor = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
+    check(linked("otel_descriptor", "cc", &descriptor), false);
+    let initial = library("otel_initial.so", "cc", &["-ftls-model=initial-exec"]);
+    check(linked("otel_initial", "cc", &initial), false);
+}
+
+#[test]
+fn libraries_that_are_loaded_later_tell_from_then_on() {
+    needs_recording!();
+    let _machine = alone();
+    let dynamic = library("otel_general.so", "cc", &[]);
+    check(loads("otel_loads", "cc", &dynamic), true);
+    let descriptor = library("otel_descriptor.so", "cc", &["-mtls-dialect=gnu2"]);
+    check(loads("otel_loads", "cc", &descriptor), true);
+    let large = ["-mtls-dialect=gnu2", "-DLARGE"];
+    let large = library("otel_large.so", "cc", &large);
+    check(loads("otel_loads", "cc", &large), true);
+}
+
+#[test]
+fn programs_of_another_c_library_tell_as_well() {
+    needs_recording!();
+    let _machine = alone();
+    check(otel("otel_musl", "musl-gcc", &[EXPORT]), false);
+    check(otel("otel_musl_static", "musl-gcc", &["-static"]), false);
+    let dynamic = library("otel_musl_general.so", "musl-gcc", &[]);
+    check(linked("otel_musl_general", "musl-gcc", &dynamic), false);
+    check(loads("otel_musl_loads", "musl-gcc", &dynamic), true);
+}
+
+/// What `sleeper` says while it sleeps: this, and nothing else; and how often nothing at all.
+fn slept(command: Command) -> u64 {
+    let (loaded, _) = recorded(command, 6, &["--mode", "cpu,wall"]);
+    let names = names(&loaded);
+    let mut slept: BTreeMap<Said, u64> = BTreeMap::new();
+    let sleeper = loaded.threads.iter().find(|it| it.thread().name == "sleeper");
+    sleeper.expect("a thread that sleeps").for_each_sample(&mut |sample, _| {
+        if sample.flags & WALL != 0 && sample.state == RunState::Sleeping as u8 {
+            *slept.entry(said_by(sample, &loaded, &names)).or_default() += 1;
+        }
+    });
+    let (one, other) =
+        (said((5, 6, 0x5555), &[("http_route", "/wait")]), said((5, 6, 0x6666), &[]));
+    let known = BTreeSet::from([one.clone(), other.clone(), Said::default()]);
+    assert!(slept.keys().all(|said| known.contains(said)), "{slept:?}");
+    assert!(slept[&one] >= 20 && slept[&other] >= 20, "{slept:?}");
+    slept.get(&Said::default()).copied().unwrap_or(0)
+}
+
+#[test]
+fn threads_that_sleep_have_the_context_that_they_sleep_in() {
+    needs_recording!();
+    let _machine = alone();
+    assert_eq!(slept(otel("otel", "cc", &[EXPORT])), 0);
+}
+
+/// The C library does not tell the kernel of a thread's block: a handler has to have seen it before.
+#[test]
+fn threads_of_another_c_library_have_it_too_once_they_were_sampled() {
+    needs_recording!();
+    let _machine = alone();
+    let unknown = slept(otel("otel_musl", "musl-gcc", &[EXPORT]));
+    assert!(unknown < 40, "{unknown}");
+}
