@@ -34,6 +34,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say o
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "diff" -d 'Say what changed between two traces, or two parts of one'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "verify" -d 'Check every byte of a trace and of its index'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "recover" -d 'Save what can be read of a damaged or unfinished trace'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "reindex" -d 'Write the index of a trace anew'
@@ -75,12 +76,16 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
@@ -92,18 +97,44 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded (default: by the extension of the output, .folded or .collapsed)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, pprof or firefox (default: by the output\'s name: .folded, .collapsed, .pb.gz, .pprof, .json)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart: the thread\'s name is the first frame'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-thread -d 'Look at this thread only, before; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-from -d 'Look at samples from here on, before; without --base-to up to the end' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-to -d 'Look at samples up to here, before; without --base-from from the begin on' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-span -d 'Look at samples in this span only, before; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-root-span -d 'Look at samples below this root span only, before; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-tag -d 'Look at samples with this value of a tag only, before; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Most lines of changes' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'Format to write: table, json or folded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s o -l output -d 'File to write instead of the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l paths -d 'Compare every path from the root too, not only every function'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Write one JSON object, as --format json'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand recover" -l force -d 'Replace an existing trace file'

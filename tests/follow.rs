@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use traceprof::trace::{Sample, TagKey, TagKind};
+
 use crate::common::{
     Maker, Recorder, Target, Trace, maker, needs_recording, together, traceprof, wait_until,
 };
@@ -217,6 +219,36 @@ fn it_ends_when_no_more_is_wanted() {
     assert_eq!(code, 0, "{notes}");
     let text = lines.join("\n");
     assert!(text.contains("second") && !text.contains("third"), "{text}");
+}
+
+#[test]
+fn spans_and_tags_may_come_while_it_is_followed() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    maker.sample(thread, 10, "main early");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &["--by", "tag:route"]);
+    let mut narrow = Follower::start(maker.trace(), &["--tag", "route=/late"]);
+    follower.sees("early");
+    narrow.sees("samples   0");
+    let route = TagKey { name: "route".to_owned(), kind: TagKind::Text };
+    let (key, value) = TagKey::metadata(&[route]);
+    maker.writer.set_metadata(key, value).unwrap();
+    let late = maker.writer.text("/late").unwrap().0 + 1;
+    for (ms, value) in [(100, late), (101, 0)] {
+        let time_ns = maker::BEGIN_NS + ms * 1_000_000;
+        let tags = [value, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        maker.full_sample(thread, &Sample { time_ns, tags, ..Sample::default() }, "main served");
+    }
+    maker.flush();
+    follower.sees("route=/late");
+    narrow.sees("served");
+    maker.finish();
+    let (code, lines, notes) = narrow.end();
+    assert_eq!((code, notes.contains("the recording has ended")), (0, true), "{notes}");
+    let text = lines.join("\n");
+    assert!(text.contains("1 period in 1 sample") && !text.contains("early"), "{text}");
+    assert_eq!(follower.end().0, 0);
 }
 
 #[test]

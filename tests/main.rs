@@ -9,6 +9,7 @@ mod command; // record -- COMMAND
 mod common; // targets, the command under test, a process seen from outside
 mod conservation; // samples against the threads' own clocks
 mod context; // spans on samples, against the programs that tell them
+mod context_views; // spans and tags in views, from traces made by hand
 mod damage; // verify, recover, reindex; views of what is broken
 mod detach; // what killed recorders left
 mod docs; // manual pages and completions against the command line
@@ -18,6 +19,7 @@ mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
 mod faults; // whoever dies, at each step
+mod firefox; // profiles for profiler.firefox.com
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
 mod harm; // what a target must never notice
@@ -28,6 +30,7 @@ mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
 mod otel; // contexts as OpenTelemetry has them
 mod output; // disks that are full, limits, two recorders with one file
+mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised
 mod ratios; // programs that know where their time is

@@ -1,10 +1,13 @@
 //! The views of a recorded trace.
 
 use std::fs;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::common::{Recorder, Target, Trace, needs_recording, together, traceprof};
+use crate::common::{
+    Recorder, Target, Trace, has_command, needs_recording, skip, together, traceprof,
+};
 
 /// One recording of `split`, shared by the tests of this file.
 static SPLIT: LazyLock<Trace> = LazyLock::new(|| {
@@ -102,6 +105,35 @@ fn folded_stacks_sum_up_to_the_tree() {
     let folded = SPLIT.folded();
     assert!(folded.total() > 1000, "{} samples", folded.total());
     assert!(folded.percent_of("main") > 95.0, "{:.1} % reach main", folded.percent_of("main"));
+}
+
+/// What other tools read adds up to what is printed.
+#[test]
+fn exports_of_all_formats_sum_up_to_the_folded_stacks() {
+    needs_recording!();
+    let _machine = together();
+    let total = SPLIT.folded().total();
+    let profile = SPLIT.view(&["export", "--format", "firefox"]);
+    let profile: serde_json::Value = serde_json::from_str(&profile).expect("JSON");
+    let threads = profile["threads"].as_array().expect("threads");
+    let weights = threads.iter().flat_map(|thread| thread["samples"]["weight"].as_array().unwrap());
+    assert_eq!(weights.map(|weight| weight.as_f64().unwrap() as u64).sum::<u64>(), total);
+    if !has_command("go") {
+        skip!("go, whose pprof reads the profile");
+    }
+    let path = SPLIT.path().with_extension("pb.gz");
+    let mut command = traceprof(&["export", "--force", "--output"]);
+    let output = command.arg(&path).arg(SPLIT.path()).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut pprof = Command::new("go");
+    let output = pprof.args(["tool", "pprof", "-top", "-unit=ns"]).arg(&path).output().expect("go");
+    let top = String::from_utf8_lossy(&output.stdout).into_owned();
+    let period_ns = 1_003_009;
+    let (_, rest) = top.split_once("% of ").unwrap_or_else(|| panic!("{top}"));
+    let sum: u64 = rest.split("ns").next().unwrap().parse().expect(rest);
+    let off = sum.abs_diff(total * period_ns);
+    assert!(off < total * 2, "{sum} of {total} periods: {top}");
+    assert!(top.contains("kernel_alpha"), "{top}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use traceprof::trace::{LazyTrace, Sample};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{Limits, Recording, Selection};
+use traceprof::view::{Limits, Selection};
 
 use crate::common::{Maker, Trace, maker};
 use crate::snapshot;
@@ -11,7 +11,7 @@ use maker::{BEGIN_NS, GAP};
 
 fn print(made: &Trace, selection: &Selection, options: &TimelineOptions) -> String {
     let trace = LazyTrace::open(&made.path()).unwrap();
-    let selected = selection.resolve(&Recording::of(&trace), trace.threads()).unwrap();
+    let selected = selection.resolve(&trace).unwrap();
     let mut out = Vec::new();
     timeline::write(&trace, &selected, options, &mut out).unwrap();
     String::from_utf8(out).unwrap()

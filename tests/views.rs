@@ -161,7 +161,7 @@ fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize
 
 fn folded(profile: &Profile, threads: bool) -> String {
     let mut out = Vec::new();
-    export::write(
+    export::write_folded(
         profile,
         &ExportOptions { format: Format::Folded, threads, no_idle: false },
         &mut out,

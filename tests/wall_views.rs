@@ -7,7 +7,7 @@ use traceprof::trace::{LazyTrace, RunState, Sample, ThreadId, Value};
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::timeline::{self, TimelineOptions};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{self, Limits, Mode, Profile, Recording, Selection};
+use traceprof::view::{self, Limits, Mode, Profile, Selection};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
@@ -134,7 +134,7 @@ fn demo(wall: bool, others: bool) -> Trace {
 
 fn load(made: &Trace, selection: &Selection) -> Profile {
     let trace = LazyTrace::open(&made.path()).unwrap();
-    let selected = selection.resolve(&Recording::of(&trace), trace.threads()).unwrap();
+    let selected = selection.resolve(&trace).unwrap();
     view::load(&trace, &selected).unwrap()
 }
 
@@ -148,7 +148,7 @@ fn print(profile: &Profile, verbose: bool, idle: bool) -> String {
 fn folded(profile: &Profile, no_idle: bool) -> BTreeMap<String, u64> {
     let options = ExportOptions { format: Format::Folded, threads: false, no_idle };
     let mut out = Vec::new();
-    export::write(profile, &options, &mut out).unwrap();
+    export::write_folded(profile, &options, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let line = |line: &str| {
         let (stack, count) = line.rsplit_once(' ').unwrap();
@@ -320,7 +320,7 @@ fn states_and_system_calls_choose_samples() {
 
 fn timeline(made: &Trace, selection: &Selection, verbose: bool) -> String {
     let trace = LazyTrace::open(&made.path()).unwrap();
-    let selected = selection.resolve(&Recording::of(&trace), trace.threads()).unwrap();
+    let selected = selection.resolve(&trace).unwrap();
     let limits = Limits { min_percent: 0.0, depth: None };
     let mut out = Vec::new();
     timeline::write(&trace, &selected, &TimelineOptions { verbose, limits }, &mut out).unwrap();

@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use super::examples::{EXAMPLES, with_examples};
 use super::exit::ExitCode;
 use super::values::Percent;
+use crate::view::By;
 use crate::view::export::Format;
 
 pub use record::RecordArguments;
@@ -79,6 +80,12 @@ pub enum Action {
     /// eventpoll]`, `[disk in pread64 on FILE]`, `[runnable]` (it waited for a processor) or
     /// `[stopped]`. Threads that only wait for work are summed up at the end.
     ///
+    /// Applications may tell which span they work on, and name tags of it. With --by the first level of
+    /// the tree is the span, its root or a tag, of all threads together; --span, --root-span and --tag
+    /// look at some of them only. Ids are those that are printed: 16 hexadecimal digits, or 32 if they
+    /// have more than 64 bits, as the trace ids of OpenTelemetry, which are the root spans of its spans
+    /// (one whose upper half is 0 has 16); dec:NUMBER is a decimal one.
+    ///
     /// With --timeline the calls of each thread are listed in the order of their times instead. A call
     /// goes on as long as consecutive samples show it; `~` marks the time between the first and the
     /// last of them, one sampling period included; of wall clock time it is what its samples stand for.
@@ -102,6 +109,14 @@ pub enum Action {
     /// it; counts are sampling periods, or of wall clock time microseconds. A `;` in a name becomes
     /// `:`. Where a thread did not run, the leaf says what it did: `[sleeping in epoll_wait on
     /// eventpoll]`.
+    ///
+    /// The format `pprof` is what `go tool pprof` reads: samples and nanoseconds, functions with files,
+    /// lines and what is inlined, and labels: thread, tid, pid, span_id, root_span_id (or trace_id, of more
+    /// than 64 bits) and the tags by their names (tag.NAME for those that are called so), for its -tagfocus, -tagroot and -tagleaf.
+    ///
+    /// The format `firefox` is for profiler.firefox.com, which reads the file without sending it
+    /// anywhere: every sample with its time, its weight and the CPU time that it stands for, and spans
+    /// with their roots and tags as markers, each from the first to the last of consecutive samples.
     Export(ExportArguments),
     /// Say of each module of a trace where its names came from, and how to get more
     ///
@@ -179,7 +194,8 @@ pub struct PrintArguments {
     /// Say for every call where it is: file and line, or module and offset
     ///
     /// With --timeline also every sample: when it was taken, its weight, and what else is known.
-    /// Without, of wall clock time also how long each thread was in which state.
+    /// Without, also what the samples of each call worked on (span and tags), and of wall clock time how
+    /// long each thread was in which state.
     #[arg(short, long)]
     pub verbose: bool,
 
@@ -197,6 +213,13 @@ pub struct PrintArguments {
     /// Go on with what is added to the trace, until its recording ends
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
+
+    /// Group the calls of all threads by span, root-span or tag:NAME
+    ///
+    /// One tree for all threads, whose first level is the span (or its root, or the value of the tag),
+    /// heaviest first; `(none)` stands for samples without. The ten heaviest are always shown.
+    #[arg(long, value_name = "KEY", conflicts_with = "timeline")]
+    pub by: Option<By>,
 
     /// What of the trace is looked at.
     #[command(flatten)]
@@ -238,7 +261,8 @@ pub struct ExportArguments {
     /// Trace file to convert
     pub file: PathBuf,
 
-    /// Format to write: folded (default: by the extension of the output, .folded or .collapsed)
+    /// Format to write: folded, pprof or firefox (default: by the output's name: .folded, .collapsed,
+    /// .pb.gz, .pprof, .json)
     #[arg(short, long)]
     pub format: Option<Format>,
 
@@ -246,7 +270,7 @@ pub struct ExportArguments {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Keep threads apart: the thread's name is the first frame
+    /// Keep threads apart in folded stacks: the thread's name is the first frame
     #[arg(short, long)]
     pub threads: bool,
 
@@ -255,6 +279,13 @@ pub struct ExportArguments {
     /// Of wall clock time; the threads that `print` sums up as idle.
     #[arg(long)]
     pub no_idle: bool,
+
+    /// Group folded stacks by span, root-span or tag:NAME, which is the first frame
+    ///
+    /// It is `span=ID` or the like, and `(none)` for samples without. With --threads the thread's name
+    /// comes behind it.
+    #[arg(long, value_name = "KEY")]
+    pub by: Option<By>,
 
     /// What of the trace is looked at.
     #[command(flatten)]

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 28] = [
+pub(super) const EXAMPLES: [Example; 33] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -66,6 +66,16 @@ pub(super) const EXAMPLES: [Example; 28] = [
         "What do threads wait for in poll and in locks?",
         "traceprof print --state sleeping --syscall poll,futex out.trace",
     ),
+    example(
+        "print",
+        "Which spans take most time, and what of it is theirs on all threads?",
+        "traceprof print --by span out.trace",
+    ),
+    example(
+        "print",
+        "What requests for one route did that failed in one way or another",
+        "traceprof print --tag route=/checkout --tag status=500 --tag status=503 out.trace",
+    ),
     example("print", "Watch a recording", "traceprof print --follow out.trace"),
     example("dump", "List the objects of a trace", "traceprof dump out.trace"),
     example("dump", "The same for a script", "traceprof dump --json out.trace"),
@@ -83,6 +93,21 @@ pub(super) const EXAMPLES: [Example; 28] = [
         "export",
         "All time, without threads that only wait for work",
         "traceprof export out.trace --mode wall --no-idle -o wall.folded",
+    ),
+    example(
+        "export",
+        "A flame graph with the values of a tag as its first level",
+        "traceprof export out.trace --by tag:route -o routes.folded",
+    ),
+    example(
+        "export",
+        "A profile for go tool pprof",
+        "traceprof export out.trace --output out.pb.gz",
+    ),
+    example(
+        "export",
+        "A profile for profiler.firefox.com",
+        "traceprof export out.trace --format firefox --output profile.json",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),

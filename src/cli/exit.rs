@@ -116,6 +116,9 @@ impl Failure {
     pub fn of_view(error: ViewError) -> Self {
         match error {
             ViewError::Trace(error) => Self::of_trace(error),
+            ViewError::NoContext => {
+                Self::new(ExitCode::Usage, anyhow::anyhow!(ViewError::no_context()))
+            }
             ViewError::Output(error) => {
                 let error = anyhow::Error::from(error).context("writing the output");
                 Self::new(ExitCode::Output, error)

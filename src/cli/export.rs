@@ -1,13 +1,15 @@
 //! `traceprof export`.
 
+use std::io::{self, IsTerminal};
+
 use anyhow::anyhow;
 
 use super::arguments::ExportArguments;
 use super::exit::{ExitCode, Failure};
-use super::output::{Destination, unwritable};
+use super::output::Destination;
 use super::source;
 use crate::view::export::{self, ExportOptions, Format};
-use crate::view::{self, Selection};
+use crate::view::{self, Grouping, Selection};
 
 /// Converts the trace.
 pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
@@ -20,13 +22,46 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
         );
         return Err(Failure::new(ExitCode::Usage, error));
     };
+    refuse_frames(&arguments, format)?;
+    refuse_terminal(&arguments, format)?;
     let trace = source::open(&arguments.file)?;
     let told = trace.notices().len();
-    let selected = source::select(&trace, &Selection::from(arguments.selection))?;
-    let profile = view::load(&trace, &selected).map_err(Failure::of_trace)?;
+    let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
+    let mut selected = source::select(&trace, &selection)?;
+    if format == Format::Pprof {
+        selected.by = Some(Grouping::by_context());
+    }
+    let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
     source::tell_from(&trace, told);
+    source::tell_if_empty(&selected, profile.count().samples);
     let ExportArguments { threads, no_idle, .. } = arguments;
     let options = ExportOptions { format, threads, no_idle };
-    Destination::new(arguments.output, arguments.force, &arguments.file)?
-        .write(|out| export::write(&profile, &options, out).map_err(unwritable))
+    Destination::new(arguments.output, arguments.force, &arguments.file)?.write(|out| {
+        export::write(&trace, (&selected, &profile), &options, out).map_err(Failure::of_view)
+    })
+}
+
+/// Refuses to fill a terminal with what is no text.
+fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
+    let is_standard = arguments.output.as_ref().is_none_or(|path| path.as_os_str() == "-");
+    if format == Format::Pprof && is_standard && io::stdout().is_terminal() {
+        let error = anyhow!("{format} is not for a terminal: name a file with --output");
+        return Err(Failure::new(ExitCode::Usage, error));
+    }
+    Ok(())
+}
+
+/// Refuses to put into frames what the format has a place of its own for.
+fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
+    let asked = [(arguments.threads, "threads"), (arguments.by.is_some(), "by")];
+    match asked.into_iter().find(|(is_asked, _)| *is_asked && format.has_labels()) {
+        None => Ok(()),
+        Some((_, option)) => {
+            let error = anyhow!(
+                "--{option} is for folded stacks: {format} keeps threads, spans and tags beside the \
+                 stacks, and what reads it can group by them"
+            );
+            Err(Failure::new(ExitCode::Usage, error))
+        }
+    }
 }

@@ -11,7 +11,7 @@ pub(super) fn run(arguments: &InfoArguments) -> Result<(), Failure> {
     let trace = source::open(&arguments.file)?;
     let told = trace.notices().len();
     let selected = source::select(&trace, &Selection::default())?;
-    let profile = view::load(&trace, &selected).map_err(Failure::of_trace)?;
+    let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
     source::tell_from(&trace, told);
     Destination::Standard.write(|out| modules::write(&profile, out).map_err(unwritable))
 }

@@ -6,7 +6,7 @@ use super::follow;
 use super::output::Destination;
 use super::source;
 use crate::trace::LazyTrace;
-use crate::view::{self, Limits, Selected, Selection, ViewError, timeline, tree};
+use crate::view::{self, Limits, Profile, Selected, Selection, ViewError, timeline, tree};
 
 /// Prints the trace.
 pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
@@ -16,7 +16,7 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
         idle: arguments.idle,
         limits: Limits { min_percent: arguments.min_percent.0, depth: arguments.depth },
     };
-    let selection = Selection::from(arguments.selection);
+    let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
     if arguments.follow {
         return follow::run(&arguments.file, selection, &style);
     }
@@ -51,8 +51,14 @@ impl Style {
             let options = timeline::TimelineOptions { verbose, limits };
             return timeline::write(trace, selected, &options, out);
         }
-        let profile = view::load(trace, selected)?;
+        let profile = self.load(trace, &selected.for_tree(&limits))?;
+        source::tell_if_empty(selected, profile.count().samples);
         Ok(tree::write(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
+    }
+
+    fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
+        let load = if self.verbose { view::load_with_contexts } else { view::load };
+        load(trace, selected)
     }
 
     /// The trees alone.
@@ -67,7 +73,7 @@ impl Style {
             let options = timeline::TimelineOptions { verbose, limits };
             return timeline::write_threads(trace, selected, &options, out);
         }
-        let profile = view::load(trace, selected)?;
+        let profile = self.load(trace, &selected.for_tree(&limits))?;
         Ok(tree::write_threads(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
     }
 }

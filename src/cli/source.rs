@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use super::exit::{ExitCode, Failure};
 use crate::trace::LazyTrace;
 use crate::view::escape::escaped;
-use crate::view::{Recording, Selected, Selection};
+use crate::view::{Selected, Selection};
 
 /// Opens a trace and tells what its reader has to say.
 pub(super) fn open(path: &Path) -> Result<LazyTrace, Failure> {
@@ -27,8 +27,15 @@ pub(super) fn tell_from(trace: &LazyTrace, told: usize) -> usize {
 
 /// What of a trace is meant.
 pub(super) fn select(trace: &LazyTrace, selection: &Selection) -> Result<Selected, Failure> {
-    let selected = selection.resolve(&Recording::of(trace), trace.threads());
-    selected.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))
+    selection.resolve(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))
+}
+
+/// Tells that no sample has a context that was asked for.
+pub(super) fn tell_if_empty(selected: &Selected, samples: u64) {
+    if samples == 0 && !selected.filter.context.is_empty() {
+        let asked = selected.text.as_deref().unwrap_or("all");
+        note(&format!("no sample is in what is asked for: {asked}"));
+    }
 }
 
 /// Tells something on the standard error.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::AddAssign;
 
+use super::groups::GroupId;
 use super::waits::WaitId;
 
 /// A count of samples.
@@ -31,6 +32,8 @@ impl AddAssign for Count {
 pub enum Step<Id> {
     /// The thread itself, below every stack.
     Thread,
+    /// A group of samples, below the stacks of all of them.
+    Group(GroupId),
     /// Stands for the callers that the unwinding did not reach.
     Truncated,
     /// Stands for a stack that found no room and was dropped.
@@ -39,6 +42,8 @@ pub enum Step<Id> {
     Empty,
     /// A function or a place in one.
     Frame(Id),
+    /// What the thread worked on, below nothing but time in which it did not run.
+    Context(GroupId),
     /// Time in which the thread did not run, innermost.
     Wait(WaitId),
 }
@@ -48,10 +53,12 @@ impl<Id> Step<Id> {
     pub fn map<Other>(self, f: impl FnOnce(Id) -> Other) -> Step<Other> {
         match self {
             Self::Thread => Step::Thread,
+            Self::Group(group) => Step::Group(group),
             Self::Truncated => Step::Truncated,
             Self::Dropped => Step::Dropped,
             Self::Empty => Step::Empty,
             Self::Frame(id) => Step::Frame(f(id)),
+            Self::Context(context) => Step::Context(context),
             Self::Wait(wait) => Step::Wait(wait),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::context::HOW;
 use crate::trace::TraceError;
 
 /// A view that ended early; what could be written is written.
@@ -9,8 +10,17 @@ use crate::trace::TraceError;
 pub enum ViewError {
     /// The trace cannot be read on.
     Trace(TraceError),
+    /// Contexts are asked for, and no sample that was looked at has one.
+    NoContext,
     /// The output cannot be written.
     Output(io::Error),
+}
+
+impl ViewError {
+    /// That contexts are asked for which nobody told.
+    pub fn no_context() -> String {
+        format!("no sample that was looked at has a span or a tag. {HOW}")
+    }
 }
 
 impl From<io::Error> for ViewError {

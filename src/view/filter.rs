@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use super::context::ContextFilter;
 use super::mode::{Mode, is_wall};
 use super::waits::call_name;
 use crate::proc;
@@ -58,6 +59,8 @@ pub struct Filter {
     pub states: BTreeSet<RunState>,
     /// The numbers of the system calls that are looked at; none for all and for none.
     pub calls: BTreeSet<u32>,
+    /// The contexts that are looked at.
+    pub context: ContextFilter,
 }
 
 impl Filter {
@@ -70,11 +73,18 @@ impl Filter {
         let in_state =
             || RunState::from_number(sample.state).is_some_and(|it| self.states.contains(&it));
         let in_call = || sample.syscall.is_some_and(|call| self.calls.contains(&call));
-        (self.states.is_empty() || in_state()) && (self.calls.is_empty() || in_call())
+        (self.states.is_empty() || in_state())
+            && (self.calls.is_empty() || in_call())
+            && self.context.has(sample)
     }
 
     /// Whether only some of what is measured is looked at.
     pub fn is_narrow(&self) -> bool {
+        self.is_of_waits() || !self.context.is_empty()
+    }
+
+    /// Whether it asks for what wall clock time alone has.
+    pub(super) fn is_of_waits(&self) -> bool {
         !self.states.is_empty() || !self.calls.is_empty()
     }
 
@@ -85,7 +95,7 @@ impl Filter {
         let states =
             (!states.is_empty()).then(|| format!("threads that are {}", states.join(" or ")));
         let calls = (!calls.is_empty()).then(|| format!("in {}", calls.join(" or ")));
-        states.into_iter().chain(calls)
+        states.into_iter().chain(calls).chain(self.context.texts())
     }
 }
 
@@ -169,7 +179,8 @@ mod tests {
         ];
         let kept = |mode, states: &[RunState], calls: &[u32]| {
             let states = states.iter().copied().collect();
-            let filter = Filter { mode, states, calls: calls.iter().copied().collect() };
+            let calls = calls.iter().copied().collect();
+            let filter = Filter { mode, states, calls, ..Filter::default() };
             samples.iter().map(|sample| u8::from(filter.has(sample))).collect::<Vec<_>>()
         };
         assert_eq!(kept(Mode::Cpu, &[], &[]), [1, 0, 0, 0, 0, 0]);

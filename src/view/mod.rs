@@ -5,12 +5,14 @@
 //! know of arguments.
 
 pub mod calls;
+mod context;
 mod date;
 pub mod dump;
 mod error;
 pub mod escape;
 pub mod export;
 mod filter;
+mod groups;
 mod idle;
 mod load;
 mod mode;
@@ -24,13 +26,16 @@ mod selection;
 mod states;
 mod summary;
 pub mod timeline;
+mod told;
 pub mod tree;
 pub mod verification;
 mod waits;
 
+pub use context::{ContextFilter, RootId, SpanId, TagValue};
 pub use error::ViewError;
 pub use filter::{CallNumber, Filter, StateName};
-pub use load::load;
+pub use groups::{By, GroupId, Grouping, Groups};
+pub use load::{load, load_with_contexts};
 pub use mode::Mode;
 pub use news::News;
 pub use profile::{Profile, ThreadGrower, ThreadProfile};

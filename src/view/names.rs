@@ -1,9 +1,11 @@
 //! What a step of a stack is called in a view: by function, or by place.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::calls::Step;
 use super::escape::escaped;
+use super::groups::Groups;
 use super::profile::Profile;
 use super::waits::Waits;
 use crate::trace::{Location, LocationId, MethodId};
@@ -27,6 +29,10 @@ pub(super) struct Names {
     by_location: Vec<NameId>,
     /// Of time in which threads did not run.
     waits: Waits,
+    /// Of the groups that samples are in, if they are.
+    groups: Option<Arc<Groups>>,
+    /// Of what threads worked on, if that is shown.
+    contexts: Option<Arc<Groups>>,
 }
 
 /// The name of a location that the trace does not define.
@@ -87,10 +93,12 @@ impl Names {
     pub(super) fn text(&self, step: Step<NameId>) -> &str {
         match step {
             Step::Thread => "[thread]",
+            Step::Group(id) => self.groups().map_or("(other)", |groups| groups.label(id)),
             Step::Truncated => "[truncated]",
             Step::Dropped => "[stack dropped]",
             Step::Empty => "[no stack]",
             Step::Frame(id) => &self.names[id.0 as usize].text,
+            Step::Context(id) => self.contexts.as_ref().map_or("[span]", |them| them.label(id)),
             Step::Wait(wait) => self.waits.name(wait),
         }
     }
@@ -103,9 +111,16 @@ impl Names {
         }
     }
 
+    /// The groups that samples are in.
+    pub(super) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+
     fn empty(profile: &Profile) -> Self {
         let unknown = Name { text: "[unknown]".to_owned(), qualifier: String::new() };
-        Self { names: vec![unknown], by_location: Vec::new(), waits: profile.waits.clone() }
+        let (waits, by_location) = (profile.waits.clone(), Vec::new());
+        let (groups, contexts) = (profile.groups.clone(), profile.contexts.clone());
+        Self { names: vec![unknown], by_location, waits, groups, contexts }
     }
 
     fn add(&mut self, text: &str, qualifier: &str) -> NameId {

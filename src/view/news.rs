@@ -72,14 +72,14 @@ impl News {
         let base_ns = recording.begin_ns().unwrap_or(0);
         let since = |time_ns: u64| time_ns.saturating_sub(base_ns) as f64 / 1e9;
         let text = Some(format!("{:.3} s to {:.3} s", since(span_ns.0), since(span_ns.1)));
-        let filter = self.selection.filter(&recording)?;
-        Ok((!windows.is_empty()).then_some(Selected { windows, filter, text }))
+        let (filter, by) = self.selection.looked_at(trace)?;
+        Ok((!windows.is_empty()).then_some(Selected { windows, filter, by, text }))
     }
 
     /// Nothing, of a trace that nothing is in yet.
     pub fn none_yet(&self, trace: &LazyTrace) -> Result<Selected, String> {
-        let filter = self.selection.filter(&Recording::of(trace))?;
-        Ok(Selected { windows: Vec::new(), filter, text: None })
+        let (filter, by) = self.selection.looked_at(trace)?;
+        Ok(Selected { windows: Vec::new(), filter, by, text: None })
     }
 
     /// How many of the samples that came are not in what [`Self::next`] gave, since they are older

@@ -1,10 +1,12 @@
 //! A trace aggregated: per thread the tree of its stacks, and the tables of names.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use traceprof_abi::unwind::EndReason;
 
 use super::calls::{CallTree, Count, Grower, Step};
+use super::groups::{GroupId, Groups};
 use super::mode::Mode;
 use super::recording::Recording;
 use super::states::StateTimes;
@@ -38,8 +40,16 @@ pub struct Profile {
     pub recording: Recording,
     /// What the weights are.
     pub mode: Mode,
-    /// Only samples of some states or system calls are in it.
+    /// Only samples of some states, system calls or contexts are in it.
     pub narrow: bool,
+    /// Some sample that was looked at, whatever its context, has one.
+    pub told: bool,
+    /// Time of the first and of the last sample that is in it.
+    pub times_ns: Option<(u64, u64)>,
+    /// What the stacks of all threads are grouped by, if they are.
+    pub groups: Option<Arc<Groups>>,
+    /// What threads worked on, if that is a step of their stacks.
+    pub contexts: Option<Arc<Groups>>,
     /// What threads wait for.
     pub waits: Waits,
     /// Modules by id.
@@ -88,6 +98,19 @@ impl Profile {
     }
 }
 
+/// What stands for the callers of a stack, if they are not known.
+pub(super) fn mark_of(sample: &Sample, stack: &[LocationId]) -> Option<Step<LocationId>> {
+    if sample.trace_id == DROPPED_TRACE_ID {
+        Some(Step::Dropped)
+    } else if stack.is_empty() {
+        Some(Step::Empty)
+    } else if sample.end_reason != EndReason::Root as u16 {
+        Some(Step::Truncated)
+    } else {
+        None
+    }
+}
+
 /// Gathers the samples of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadGrower {
@@ -106,18 +129,22 @@ impl ThreadGrower {
 
     /// Adds a sample with its own stack, root first, and what its thread waits for if it did not run.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
+        self.add_in((None, None), sample, stack, wait);
+    }
+
+    /// The same of a sample that is in a group, and whose context is to be seen.
+    pub fn add_in(
+        &mut self,
+        (group, context): (Option<GroupId>, Option<GroupId>),
+        sample: &Sample,
+        stack: &[LocationId],
+        wait: Option<WaitId>,
+    ) {
         let count = Count { samples: 1, weight: u64::from(sample.weight) };
-        let mark = if sample.trace_id == DROPPED_TRACE_ID {
-            Some(Step::Dropped)
-        } else if stack.is_empty() {
-            Some(Step::Empty)
-        } else if sample.end_reason != EndReason::Root as u16 {
-            Some(Step::Truncated)
-        } else {
-            None
-        };
         let frames = stack.iter().map(|location| Step::Frame(*location));
-        self.tree.add(mark.into_iter().chain(frames).chain(wait.map(Step::Wait)), count);
+        let outermost = group.map(Step::Group).into_iter().chain(mark_of(sample, stack));
+        let innermost = context.map(Step::Context).into_iter().chain(wait.map(Step::Wait));
+        self.tree.add(outermost.chain(frames).chain(innermost), count);
         if self.mode == Mode::Wall {
             self.states.add(sample.state, count.weight);
         }

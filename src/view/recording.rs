@@ -1,6 +1,6 @@
 //! What a trace says of its recording, apart from the samples.
 
-use crate::trace::{self, LazyTrace, Loss, Metadata, ThreadId, Value};
+use crate::trace::{self, LazyTrace, Loss, Metadata, TagKey, ThreadId, Value};
 
 use super::selection::Selected;
 
@@ -51,6 +51,11 @@ impl Recording {
             },
             _ => None,
         }
+    }
+
+    /// The tags that samples have, by place.
+    pub fn tags(&self) -> Vec<TagKey> {
+        TagKey::of(&self.metadata)
     }
 
     /// The programs that the target executed during the recording, in their order: what each is

@@ -6,7 +6,8 @@
 
 use std::io::{self, Write};
 
-use super::calls::{CallTree, Count};
+use super::calls::{CallTree, Count, Step};
+use super::groups::is_others;
 use super::mode::{Unit, wall_seconds};
 use super::names::{NameId, Names};
 
@@ -28,6 +29,10 @@ pub(super) struct Scale {
     pub(super) unit: Unit,
 }
 
+/// The heaviest groups that have a line however light they are: of a thousand requests none may be
+/// heavy, and which is the heaviest is still what one looks for.
+const GROUPS_MIN: usize = 10;
+
 /// Writes the lines of a tree.
 pub(super) struct Rows<'a> {
     tree: &'a CallTree<NameId>,
@@ -35,6 +40,9 @@ pub(super) struct Rows<'a> {
     limits: Limits,
     scale: Scale,
     totals: Vec<Count>,
+    /// What samples of each call alone come to: those that are apart by what threads worked on are the
+    /// call's all the same.
+    own: Vec<Count>,
     callees: Vec<Vec<usize>>,
 }
 
@@ -61,8 +69,11 @@ impl<'a> Rows<'a> {
             siblings.sort_by(|a, b| {
                 totals[*b].weight.cmp(&totals[*a].weight).then_with(|| key(a).cmp(&key(b)))
             });
+            // What has no line of its own comes last, however heavy all of it is.
+            siblings.sort_by_key(|index| is_others(&tree.calls()[*index].step));
         }
-        Self { tree, names, limits, scale, totals, callees }
+        let own = own(tree);
+        Self { tree, names, limits, scale, totals, own, callees }
     }
 
     /// Writes the head of the columns and all lines.
@@ -79,7 +90,7 @@ impl<'a> Rows<'a> {
         while let Some(row) = pending.pop() {
             match row {
                 Row::Call { index, depth, lead, below, text } => {
-                    self.columns(out, self.totals[index], self.tree.calls()[index].own)?;
+                    self.columns(out, self.totals[index], self.own[index])?;
                     writeln!(out, "{lead}{text}")?;
                     self.push_callees(&mut pending, index, depth, &below);
                 }
@@ -123,9 +134,14 @@ impl<'a> Rows<'a> {
         let callees = &self.callees[caller];
         let too_deep = self.limits.depth.is_some_and(|limit| depth >= limit);
         let least = self.limits.min_percent / 100.0 * self.totals[0].weight as f64;
-        let enough = |index: &usize| self.totals[*index].weight as f64 >= least;
+        let step = |index: &usize| &self.tree.calls()[*index].step;
+        let enough =
+            |index: &usize| self.totals[*index].weight as f64 >= least && !is_others(step(index));
         // Heaviest first, so those that are enough come first.
-        let shown = if too_deep { 0 } else { callees.partition_point(enough) };
+        let groups = self.names.groups().filter(|_| caller == 0);
+        let told_apart = || callees.partition_point(|index| !is_others(step(index)));
+        let always = groups.map_or(0, |_| GROUPS_MIN.min(told_apart()));
+        let shown = if too_deep { 0 } else { callees.partition_point(enough).max(always) };
         let (shown, hidden) = callees.split_at(shown);
         if hidden.is_empty() {
             return (shown, None);
@@ -139,11 +155,13 @@ impl<'a> Rows<'a> {
         } else {
             format!("below {} %", self.limits.min_percent)
         };
-        let text = format!(
-            "{} {reason}, {}",
-            counted(hidden.len() as u64, "call"),
-            counted(count.samples, "sample")
-        );
+        let what = match groups {
+            Some(groups) => {
+                groups.others(hidden.iter().map(|index| groups.number(step(index))).sum())
+            }
+            None => counted(hidden.len() as u64, "call"),
+        };
+        let text = format!("{what} {reason}, {}", counted(count.samples, "sample"));
         (shown, Some((count, text)))
     }
 
@@ -183,6 +201,17 @@ impl<'a> Rows<'a> {
         }
         write!(out, "  ")
     }
+}
+
+fn own(tree: &CallTree<NameId>) -> Vec<Count> {
+    let mut own: Vec<Count> = tree.calls().iter().map(|call| call.own).collect();
+    for (index, call) in tree.calls().iter().enumerate() {
+        if matches!(call.step, Step::Context(_)) {
+            let moved = std::mem::take(&mut own[index]);
+            own[call.caller()] += moved;
+        }
+    }
+    own
 }
 
 /// `part` of `whole` in percent; 0 of nothing.

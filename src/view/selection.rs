@@ -4,14 +4,21 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::context::{ContextFilter, FindText, RootId, SpanId, TagValue};
+use super::error::ViewError;
 use super::filter::Filter;
+use super::groups::{By, Grouping};
 use super::mode::Mode;
 use super::recording::Recording;
-use super::rows::counted;
-use crate::trace::{RunState, Thread, ThreadSummary, Window};
+use super::rows::{Limits, counted};
+use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
 
 /// Most threads that a text names.
 const NAMED_MAX: usize = 8;
+/// Groups that are kept for a tree. Those that weigh this much of all, in percent, are no more than
+/// half of them; so the others are light also where idle threads are left out.
+const GROUPS_KEPT: usize = 10_000;
+const KEPT_PERCENT: f64 = 0.02;
 /// Longer than any recording; keeps all sums of times far from their limits.
 const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
 
@@ -64,6 +71,14 @@ pub struct Selection {
     pub states: Vec<RunState>,
     /// The numbers of the system calls that they are in; none for all and for none.
     pub calls: Vec<u32>,
+    /// The spans that they work on; none for all and for none.
+    pub spans: Vec<SpanId>,
+    /// The roots of these; none for all and for none.
+    pub roots: Vec<RootId>,
+    /// The tags that they have: any of those of one name, all of different names.
+    pub tags: Vec<TagValue>,
+    /// What the samples are grouped by.
+    pub by: Option<By>,
 }
 
 /// What that comes to in a trace.
@@ -73,13 +88,16 @@ pub struct Selected {
     pub windows: Vec<Window>,
     /// Which samples in these.
     pub filter: Filter,
+    /// What they are grouped by.
+    pub by: Option<Grouping>,
     /// It in words, `None` if it is everything.
     pub text: Option<String>,
 }
 
 impl Default for Selected {
     fn default() -> Self {
-        Self { windows: vec![Window::default()], filter: Filter::default(), text: None }
+        let (filter, by, text) = Default::default();
+        Self { windows: vec![Window::default()], filter, by, text }
     }
 }
 
@@ -89,18 +107,57 @@ impl Selected {
         let covers = |threads: &BTreeSet<_>| threads.contains(&thread.id);
         self.windows.iter().any(|window| window.threads.as_ref().is_none_or(covers))
     }
+
+    /// The same for a tree with these limits: groups that are too light for it are not told apart, and
+    /// need no memory.
+    pub fn for_tree(&self, limits: &Limits) -> Self {
+        let by = self.by.as_ref();
+        let is_limited = limits.min_percent >= KEPT_PERCENT;
+        let heaviest = by.filter(|_| is_limited).map(|by| by.heaviest(GROUPS_KEPT));
+        Self { by: heaviest.or_else(|| by.cloned()), ..self.clone() }
+    }
+
+    /// Whether contexts of samples are asked for.
+    pub fn asks_for_contexts(&self) -> bool {
+        let by = self.by.as_ref().is_some_and(Grouping::is_asked_for);
+        by || !self.filter.context.is_empty()
+    }
+
+    /// Refuses to show what contexts are asked of but has none: it would look as if nothing matched.
+    /// While it is being recorded, some may come.
+    pub(super) fn check_told(&self, recording: &Recording, told: bool) -> Result<(), ViewError> {
+        match self.asks_for_contexts() && !told && !recording.running {
+            true => Err(ViewError::NoContext),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Selection {
-    /// What it comes to in a trace with these threads.
+    /// What it comes to in a trace.
     ///
     /// # Errors
-    /// A sentence for the user: no thread is called so, or nothing lies between the two times.
-    pub fn resolve(
+    /// A sentence for the user: no thread or tag is called so, or nothing lies between the two times.
+    pub fn resolve(&self, trace: &LazyTrace) -> Result<Selected, String> {
+        let recording = Recording::of(trace);
+        let filter = self.filter(&recording, &texts_of(trace))?;
+        self.resolve_in(&recording, trace.threads(), filter)
+    }
+
+    /// The same in a trace with these threads.
+    fn resolve_in(
         &self,
         recording: &Recording,
         threads: &[ThreadSummary],
+        filter: Filter,
     ) -> Result<Selected, String> {
+        let keys = recording.tags();
+        for tag in &self.tags {
+            tag.check(&keys)?;
+        }
+        if let Some(by) = &self.by {
+            Grouping::check(by, &keys)?;
+        }
         for pattern in &self.threads {
             if !threads.iter().any(|summary| is_called(&summary.thread, pattern)) {
                 let there = named(threads.iter().map(|summary| &summary.thread));
@@ -108,7 +165,6 @@ impl Selection {
             }
         }
         let (from_ns, to_ns) = self.times(recording)?;
-        let filter = self.filter(recording)?;
         let chosen = self.choose(threads);
         let mut parts = self.times_text(recording, from_ns, to_ns);
         if let Some(chosen) = &chosen {
@@ -118,23 +174,36 @@ impl Selection {
         }
         parts.extend(filter.texts());
         let text = (!parts.is_empty()).then(|| parts.join(", "));
-        Ok(Selected { windows: vec![Window { threads: chosen, from_ns, to_ns }], filter, text })
+        let windows = vec![Window { threads: chosen, from_ns, to_ns }];
+        Ok(Selected { windows, filter, by: self.grouping(recording), text })
     }
 
-    /// Which samples are meant.
-    pub fn filter(&self, recording: &Recording) -> Result<Filter, String> {
+    /// Which samples are meant, and what they are grouped by; tags that are not there yet may still come.
+    pub fn looked_at(&self, trace: &LazyTrace) -> Result<(Filter, Option<Grouping>), String> {
+        let recording = Recording::of(trace);
+        let filter = self.filter(&recording, &texts_of(trace))?;
+        Ok((filter, self.grouping(&recording)))
+    }
+
+    fn grouping(&self, recording: &Recording) -> Option<Grouping> {
+        self.by.as_ref().map(|by| Grouping::new(by, &recording.tags()))
+    }
+
+    fn filter(&self, recording: &Recording, find: FindText<'_>) -> Result<Filter, String> {
         let states = self.states.iter().copied().collect();
         let calls = self.calls.iter().copied().collect();
         let usual = if recording.has_wall() { Mode::Wall } else { Mode::Cpu };
-        let filter = Filter { mode: self.mode.unwrap_or(usual), states, calls };
+        let context = ContextFilter::new(&self.spans, &self.roots);
+        let context = context.with_tags(&self.tags, &recording.tags(), find)?;
+        let filter = Filter { mode: self.mode.unwrap_or(usual), states, calls, context };
         match (recording.has_wall(), filter.mode) {
             (false, Mode::Wall) => Err("the trace holds CPU time only: record it with \
                 `--mode wall` or `--mode cpu,wall`"
                 .to_owned()),
-            (false, Mode::Cpu) if filter.is_narrow() => Err("the trace holds CPU time only, \
+            (false, Mode::Cpu) if filter.is_of_waits() => Err("the trace holds CPU time only, \
                 without states and system calls: record it with `--mode wall` or `--mode cpu,wall`"
                 .to_owned()),
-            (true, Mode::Cpu) if filter.is_narrow() => {
+            (true, Mode::Cpu) if filter.is_of_waits() => {
                 Err("CPU time has no states and system calls: leave out `--mode cpu`".to_owned())
             }
             _ => Ok(filter),
@@ -182,6 +251,11 @@ impl Selection {
         let (from, to) = (seconds(since(from_ns)), seconds(since(to_ns.min(end_ns))));
         vec![format!("{from} to {to} of {}", seconds(since(end_ns)))]
     }
+}
+
+/// The texts of a trace, to be found by what they are.
+fn texts_of(trace: &LazyTrace) -> impl Fn(&str) -> Result<BTreeSet<TextId>, String> {
+    |text| trace.find_text(text).map_err(|error| format!("the texts of the trace: {error}"))
 }
 
 fn seconds(ns: u64) -> String {
@@ -260,11 +334,16 @@ mod tests {
         (0..count).map(summary).collect()
     }
 
+    fn resolve(selection: &Selection, threads: &[ThreadSummary]) -> Result<Selected, String> {
+        let filter = selection.filter(&recording(), &|_| Ok(BTreeSet::new()))?;
+        selection.resolve_in(&recording(), threads, filter)
+    }
+
     fn times(from: &str, to: &str) -> Result<(u64, u64), String> {
         let moment = |text: &str| (!text.is_empty()).then(|| text.parse().unwrap());
         let (from, to) = (moment(from), moment(to));
         let selection = Selection { from, to, ..Selection::default() };
-        let selected = selection.resolve(&recording(), &threads(1))?;
+        let selected = resolve(&selection, &threads(1))?;
         Ok((selected.windows[0].from_ns, selected.windows[0].to_ns))
     }
 
@@ -300,7 +379,7 @@ mod tests {
         let choose = |patterns: &[&str]| {
             let threads = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
             let selection = Selection { threads, ..Selection::default() };
-            let selected = selection.resolve(&recording(), &self::threads(12))?;
+            let selected = resolve(&selection, &self::threads(12))?;
             let ids = selected.windows[0].threads.clone().unwrap();
             Ok::<Vec<u32>, String>(ids.into_iter().map(|id| id.0).collect())
         };
@@ -325,7 +404,7 @@ mod tests {
     #[test]
     fn what_is_shown_is_said() {
         let text = |selection: Selection| {
-            selection.resolve(&recording(), &threads(2)).unwrap().text.unwrap_or_default()
+            resolve(&selection, &threads(2)).unwrap().text.unwrap_or_default()
         };
         assert_eq!(text(Selection::default()), "");
         let from = Some(Moment::Percent(50.0));

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
+use super::context::is_told;
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
 use super::mode::{Mode, wall_seconds};
@@ -29,6 +30,8 @@ pub(super) struct Seen {
     threads: u64,
     /// By the number of the [`EndReason`].
     ends: BTreeMap<u16, u64>,
+    /// Some sample has a context, whether or not it is shown.
+    pub(super) told: bool,
 }
 
 impl Seen {
@@ -43,7 +46,7 @@ impl Seen {
         let (samples, threads) = (count.samples, sampled.count() as u64);
         let periods = (profile.mode == Mode::Cpu).then_some(count.weight);
         let states = (profile.mode == Mode::Wall).then(|| profile.states());
-        Self { samples, periods, states, threads, ends }
+        Self { samples, periods, states, threads, ends, told: profile.told }
     }
 
     /// The samples of a trace that are selected, looked at one by one; and the threads that have any.
@@ -56,6 +59,7 @@ impl Seen {
         let (mut seen, mut states, mut periods) = (Self::default(), StateTimes::default(), 0u64);
         for window in &selected.windows {
             trace.for_each_sample_as_written(window, &mut |thread, sample, _| {
+                seen.told |= is_told(sample);
                 if !filter.has(sample) {
                     return;
                 }

@@ -59,6 +59,11 @@ pub fn write_threads(
         .sort_by_key(|thread| (Reverse(thread.count.weight), thread.thread.pid, thread.thread.tid));
     let idle = threads.iter().position(|thread| thread.count.samples == 0);
     let (sampled, idle) = threads.split_at(idle.unwrap_or(threads.len()));
+    if let Some(groups) = names.groups() {
+        sections.all_threads(out, sampled, groups.noun())?;
+        idle::write(profile, &of_kind(true), sections.scale.all, out)?;
+        return idle_threads(out, idle.iter().map(|profile| &profile.thread));
+    }
     // Idle threads are no measure: beside a thousand of them every other one would be light.
     let shown: u64 = sampled.iter().map(|thread| thread.count.weight).sum();
     let least = options.limits.min_percent / 100.0 * shown as f64;
@@ -98,6 +103,21 @@ impl Sections<'_> {
         self.rows(out, &[&profile.tree])
     }
 
+    /// One tree for all threads, whose first level is what their samples are grouped by: what is done
+    /// for one request may be done by several.
+    fn all_threads(
+        &self,
+        out: &mut dyn Write,
+        threads: &[&ThreadProfile],
+        noun: &str,
+    ) -> io::Result<()> {
+        if threads.is_empty() {
+            return Ok(());
+        }
+        let number = counted(threads.len() as u64, "thread");
+        self.together(out, threads, &format!("{number} by {noun}"))
+    }
+
     /// Threads that are too light for a tree of their own: one tree for all of them.
     fn light_threads(
         &self,
@@ -108,14 +128,23 @@ impl Sections<'_> {
         if threads.is_empty() {
             return Ok(());
         }
+        let number = counted(threads.len() as u64, "thread");
+        let title = format!("{number} below {} % of {of}, together", self.limits.min_percent);
+        self.together(out, threads, &title)
+    }
+
+    fn together(
+        &self,
+        out: &mut dyn Write,
+        threads: &[&ThreadProfile],
+        title: &str,
+    ) -> io::Result<()> {
         let mut count = Count::default();
         for thread in threads {
             count += thread.count;
         }
         let trees: Vec<_> = threads.iter().map(|thread| &thread.tree).collect();
-        let number = counted(threads.len() as u64, "thread");
-        let title = format!("{number} below {} % of {of}, together", self.limits.min_percent);
-        self.title(out, &title, count)?;
+        self.title(out, title, count)?;
         self.rows(out, &trees)
     }
 

@@ -67,6 +67,11 @@ impl Waits {
         Some(id)
     }
 
+    /// The same of a sample that the waits are those of.
+    pub(super) fn find(&self, sample: &Sample) -> Option<WaitId> {
+        self.ids.get(&Wait::of(sample)?).copied()
+    }
+
     /// Says in the names what system calls wait on.
     pub(super) fn resolve(&mut self, trace: &LazyTrace) -> Result<(), TraceError> {
         for (wait, label) in &mut self.all {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::view::{CallNumber, Mode, Moment, Selection, StateName};
+use crate::view::{CallNumber, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue};
 
 /// What of a trace is looked at.
 #[derive(Debug, Args)]
@@ -32,13 +32,27 @@ pub struct SelectionArguments {
     /// Look at wall clock time in these system calls only, by name or number
     #[arg(long, value_name = "CALL,...", value_delimiter = ',')]
     pub syscall: Vec<CallNumber>,
+
+    /// Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER;
+    /// repeatable
+    #[arg(long, value_name = "ID")]
+    pub span: Vec<SpanId>,
+
+    /// Look at samples below this root span only, with OpenTelemetry the trace id; repeatable
+    #[arg(long, value_name = "ID")]
+    pub root_span: Vec<RootId>,
+
+    /// Look at samples with this value of a tag only; repeatable: any of one name, all of several
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub tag: Vec<TagValue>,
 }
 
 impl From<SelectionArguments> for Selection {
     fn from(arguments: SelectionArguments) -> Self {
-        let SelectionArguments { thread, from, to, mode, state, syscall } = arguments;
+        let SelectionArguments { thread, from, to, mode, state, syscall, .. } = arguments;
+        let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
-        Self { threads: thread, from, to, mode, states, calls }
+        Self { threads: thread, from, to, mode, states, calls, spans, roots, tags, by: None }
     }
 }

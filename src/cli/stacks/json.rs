@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
 
-use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack};
+use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack, ThreadWork};
 use crate::view::escape::json_escaped;
+use crate::view::{RootId, SpanId};
 
 /// Writes the object.
 pub(super) fn write(found: &ProcessStacks, out: &mut dyn Write) -> io::Result<()> {
@@ -27,6 +28,7 @@ fn thread_json(thread: &ThreadStack) -> Json {
         "tid": thread.tid,
         "name": thread.seen.name,
         "state": thread.seen.state.to_string(),
+        "work": thread.work.as_ref().map(work_json),
         "call": thread.call.as_ref().map(call_json),
         "wait_channel": thread.wait_channel,
         "kernel": kernel.and_then(|it| it.as_ref().ok()),
@@ -35,6 +37,15 @@ fn thread_json(thread: &ThreadStack) -> Json {
         "end": thread.end.map(|end| end.name()),
         "no_stack": thread.missed,
         "stopped_ns": thread.stopped_ns,
+    })
+}
+
+fn work_json(work: &ThreadWork) -> Json {
+    let tags = work.tags.iter().map(|(name, value)| (name.clone(), Json::from(value.as_str())));
+    json!({
+        "span": (work.span != 0).then(|| SpanId(work.span).to_string()),
+        "root_span": (work.root_span != 0).then(|| RootId(work.root_span).to_string()),
+        "tags": tags.collect::<serde_json::Map<_, _>>(),
     })
 }
 

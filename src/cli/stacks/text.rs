@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
-use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack};
+use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack, ThreadWork};
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::timeline::duration;
+use crate::view::{RootId, SpanId};
 
 /// Writes all threads. `verbose` adds where in the code each function is, and how long each thread
 /// was stopped.
@@ -52,6 +53,9 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
         head.push_str(&format!(", stopped for {}", duration(ns)));
     }
     writeln!(out, "{}", escaped(&head))?;
+    if let Some(work) = &thread.work {
+        writeln!(out, "       in {}", escaped(&work_text(work)))?;
+    }
     match &seen.kernel {
         Some(Ok(functions)) => {
             for function in functions {
@@ -75,6 +79,14 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
             writeln!(out, "       the stack goes on, and cannot be followed: {}", end.name())
         }
     }
+}
+
+fn work_text(work: &ThreadWork) -> String {
+    let span = (work.span != 0).then(|| format!("span {}", SpanId(work.span)));
+    let root = (work.root_span != 0).then(|| format!("root span {}", RootId(work.root_span)));
+    let tags = work.tags.iter().map(|(name, value)| format!("{name} = {value}"));
+    let parts: Vec<String> = span.into_iter().chain(root).chain(tags).collect();
+    parts.join(", ")
 }
 
 fn state(letter: char) -> String {

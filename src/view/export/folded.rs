@@ -60,16 +60,16 @@ fn add(
     }
 }
 
-/// The text of a stack that is given leaf first.
-fn stack(names: &Names, first: Option<&str>, path: &[Step<NameId>]) -> String {
-    let mut stack = String::from(first.unwrap_or(""));
-    for step in path.iter().rev() {
-        if !stack.is_empty() {
-            stack.push(';');
-        }
-        stack.push_str(&frame(names.text(*step)));
-    }
-    stack
+/// The text of a stack that is given leaf first. Its group comes before its thread: a group may be of
+/// several.
+fn stack(names: &Names, thread: Option<&str>, path: &[Step<NameId>]) -> String {
+    let (group, path) = match path.split_last() {
+        Some((group @ Step::Group(_), path)) => (Some(frame(names.text(*group))), path),
+        _ => (None, path),
+    };
+    let frames = path.iter().rev().map(|step| frame(names.text(*step)));
+    let outermost = group.into_iter().chain(thread.map(str::to_owned));
+    outermost.chain(frames).collect::<Vec<_>>().join(";")
 }
 
 /// A name that flame graph tools read as one frame. They take the last number of a line as the

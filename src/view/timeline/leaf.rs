@@ -2,11 +2,14 @@
 
 use std::io::Write;
 
+use traceprof_abi::storage::log::flags::CARRIED;
+
 use super::names::duration;
 use super::{Shared, ViewError};
 use crate::trace::{LazyNode, Sample};
 use crate::view::mode::is_wall;
 use crate::view::rows::counted;
+use crate::view::told::Told;
 use crate::view::waits::doing;
 
 impl Shared<'_> {
@@ -57,13 +60,10 @@ impl Shared<'_> {
         if sample.trace_id != 0 {
             text.push_str(&format!(", trace {:#x}", sample.trace_id));
         }
-        for (name, id) in [("span", sample.span), ("root span", sample.root_span)] {
-            if id != 0 {
-                text.push_str(&format!(", {name} {id}"));
-            }
-        }
-        for (number, tag) in sample.tags.iter().enumerate().filter(|(_, tag)| **tag != 0) {
-            text.push_str(&format!(", tag {number} = {tag}"));
+        let context = Told::of(sample).in_words(&self.tags)?.to_string();
+        if !context.is_empty() {
+            let inferred = if sample.flags & CARRIED != 0 { " (as before and after)" } else { "" };
+            text.push_str(&format!(", {context}{inferred}"));
         }
         Ok(text)
     }

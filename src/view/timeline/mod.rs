@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A limited number of nodes is in memory, besides some for each open level of the tree, whatever
-//!   the size of the trace; of one with wall clock time also some bytes for each sample of a thread.
+//!   the size of the trace; also some bytes for each sample of a thread that is looked at, of a trace
+//!   with wall clock time or where contexts are asked for.
 //! - Every child of a call that is shown has a line, or is counted in one, unless it has no sample
 //!   that is looked at.
 
@@ -21,6 +22,7 @@ use super::recording::Recording;
 use super::rows::{Limits, counted};
 use super::selection::Selected;
 use super::summary::{self, Seen};
+use super::told::TagTexts;
 use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
 use folded::Folded;
 use names::CallNames;
@@ -58,8 +60,10 @@ pub fn write(
 ) -> Result<(), ViewError> {
     let recording = Recording::of(trace);
     let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
-    let (seen, shown) = if recording.has_wall() {
-        Seen::selected(trace, selected)?
+    let (seen, shown) = if looks_closer(&recording, selected) {
+        let (seen, shown) = Seen::selected(trace, selected)?;
+        selected.check_told(&recording, seen.told)?;
+        (seen, shown)
     } else {
         let some = covered.iter().filter(|thread| thread.samples > 0);
         let shown = some.map(|thread| thread.id).collect();
@@ -88,6 +92,7 @@ pub fn write_threads(
         names: CallNames::new(trace),
         filter,
         options,
+        tags: TagTexts::new(trace, &recording.tags()),
         base_ns: recording.begin_ns().unwrap_or(0),
         period_ns: recording.period_ns().unwrap_or(0.0) as u64,
     };
@@ -99,7 +104,7 @@ pub fn write_threads(
             if !chosen || later || earlier {
                 continue;
             }
-            let tally = if recording.has_wall() {
+            let tally = if looks_closer(&recording, selected) {
                 Some(Tally::new(trace, (thread.id, window), filter)?)
             } else {
                 None
@@ -114,6 +119,11 @@ pub fn write_threads(
         }
     }
     Ok(())
+}
+
+/// Whether only the samples themselves say which of them are looked at.
+fn looks_closer(recording: &Recording, selected: &Selected) -> bool {
+    recording.has_wall() || selected.filter.is_narrow()
 }
 
 /// How many samples of a thread lie in a window.
@@ -137,6 +147,7 @@ struct Shared<'a> {
     trace: &'a LazyTrace,
     names: CallNames<'a>,
     filter: &'a Filter,
+    tags: TagTexts<'a>,
     options: &'a TimelineOptions,
     /// What the times of samples are relative to.
     base_ns: u64,

@@ -1,0 +1,123 @@
+//! What a profile says of itself: the recording, its modules, and what markers are.
+
+use serde_json::{Value, json};
+
+use super::model::VERSION;
+use super::spans::{NAME, ROOT, SPAN, tag_key};
+use crate::trace::{Module, Value as Recorded};
+use crate::view::escape::escaped;
+use crate::view::mode::Mode;
+use crate::view::profile::Profile;
+use crate::view::recording::Recording;
+
+/// The head of a profile.
+pub(super) fn meta(profile: &Profile) -> Value {
+    let recording = &profile.recording;
+    let period_ns = match profile.mode {
+        Mode::Cpu => recording.period_ns(),
+        Mode::Wall => recording.number("wall_interval_ns").map(|ns| ns as f64),
+    };
+    let category = |name: &str, color: &str| json!({ "name": name, "color": color, "subcategories": ["Other"] });
+    json!({
+        "version": 24,
+        "preprocessedProfileVersion": VERSION,
+        "product": program(recording),
+        "oscpu": escaped(recording.text("kernel").unwrap_or("Linux")),
+        "startTime": recording.number("start_realtime_ns").unwrap_or(0) as f64 / 1e6,
+        "interval": period_ns.unwrap_or(1e6) / 1e6,
+        "processType": 0,
+        "debug": false,
+        "symbolicated": true,
+        "usesOnlyOneStackType": true,
+        "sourceCodeIsNotOnSearchfox": true,
+        "pausedRanges": [],
+        "extensions": { "length": 0, "baseURL": [], "id": [], "name": [] },
+        "sampleUnits": { "time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs" },
+        "categories": [
+            category("Other", "grey"),
+            category("User", "yellow"),
+            category("Idle", "transparent"),
+        ],
+        "markerSchema": [schema(recording)],
+    })
+}
+
+/// What is recorded, in a word.
+pub(super) fn program(recording: &Recording) -> String {
+    let first = match recording.metadata.get("command_line") {
+        Some(Recorded::List(words)) => words.first(),
+        _ => None,
+    };
+    let path = match first {
+        Some(Recorded::Text(path)) => path,
+        _ => "traceprof",
+    };
+    escaped(path.rsplit('/').next().unwrap_or(path)).into_owned()
+}
+
+/// The fields of the markers that spans are.
+fn schema(recording: &Recording) -> Value {
+    let field = |key: &str, label: &str| json!({ "key": key, "label": label, "format": "string", "searchable": true });
+    let mut fields = vec![field(SPAN, "Span"), field(ROOT, "Root span")];
+    let keys = recording.tags();
+    for place in 0..traceprof_abi::context::TAGS {
+        let unnamed = format!("tag {place}");
+        let name = keys.get(place).map_or(&unnamed, |key| &key.name);
+        fields.push(field(&tag_key(place), &escaped(name)));
+    }
+    json!({
+        "name": NAME,
+        "display": ["marker-chart", "marker-table", "timeline-overview"],
+        "chartLabel": "{marker.data.span}",
+        "tooltipLabel": "{marker.data.span}",
+        "tableLabel": "{marker.data.span} of {marker.data.root}",
+        "fields": fields,
+    })
+}
+
+/// The modules, by their ids.
+pub(super) fn libs(profile: &Profile) -> Value {
+    profile.modules.iter().map(lib).collect()
+}
+
+fn lib(module: &Module) -> Value {
+    let path = escaped(&module.path);
+    let name = path.rsplit('/').next().unwrap_or(&path);
+    let hexadecimal = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let code_id: String = hexadecimal(&module.build_id);
+    json!({
+        "name": name,
+        "path": path,
+        "debugName": name,
+        "debugPath": path,
+        "breakpadId": breakpad_id(&module.build_id),
+        "codeId": if code_id.is_empty() { Value::Null } else { code_id.into() },
+        "arch": Value::Null,
+    })
+}
+
+/// The id of a module as Breakpad makes it of a build id: a GUID, whose first three numbers are little
+/// endian, and an age of 0.
+fn breakpad_id(build_id: &[u8]) -> String {
+    let mut bytes = [0u8; 16];
+    for (byte, given) in bytes.iter_mut().zip(build_id) {
+        *byte = *given;
+    }
+    bytes[..4].reverse();
+    bytes[4..6].reverse();
+    bytes[6..8].reverse();
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+    format!("{digits}0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_modules_are_those_of_breakpad() {
+        let build_id = b"\x6d\x5e\x31\x9f\xab\xd6\xbe\xac\xa8\xdd\xa5\x3d\xee\xd3\x03\x4c\x12\x34";
+        assert_eq!(breakpad_id(build_id), "9F315E6DD6ABACBEA8DDA53DEED3034C0");
+        assert_eq!(breakpad_id(b""), "0".repeat(33));
+    }
+}

@@ -1,0 +1,180 @@
+//! Profiles of the Firefox Profiler (profiler.firefox.com): every sample with its time, and the spans
+//! that threads work on as markers.
+//!
+//! # Invariants
+//! - Memory is that of the samples of one thread, besides that of the profile.
+//! - All texts are safe to show before they are written.
+//! - Weights are sampling periods or, of wall clock time, milliseconds.
+//! - A marker lasts from the first to the last of consecutive samples of a thread with one context.
+
+mod meta;
+mod model;
+mod spans;
+mod tables;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, Window};
+use crate::view::calls::Step;
+use crate::view::error::ViewError;
+use crate::view::escape::escaped;
+use crate::view::export::ExportOptions;
+use crate::view::idle::idle_threads;
+use crate::view::mode::Mode;
+use crate::view::names::Names;
+use crate::view::profile::{Profile, mark_of};
+use crate::view::selection::Selected;
+use crate::view::told::TagTexts;
+use model::Thread;
+use spans::Spans;
+use tables::Tables;
+
+/// Categories, by their places.
+const OTHER: u32 = 0;
+const USER: u32 = 1;
+const IDLE: u32 = 2;
+
+/// Writes all samples of what is selected, which `profile` was loaded from.
+pub(super) fn write(
+    trace: &LazyTrace,
+    (selected, profile): (&Selected, &Profile),
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ViewError> {
+    let maker = Maker {
+        trace,
+        selected,
+        profile,
+        names: Names::of_functions(profile),
+        tags: TagTexts::new(trace, &profile.recording.tags()),
+        begin_ns: profile.recording.begin_ns().unwrap_or(0),
+    };
+    let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
+    write!(out, "{{\"meta\":")?;
+    put(out, &meta::meta(profile))?;
+    write!(out, ",\"libs\":")?;
+    put(out, &meta::libs(profile))?;
+    write!(out, ",\"pages\":[],\"profilerOverhead\":[],\"counters\":[],\"threads\":[")?;
+    // A kernel thread id may be used again, and must not be here.
+    let mut lives: HashMap<u32, u32> = HashMap::new();
+    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let mut first = true;
+    for (place, thread) in covered.enumerate() {
+        let is_idle = idle.get(place).copied().unwrap_or(false);
+        let has_samples = profile.threads.get(place).is_some_and(|it| it.count.samples > 0);
+        if is_idle || !has_samples {
+            continue;
+        }
+        let life = lives.entry(thread.thread.tid).or_default();
+        if !std::mem::take(&mut first) {
+            write!(out, ",")?;
+        }
+        put(out, &maker.thread(thread, *life)?)?;
+        *life += 1;
+    }
+    Ok(writeln!(out, "]}}")?)
+}
+
+/// Writes JSON. Its texts are escaped already.
+fn put(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    Ok(serde_json::to_writer(out, value)?)
+}
+
+/// Makes threads.
+struct Maker<'a> {
+    trace: &'a LazyTrace,
+    selected: &'a Selected,
+    profile: &'a Profile,
+    names: Names,
+    tags: TagTexts<'a>,
+    begin_ns: u64,
+}
+
+impl Maker<'_> {
+    fn thread(&self, summary: &ThreadSummary, life: u32) -> Result<Thread, ViewError> {
+        let mut rows = Rows {
+            profile: self.profile,
+            tables: Tables::new(self.profile, &self.names),
+            spans: Spans::default(),
+            begin_ns: self.begin_ns,
+            last_ns: self.begin_ns,
+        };
+        for window in &self.selected.windows {
+            if window.threads.as_ref().is_some_and(|threads| !threads.contains(&summary.id)) {
+                continue;
+            }
+            let window = Window { threads: Some([summary.id].into()), ..window.clone() };
+            self.trace.for_each_sample(&window, &mut |_, sample, stack| {
+                if self.selected.filter.has(sample) {
+                    rows.add(sample, stack);
+                }
+            })?;
+        }
+        let Rows { mut tables, spans, .. } = rows;
+        spans.write(&mut tables, &self.tags, self.begin_ns)?;
+        let mut thread = tables.thread;
+        let named = &summary.thread;
+        let since = |time_ns: u64| milliseconds(time_ns.saturating_sub(self.begin_ns));
+        thread.name = escaped(&named.name).into_owned();
+        thread.is_main_thread = named.pid == named.tid;
+        thread.pid = named.pid.to_string();
+        thread.tid = match life {
+            0 => named.tid.to_string(),
+            again => format!("{}.{again}", named.tid),
+        };
+        thread.process_name = meta::program(&self.profile.recording);
+        thread.process_type = "default";
+        thread.register_time = since(named.first_seen_ns);
+        thread.unregister_time = named.ended_ns.map(since);
+        thread.show_markers_in_timeline = thread.markers.length > 0;
+        Ok(thread)
+    }
+}
+
+/// Gathers the samples of a thread.
+struct Rows<'a> {
+    profile: &'a Profile,
+    tables: Tables<'a>,
+    spans: Spans,
+    begin_ns: u64,
+    last_ns: u64,
+}
+
+impl Rows<'_> {
+    fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
+        let wait = self.profile.waits.find(sample);
+        let frames = stack.iter().map(|location| Step::Frame(*location));
+        let steps = mark_of(sample, stack).into_iter().chain(frames).chain(wait.map(Step::Wait));
+        let index = self.tables.stack(steps);
+        let weight = u64::from(sample.weight);
+        let period_ns = self.profile.recording.period_ns().unwrap_or(0.0);
+        let (kind, weight, stands_for_ns, runs_us) = match self.profile.mode {
+            Mode::Cpu => {
+                let ns = weight as f64 * period_ns;
+                ("samples", weight as f64, ns as u64, ns / 1e3)
+            }
+            Mode::Wall => {
+                let runs = if wait.is_none() { weight as f64 } else { 0.0 };
+                ("tracing-ms", weight as f64 / 1e3, weight.saturating_mul(1000), runs)
+            }
+        };
+        let time_ns = sample.time_ns.max(self.last_ns);
+        let samples = &mut self.tables.thread.samples;
+        samples.weight_type = kind;
+        samples.weight.push(weight);
+        samples.stack.push(index);
+        samples.time_deltas.push(milliseconds(time_ns - self.last_ns));
+        samples.thread_cpu_delta.push(runs_us);
+        samples.length = samples.stack.len();
+        self.last_ns = time_ns;
+        let from_ns = time_ns.saturating_sub(stands_for_ns).max(self.begin_ns);
+        self.spans.add(sample, from_ns, time_ns);
+    }
+}
+
+fn milliseconds(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}

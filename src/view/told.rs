@@ -1,0 +1,123 @@
+//! What samples tell of their context: by numbers, and in words.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::context::{RootId, SpanId};
+use super::escape::escaped;
+use crate::trace::{LazyTrace, Sample, TagKey, TagKind, TextId, TraceError};
+
+/// How many texts are remembered.
+const REMEMBERED: usize = 1 << 12;
+const TAGS: usize = traceprof_abi::context::TAGS;
+
+/// The context of a sample as the trace has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(super) struct Told {
+    pub(super) span: u64,
+    pub(super) root: u128,
+    pub(super) tags: [u32; TAGS],
+}
+
+impl Told {
+    pub(super) fn of(sample: &Sample) -> Self {
+        let root = RootId::of(sample).map_or(0, |root| root.0);
+        Self { span: sample.span, root, tags: sample.tags }
+    }
+
+    /// The same as others are told it.
+    pub(super) fn in_words(&self, texts: &TagTexts<'_>) -> Result<Context, TraceError> {
+        let span = (self.span != 0).then_some(SpanId(self.span));
+        let root = (self.root != 0).then_some(RootId(self.root));
+        Ok(Context { span, root, tags: texts.of(&self.tags)? })
+    }
+}
+
+/// The context of samples in words, all of them safe to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Context {
+    pub(super) span: Option<SpanId>,
+    pub(super) root: Option<RootId>,
+    /// Names and values of the tags that it has.
+    pub(super) tags: Vec<(Arc<str>, TagWord)>,
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = self.span.map(|id| format!("span {id}"));
+        let root = self.root.map(|id| format!("root span {id}"));
+        let tags = self.tags.iter().map(|(name, value)| format!("{name} = {value}"));
+        let parts: Vec<String> = span.into_iter().chain(root).chain(tags).collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// The value of a tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TagWord {
+    Number(u32),
+    Text(Arc<str>),
+}
+
+impl fmt::Display for TagWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// Says tags by their names and their values as texts, which it reads when it needs them.
+pub(super) struct TagTexts<'a> {
+    trace: &'a LazyTrace,
+    /// By place: the names, safe to show.
+    names: [Arc<str>; TAGS],
+    is_text: [bool; TAGS],
+    known: RefCell<HashMap<u32, Arc<str>>>,
+}
+
+impl<'a> TagTexts<'a> {
+    pub(super) fn new(trace: &'a LazyTrace, keys: &[TagKey]) -> Self {
+        let key = |place: usize| keys.get(place);
+        let name = |place: usize| match key(place) {
+            Some(key) => escaped(&key.name).into(),
+            None => format!("tag {place}").into(),
+        };
+        let is_text = |place: usize| key(place).is_some_and(|key| key.kind == TagKind::Text);
+        Self {
+            trace,
+            names: std::array::from_fn(name),
+            is_text: std::array::from_fn(is_text),
+            known: RefCell::default(),
+        }
+    }
+
+    /// Names and values of the tags that are there.
+    pub(super) fn of(&self, tags: &[u32; TAGS]) -> Result<Vec<(Arc<str>, TagWord)>, TraceError> {
+        let there = self.names.iter().zip(tags).enumerate().filter(|(_, (_, value))| **value != 0);
+        there
+            .map(|(place, (name, value))| Ok((Arc::clone(name), self.value(place, *value)?)))
+            .collect()
+    }
+
+    /// A value of the tag at a place, not 0.
+    pub(super) fn value(&self, place: usize, value: u32) -> Result<TagWord, TraceError> {
+        if !self.is_text.get(place).copied().unwrap_or(false) {
+            return Ok(TagWord::Number(value));
+        }
+        if let Some(known) = self.known.borrow().get(&value) {
+            return Ok(TagWord::Text(Arc::clone(known)));
+        }
+        let text = self.trace.tag_text(TextId(value.saturating_sub(1)))?;
+        let text: Arc<str> = escaped(&text).into();
+        let mut known = self.known.borrow_mut();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(value, Arc::clone(&text));
+        Ok(TagWord::Text(text))
+    }
+}

@@ -1,0 +1,205 @@
+//! Profiles of pprof, as `go tool pprof` reads them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use traceprof::trace::{Location, Method, Sample, TagKey, TagKind};
+use traceprof_abi::storage::log::flags::WALL;
+
+use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
+
+use maker::{BEGIN_NS, GAP};
+
+const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
+const ROOT: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+
+/// Two threads; spans, tags, an inlined function, a stack that is cut, names that must be escaped.
+fn demo() -> Trace {
+    let mut maker = Maker::new();
+    let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
+    let keys = [key("route", TagKind::Text), key("status", TagKind::Number)];
+    let (name, value) = TagKey::metadata(&keys);
+    maker.writer.set_metadata(name, value).unwrap();
+    let route = maker.writer.text("/check\u{1b}out").unwrap().0 + 1;
+    let front = maker.thread(100, "front");
+    let told = Sample {
+        span: SPAN,
+        root_span: ROOT as u64,
+        root_high: (ROOT >> 64) as u64,
+        tags: [route, 503, 0, 0, 0, 0, 0, 0, 0, 0],
+        ..Sample::default()
+    };
+    for ms in 0..10 {
+        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, weight: 2, ..told.clone() };
+        maker.full_sample(front, &sample, "_start main:10 serve:20");
+    }
+    let main = maker.location("main:10");
+    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
+    let method = maker.writer.method(&method).unwrap();
+    let file = Some("src/part.h".to_owned());
+    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
+    let inlined = maker.writer.location(&inlined).unwrap();
+    let sample = Sample { time_ns: BEGIN_NS + 11_000_000, ..Sample::default() };
+    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    let back = maker.thread(101, "back");
+    maker.sample_ending(back, 3, "memcpy@libc", GAP);
+    maker.finish()
+}
+
+/// Exports it; the file is gone with the trace.
+fn exported(made: &Trace, options: &[&str]) -> PathBuf {
+    let path = made.path().with_extension("pb.gz");
+    let mut command = traceprof(&["export", "--force", "--output"]);
+    let output = command.arg(&path).arg(made.path()).args(options).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    path
+}
+
+/// What pprof makes of it.
+fn pprof(path: &PathBuf, options: &[&str]) -> String {
+    let mut command = Command::new("go");
+    command.args(["tool", "pprof"]).args(options).arg(path);
+    let output = command.env("PPROF_TMPDIR", path.parent().unwrap()).output().expect("go");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{options:?}: {said}");
+    assert!(!said.contains("ocal symbolization failed"), "it looks for names: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+macro_rules! needs_pprof {
+    () => {
+        if !has_command("go") {
+            skip!("go, whose pprof reads the profiles");
+        }
+    };
+}
+
+#[test]
+fn totals_are_those_of_the_trace() {
+    needs_pprof!();
+    let made = demo();
+    let path = exported(&made, &[]);
+    let top = pprof(&path, &["-top", "-sample_index=samples"]);
+    assert!(top.contains("Type: samples\n"), "{top}");
+    assert!(top.contains("Showing nodes accounting for 12, 100% of 12 total"), "{top}");
+    let cpu = pprof(&path, &["-top", "-unit=ms"]);
+    assert!(cpu.contains("Type: cpu\n"), "it is what is shown if nothing is said: {cpu}");
+    assert!(cpu.contains("accounting for 22ms, 100% of 22ms total"), "{cpu}");
+    for line in ["20ms 90.91% 90.91%       20ms 90.91%  serve", "21ms 95.45%  main"] {
+        assert!(cpu.contains(line), "no {line:?} in {cpu}");
+    }
+    let some = pprof(&exported(&made, &["--thread", "back"]), &["-top", "-unit=ms"]);
+    assert!(some.contains("of 1ms total"), "{some}");
+}
+
+#[test]
+fn threads_spans_and_tags_are_labels() {
+    needs_pprof!();
+    let made = demo();
+    let path = exported(&made, &[]);
+    let tags = pprof(&path, &["-tags", "-unit=ms"]);
+    for part in [
+        "trace_id: Total 20.0ms\n",
+        "4bf92f3577b34da6a3ce929d0e0e4736\n",
+        "00f067aa0ba902b7\n",
+        "/check\\u{1b}out\n",
+        "status: Total 20.0ms\n",
+        "thread: Total 22.0ms\n",
+        "503",
+    ] {
+        assert!(tags.contains(part), "no {part:?} in {tags}");
+    }
+    let focus = pprof(&path, &["-top", "-unit=ms", "-tagfocus=span_id=00f067aa0ba902b7"]);
+    assert!(focus.contains("accounting for 20ms, 90.91% of 22ms total"), "{focus}");
+    let thread = pprof(&path, &["-top", "-unit=ms", "-tagfocus=tid=101:101"]);
+    assert!(thread.contains("accounting for 1ms, 4.55% of 22ms total"), "{thread}");
+}
+
+#[test]
+fn tags_that_are_called_as_labels_are_and_empty_texts_are_told() {
+    needs_pprof!();
+    let mut maker = Maker::new();
+    let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
+    let keys = ["thread", "span_id", "route"].map(|name| key(name, TagKind::Text));
+    let keys = [&keys[..], &[key("tid", TagKind::Number)]].concat();
+    let (name, value) = TagKey::metadata(&keys);
+    maker.writer.set_metadata(name, value).unwrap();
+    let [pool, own, empty] = ["pool", "own", ""].map(|text| maker.writer.text(text).unwrap().0 + 1);
+    let thread = maker.thread(100, "front");
+    let tags = [pool, own, empty, 7, 0, 0, 0, 0, 0, 0];
+    let sample = Sample { time_ns: BEGIN_NS, span: SPAN, tags, ..Sample::default() };
+    maker.full_sample(thread, &sample, "main");
+    let raw = pprof(&exported(&maker.finish(), &[]), &["-raw"]);
+    for part in [
+        " thread:[front]",
+        " tag.thread:[pool]",
+        " span_id:[00f067aa0ba902b7]",
+        " tag.span_id:[own]",
+        " route:[(empty)]",
+        " tid:[100]",
+        " tag.tid:[7]",
+    ] {
+        assert!(raw.contains(part), "no {part:?} in {raw}");
+    }
+}
+
+#[test]
+fn functions_have_files_lines_modules_and_what_is_inlined() {
+    needs_pprof!();
+    let raw = pprof(&exported(&demo(), &[]), &["-raw"]);
+    for part in [
+        "PeriodType: cpu nanoseconds\nPeriod: 1000000\n",
+        "samples/count cpu/nanoseconds[dflt]\n",
+        "main src/demo.c:10 s=0",
+        "inlined_part src/part.h:7 s=0",
+        "[truncated] :0 s=0",
+        "/usr/bin/demo  [FN][FL][LN][IN]",
+        "/usr/lib/libc.so.6  [FN][FL][LN]",
+    ] {
+        assert!(raw.contains(part), "no {part:?} in {raw}");
+    }
+    // One location with two lines, the inlined one first.
+    let inlined = raw.split("inlined_part src/part.h:7").nth(1).unwrap();
+    let next = inlined.lines().nth(1).unwrap().trim();
+    assert_eq!(next, "main src/demo.c:10 s=0", "{raw}");
+}
+
+#[test]
+fn wall_clock_time_is_in_nanoseconds_and_says_what_is_waited_for() {
+    needs_pprof!();
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", traceprof::trace::Value::Text("wall".to_owned())).unwrap();
+    let thread = maker.thread(1, "sleeper");
+    let sample = Sample {
+        time_ns: BEGIN_NS + 300_000_000,
+        flags: WALL,
+        weight: 300_000,
+        state: 2,
+        syscall: Some(202),
+        ..Sample::default()
+    };
+    maker.full_sample(thread, &sample, "main wait");
+    let top = pprof(&exported(&maker.finish(), &[]), &["-top", "-unit=ms"]);
+    assert!(top.contains("Type: wall\n"), "{top}");
+    assert!(top.contains("300ms   100%   100%      300ms   100%  [sleeping in futex]"), "{top}");
+}
+
+#[test]
+fn a_window_has_its_own_length() {
+    needs_pprof!();
+    let made = demo();
+    let raw = pprof(&exported(&made, &["--from", "2ms", "--to", "8ms"]), &["-raw"]);
+    assert!(raw.contains("Duration: 6ms"), "{raw}");
+}
+
+#[test]
+fn frames_that_stand_for_labels_are_refused() {
+    let made = demo();
+    for option in [&["--threads"][..], &["--by", "span"]] {
+        let mut command = traceprof(&["export", "--format", "pprof"]);
+        let output = command.arg(made.path()).args(option).output().expect("traceprof");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("is for folded stacks"), "{said}");
+    }
+}
