@@ -97,9 +97,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, pprof or firefox (default: by the output\'s name: .folded, .collapsed, .pb.gz, .pprof, .json)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks by span, root-span or tag:NAME, which is the first frame' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
@@ -109,7 +109,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks: the thread\'s name is the first frame'
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks and flame graphs: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'

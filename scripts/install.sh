@@ -44,6 +44,16 @@ install_modern_go() {
     fi
 }
 
+# What says whether a file is one of speedscope's: install_speedscope_schema DIRECTORY
+install_speedscope_schema() {
+    if [[ ! -e "$1/node_modules/speedscope" || ! -e "$1/node_modules/ajv" ]]; then
+        echo "installing: speedscope ajv" >&2
+        mkdir -p "$1"
+        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts speedscope@1.25.0 ajv@8.20.0 >&2 ||
+            echo "not to be had: speedscope, ajv; a test that needs them is skipped" >&2
+    fi
+}
+
 install_packages() {
     local as_root=()
     if ((EUID != 0)); then

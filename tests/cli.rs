@@ -309,11 +309,11 @@ fn an_output_file_is_whole_and_replaced_only_by_force() {
 fn the_export_format_is_named_or_guessed() {
     let place = Place::new();
     place.trace("out.trace", 3);
-    for name in ["a.folded", "a.collapsed"] {
+    for name in ["a.folded", "a.collapsed", "a.svg"] {
         place.check(&["export", "out.trace", "-o", name], 0);
     }
-    let err = place.refuse(&["export", "out.trace", "-o", "a.svg"], 2);
-    assert!(err.contains("--format"), "{err}");
+    let err = place.refuse(&["export", "out.trace", "-o", "a.png"], 2);
+    assert!(err.contains("--format (folded, flamegraph, "), "{err}");
     place.refuse(&["export", "out.trace"], 2);
 }
 

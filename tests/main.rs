@@ -18,8 +18,10 @@ mod dry_run; // what would be done, and that it is not
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
+mod exports; // what all formats have in common
 mod faults; // whoever dies, at each step
 mod firefox; // profiles for profiler.firefox.com
+mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
 mod harm; // what a target must never notice
@@ -30,6 +32,7 @@ mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
 mod otel; // contexts as OpenTelemetry has them
 mod output; // disks that are full, limits, two recorders with one file
+mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised
@@ -40,6 +43,7 @@ mod recorded_views; // print, dump, export of a recording
 mod runtimes; // Go, Node, Java and others
 mod snapshot; // whole outputs, kept beside the tests
 mod soak; // storms of everything, for a long time
+mod speedscope; // profiles for speedscope.app
 mod stacks; // of all threads at once, against what the target and gdb know
 mod stop; // signals, exits, second thoughts
 mod storage; // threads that stop or die inside our handler

@@ -5,8 +5,10 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use inferno::collapse::{Collapse, perf};
+
 use crate::common::{
-    Recorder, Target, Trace, has_command, needs_recording, skip, together, traceprof,
+    Folded, Recorder, Target, Trace, has_command, needs_recording, skip, together, traceprof,
 };
 
 /// One recording of `split`, shared by the tests of this file.
@@ -118,6 +120,19 @@ fn exports_of_all_formats_sum_up_to_the_folded_stacks() {
     let threads = profile["threads"].as_array().expect("threads");
     let weights = threads.iter().flat_map(|thread| thread["samples"]["weight"].as_array().unwrap());
     assert_eq!(weights.map(|weight| weight.as_f64().unwrap() as u64).sum::<u64>(), total);
+    let picture = SPLIT.view(&["export", "--format", "flamegraph"]);
+    assert!(picture.contains(&format!(" total_samples=\"{total}\"")), "{total} periods");
+    let file = SPLIT.view(&["export", "--format", "speedscope"]);
+    let file: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    let profiles = file["profiles"].as_array().expect("profiles");
+    let ns: f64 = profiles.iter().map(|profile| profile["endValue"].as_f64().unwrap()).sum();
+    assert!((ns / 1_003_009.0 - total as f64).abs() < 0.1, "{ns} ns of {total} periods");
+    let script = SPLIT.view(&["export", "--format", "perf-script"]);
+    let mut folded = Vec::new();
+    perf::Folder::default().collapse(script.as_bytes(), &mut folded).expect("stacks");
+    let folded = Folded::parse(&String::from_utf8(folded).expect("text"));
+    assert_eq!(folded.total(), total);
+    assert_eq!(folded.count_of("kernel_alpha"), SPLIT.folded().count_of("kernel_alpha"));
     if !has_command("go") {
         skip!("go, whose pprof reads the profile");
     }

@@ -110,6 +110,9 @@ pub enum Action {
     /// `:`. Where a thread did not run, the leaf says what it did: `[sleeping in epoll_wait on
     /// eventpoll]`.
     ///
+    /// The format `flamegraph` is a picture of the same stacks, which a browser searches and zooms.
+    /// Frames below a ten-thousandth of all are not drawn. Wall clock time is coloured by state.
+    ///
     /// The format `pprof` is what `go tool pprof` reads: samples and nanoseconds, functions with files,
     /// lines and what is inlined, and labels: thread, tid, pid, span_id, root_span_id (or trace_id, of more
     /// than 64 bits) and the tags by their names (tag.NAME for those that are called so), for its -tagfocus, -tagroot and -tagleaf.
@@ -117,6 +120,10 @@ pub enum Action {
     /// The format `firefox` is for profiler.firefox.com, which reads the file without sending it
     /// anywhere: every sample with its time, its weight and the CPU time that it stands for, and spans
     /// with their roots and tags as markers, each from the first to the last of consecutive samples.
+    ///
+    /// The format `speedscope` is for speedscope.app: the stacks of each thread in their order, with file
+    /// and line. The format `perf-script` is text as `perf script` writes it, a block for each sample,
+    /// whose period is its weight: sampling periods, or of wall clock time microseconds.
     Export(ExportArguments),
     /// Say of each module of a trace where its names came from, and how to get more
     ///
@@ -261,8 +268,10 @@ pub struct ExportArguments {
     /// Trace file to convert
     pub file: PathBuf,
 
-    /// Format to write: folded, pprof or firefox (default: by the output's name: .folded, .collapsed,
-    /// .pb.gz, .pprof, .json)
+    /// Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script
+    ///
+    /// By default that of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof, .json,
+    /// .speedscope.json, .perf.
     #[arg(short, long)]
     pub format: Option<Format>,
 
@@ -270,7 +279,7 @@ pub struct ExportArguments {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Keep threads apart in folded stacks: the thread's name is the first frame
+    /// Keep threads apart in folded stacks and flame graphs: the thread's name is the first frame
     #[arg(short, long)]
     pub threads: bool,
 
@@ -280,7 +289,7 @@ pub struct ExportArguments {
     #[arg(long)]
     pub no_idle: bool,
 
-    /// Group folded stacks by span, root-span or tag:NAME, which is the first frame
+    /// Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame
     ///
     /// It is `span=ID` or the like, and `(none)` for samples without. With --threads the thread's name
     /// comes behind it.

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 33] = [
+pub(super) const EXAMPLES: [Example; 35] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -97,7 +97,7 @@ pub(super) const EXAMPLES: [Example; 33] = [
     example(
         "export",
         "A flame graph with the values of a tag as its first level",
-        "traceprof export out.trace --by tag:route -o routes.folded",
+        "traceprof export out.trace --by tag:route -o routes.svg",
     ),
     example(
         "export",
@@ -108,6 +108,16 @@ pub(super) const EXAMPLES: [Example; 33] = [
         "export",
         "A profile for profiler.firefox.com",
         "traceprof export out.trace --format firefox --output profile.json",
+    ),
+    example(
+        "export",
+        "A profile for speedscope.app",
+        "traceprof export out.trace --output out.speedscope.json",
+    ),
+    example(
+        "export",
+        "Text for tools that read what perf script writes",
+        "traceprof export out.trace --format perf-script --output out.perf",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),

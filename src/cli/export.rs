@@ -51,17 +51,18 @@ fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), Fa
     Ok(())
 }
 
-/// Refuses to put into frames what the format has a place of its own for.
+/// Refuses to put into frames what the format has a place of its own for, or none at all.
 fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
     let asked = [(arguments.threads, "threads"), (arguments.by.is_some(), "by")];
-    match asked.into_iter().find(|(is_asked, _)| *is_asked && format.has_labels()) {
-        None => Ok(()),
-        Some((_, option)) => {
-            let error = anyhow!(
-                "--{option} is for folded stacks: {format} keeps threads, spans and tags beside the \
-                 stacks, and what reads it can group by them"
-            );
-            Err(Failure::new(ExitCode::Usage, error))
+    let refused = asked.into_iter().find(|(is_asked, _)| *is_asked && !format.is_merged());
+    let Some((_, option)) = refused else { return Ok(()) };
+    let why = match (option, format.has_contexts()) {
+        (_, true) => {
+            "keeps threads, spans and tags beside the stacks, and what reads it can group by them"
         }
-    }
+        ("threads", false) => "keeps threads apart anyway",
+        _ => "has no place for spans and tags; --span and --tag choose the samples of some",
+    };
+    let error = anyhow!("--{option} is for folded stacks and flame graphs: {format} {why}");
+    Err(Failure::new(ExitCode::Usage, error))
 }

@@ -82,6 +82,11 @@ impl Waits {
         Ok(())
     }
 
+    /// All that is waited for, each with its name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Wait, &str)> {
+        self.all.iter().map(|(wait, label)| (*wait, label.as_str()))
+    }
+
     /// What is waited for.
     pub(super) fn get(&self, id: WaitId) -> Option<Wait> {
         self.all.get(id.0 as usize).map(|(wait, _)| *wait)

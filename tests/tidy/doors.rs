@@ -3,11 +3,12 @@
 use super::source::{Source, words};
 
 /// A word of code and the only places below `src/` where it may stand.
-const DOORS: [(&str, &[&str]); 10] = [
+const DOORS: [(&str, &[&str]); 11] = [
     ("clap", &["src/cli/"]),
     ("clap_complete", &["src/cli/"]),
     ("clap_mangen", &["src/cli/"]),
     ("indicatif", &["src/cli/"]),
+    ("inferno", &["src/view/export/flamegraph.rs"]),
     ("procfs", &["src/proc.rs", "src/proc/"]),
     // The second is a test's: it steps a child of its own, which no injection ever does.
     ("ptrace", &["src/inject/", "src/unwind/tests/child.rs"]),

@@ -21,6 +21,14 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    for (stack, weight) in lines(profile, options) {
+        writeln!(out, "{stack} {weight}")?;
+    }
+    Ok(())
+}
+
+/// All stacks, each with its weight.
+pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<String, u64> {
     let names = Names::of_functions(profile);
     let mut lines = BTreeMap::new();
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
@@ -31,10 +39,7 @@ pub(super) fn write(
         let first = options.threads.then(|| frame(&escaped(&thread.thread.name)));
         add(&mut lines, &names, thread, first.as_deref());
     }
-    for (stack, weight) in lines {
-        writeln!(out, "{stack} {weight}")?;
-    }
-    Ok(())
+    lines
 }
 
 fn add(
@@ -75,7 +80,7 @@ fn stack(names: &Names, thread: Option<&str>, path: &[Step<NameId>]) -> String {
 /// A name that flame graph tools read as one frame. They take the last number of a line as the
 /// count and a number before it as the count of another profile, so a name must not end like that;
 /// and a line that begins with `# ` is a comment to them.
-fn frame(name: &str) -> String {
+pub(super) fn frame(name: &str) -> String {
     let name = name.trim().replace(';', ":");
     if name.is_empty() {
         return "[unnamed]".to_owned();

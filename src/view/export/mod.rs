@@ -1,8 +1,13 @@
 //! Traces in the formats of other tools.
 
 mod firefox;
+mod flamegraph;
 mod folded;
+mod perf_script;
 mod pprof;
+mod samples;
+mod speedscope;
+mod subject;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,31 +24,51 @@ use crate::trace::LazyTrace;
 pub enum Format {
     /// `root;caller;leaf COUNT`, a line per stack: what flame graph tools read.
     Folded,
+    /// The same stacks as an SVG picture, for a browser.
+    Flamegraph,
     /// A gzipped protobuf message: what `go tool pprof` reads.
     Pprof,
     /// JSON with every sample: what the Firefox Profiler reads.
     Firefox,
+    /// JSON with every sample: what speedscope reads.
+    Speedscope,
+    /// Text with every sample, as `perf script` writes it: what many tools read.
+    PerfScript,
 }
 
 /// How files of a format are called.
-const ENDS: [(&str, Format); 5] = [
+const ENDS: [(&str, Format); 8] = [
     (".folded", Format::Folded),
     (".collapsed", Format::Folded),
+    (".svg", Format::Flamegraph),
     (".pb.gz", Format::Pprof),
     (".pprof", Format::Pprof),
+    // Before `.json`, which its names end with too.
+    (".speedscope.json", Format::Speedscope),
     (".json", Format::Firefox),
+    (".perf", Format::PerfScript),
 ];
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Folded, Self::Pprof, Self::Firefox];
+    pub const ALL: [Self; 6] = [
+        Self::Folded,
+        Self::Flamegraph,
+        Self::Pprof,
+        Self::Firefox,
+        Self::Speedscope,
+        Self::PerfScript,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Folded => "folded",
+            Self::Flamegraph => "flamegraph",
             Self::Pprof => "pprof",
             Self::Firefox => "firefox",
+            Self::Speedscope => "speedscope",
+            Self::PerfScript => "perf-script",
         }
     }
 
@@ -54,12 +79,14 @@ impl Format {
         known.map(|(_, format)| *format)
     }
 
-    /// Whether threads and contexts are kept beside the stacks, not in them.
-    pub fn has_labels(self) -> bool {
-        match self {
-            Self::Folded => false,
-            Self::Pprof | Self::Firefox => true,
-        }
+    /// Whether stacks of all threads are put together, so that threads and groups can be frames of them.
+    pub fn is_merged(self) -> bool {
+        matches!(self, Self::Folded | Self::Flamegraph)
+    }
+
+    /// Whether spans and tags are kept beside the stacks.
+    pub fn has_contexts(self) -> bool {
+        matches!(self, Self::Pprof | Self::Firefox)
     }
 }
 
@@ -69,8 +96,11 @@ impl FromStr for Format {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "folded" | "collapsed" => Ok(Self::Folded),
+            "flamegraph" | "svg" => Ok(Self::Flamegraph),
             "pprof" => Ok(Self::Pprof),
             "firefox" => Ok(Self::Firefox),
+            "speedscope" => Ok(Self::Speedscope),
+            "perf-script" | "perf" => Ok(Self::PerfScript),
             _ => {
                 let known = Self::ALL.map(Self::name).join(", ");
                 Err(format!("the formats are: {known}"))
@@ -105,8 +135,11 @@ pub fn write(
 ) -> Result<(), ViewError> {
     match options.format {
         Format::Folded => Ok(folded::write(profile, options, out)?),
+        Format::Flamegraph => Ok(flamegraph::write(profile, options, out)?),
         Format::Pprof => Ok(pprof::write(profile, options, out)?),
         Format::Firefox => firefox::write(trace, (selected, profile), options, out),
+        Format::Speedscope => speedscope::write(trace, (selected, profile), options, out),
+        Format::PerfScript => perf_script::write(trace, (selected, profile), options, out),
     }
 }
 

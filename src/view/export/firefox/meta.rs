@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::model::VERSION;
 use super::spans::{NAME, ROOT, SPAN, tag_key};
-use crate::trace::{Module, Value as Recorded};
+use crate::trace::Module;
 use crate::view::escape::escaped;
+use crate::view::export::subject::program;
 use crate::view::mode::Mode;
 use crate::view::profile::Profile;
 use crate::view::recording::Recording;
@@ -21,7 +22,7 @@ pub(super) fn meta(profile: &Profile) -> Value {
     json!({
         "version": 24,
         "preprocessedProfileVersion": VERSION,
-        "product": program(recording),
+        "product": program(recording).unwrap_or_else(|| "traceprof".to_owned()),
         "oscpu": escaped(recording.text("kernel").unwrap_or("Linux")),
         "startTime": recording.number("start_realtime_ns").unwrap_or(0) as f64 / 1e6,
         "interval": period_ns.unwrap_or(1e6) / 1e6,
@@ -40,19 +41,6 @@ pub(super) fn meta(profile: &Profile) -> Value {
         ],
         "markerSchema": [schema(recording)],
     })
-}
-
-/// What is recorded, in a word.
-pub(super) fn program(recording: &Recording) -> String {
-    let first = match recording.metadata.get("command_line") {
-        Some(Recorded::List(words)) => words.first(),
-        _ => None,
-    };
-    let path = match first {
-        Some(Recorded::Text(path)) => path,
-        _ => "traceprof",
-    };
-    escaped(path.rsplit('/').next().unwrap_or(path)).into_owned()
 }
 
 /// The fields of the markers that spans are.

@@ -17,12 +17,12 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, Window};
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
 use crate::view::calls::Step;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
-use crate::view::export::ExportOptions;
-use crate::view::idle::idle_threads;
+use crate::view::export::subject::program;
+use crate::view::export::{ExportOptions, samples};
 use crate::view::mode::Mode;
 use crate::view::names::Names;
 use crate::view::profile::{Profile, mark_of};
@@ -52,7 +52,6 @@ pub(super) fn write(
         tags: TagTexts::new(trace, &profile.recording.tags()),
         begin_ns: profile.recording.begin_ns().unwrap_or(0),
     };
-    let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     write!(out, "{{\"meta\":")?;
     put(out, &meta::meta(profile))?;
     write!(out, ",\"libs\":")?;
@@ -60,14 +59,8 @@ pub(super) fn write(
     write!(out, ",\"pages\":[],\"profilerOverhead\":[],\"counters\":[],\"threads\":[")?;
     // A kernel thread id may be used again, and must not be here.
     let mut lives: HashMap<u32, u32> = HashMap::new();
-    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let mut first = true;
-    for (place, thread) in covered.enumerate() {
-        let is_idle = idle.get(place).copied().unwrap_or(false);
-        let has_samples = profile.threads.get(place).is_some_and(|it| it.count.samples > 0);
-        if is_idle || !has_samples {
-            continue;
-        }
+    for thread in samples::threads(trace, (selected, profile), options) {
         let life = lives.entry(thread.thread.tid).or_default();
         if !std::mem::take(&mut first) {
             write!(out, ",")?;
@@ -102,17 +95,9 @@ impl Maker<'_> {
             begin_ns: self.begin_ns,
             last_ns: self.begin_ns,
         };
-        for window in &self.selected.windows {
-            if window.threads.as_ref().is_some_and(|threads| !threads.contains(&summary.id)) {
-                continue;
-            }
-            let window = Window { threads: Some([summary.id].into()), ..window.clone() };
-            self.trace.for_each_sample(&window, &mut |_, sample, stack| {
-                if self.selected.filter.has(sample) {
-                    rows.add(sample, stack);
-                }
-            })?;
-        }
+        samples::of_thread(self.trace, self.selected, summary.id, &mut |sample, stack| {
+            rows.add(sample, stack);
+        })?;
         let Rows { mut tables, spans, .. } = rows;
         spans.write(&mut tables, &self.tags, self.begin_ns)?;
         let mut thread = tables.thread;
@@ -125,7 +110,8 @@ impl Maker<'_> {
             0 => named.tid.to_string(),
             again => format!("{}.{again}", named.tid),
         };
-        thread.process_name = meta::program(&self.profile.recording);
+        let program = program(&self.profile.recording);
+        thread.process_name = program.unwrap_or_else(|| "traceprof".to_owned());
         thread.process_type = "default";
         thread.register_time = since(named.first_seen_ns);
         thread.unregister_time = named.ended_ns.map(since);

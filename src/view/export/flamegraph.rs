@@ -1,0 +1,108 @@
+//! Flame graphs: SVG pictures of folded stacks, which a browser searches and zooms. The only user of
+//! inferno.
+//!
+//! # Invariants
+//! - Equal profiles make equal files: colours are those of the names.
+//! - Widths add up to the weight of all samples, but for those of threads that are left out. A frame
+//!   below a ten-thousandth of all is not drawn; its caller has its time.
+
+use std::io::{self, Write};
+
+use inferno::flamegraph::color::{Color, PaletteMap};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
+
+use super::{ExportOptions, folded, subject};
+use crate::trace::RunState;
+use crate::view::mode::Mode;
+use crate::view::profile::Profile;
+
+/// The colours of time in which threads did not run; what runs is red to yellow.
+const STATES: [(RunState, &str, Color); 4] = [
+    (RunState::Runnable, "green", Color { r: 120, g: 200, b: 110 }),
+    (RunState::Sleeping, "blue", Color { r: 130, g: 175, b: 230 }),
+    (RunState::Disk, "violet", Color { r: 185, g: 140, b: 225 }),
+    (RunState::Stopped, "grey", Color { r: 190, g: 190, b: 190 }),
+];
+/// The colour of a state that this version does not know.
+const OTHER: Color = Color { r: 215, g: 215, b: 215 };
+/// What stands for frames that are not known, as [`crate::view::names::Names`] calls it.
+const MARKS: [&str; 4] = ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
+
+/// Draws all stacks.
+pub(super) fn write(
+    profile: &Profile,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let lines = folded::lines(profile, options);
+    let (title, details) = (subject::title(profile), subject::details(profile));
+    if lines.values().all(|weight| *weight == 0) {
+        return write_empty(&title, out);
+    }
+    let mut stacks: Vec<(&str, u64)> =
+        lines.iter().map(|(line, weight)| (&**line, *weight)).collect();
+    // Frame by frame: as lines, `f(int)` would come between `f` and `f;g`, and be drawn between them.
+    stacks.sort_by(|(one, _), (other, _)| one.split(';').cmp(other.split(';')));
+    let lines: Vec<String> =
+        stacks.into_iter().map(|(stack, weight)| drawable(&format!("{stack} {weight}"))).collect();
+    let mut colors = colors(profile);
+    let mut drawn = Options::default();
+    drawn.title = drawable(&title);
+    drawn.subtitle = Some(drawable(&with_legend(profile.mode, details)));
+    drawn.count_name = unit(profile.mode).to_owned();
+    drawn.deterministic = true;
+    drawn.palette_map = Some(&mut colors);
+    drawn.text_truncate_direction = TextTruncateDirection::Right;
+    // Keeps an order that is not that of the lines, which it is given from the last to the first.
+    drawn.flame_chart = true;
+    flamegraph::from_lines(&mut drawn, lines.iter().rev().map(String::as_str), &mut *out)?;
+    writeln!(out)
+}
+
+/// What widths are counted in.
+fn unit(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Cpu => "periods",
+        Mode::Wall => "µs",
+    }
+}
+
+fn with_legend(mode: Mode, details: String) -> String {
+    if mode == Mode::Cpu {
+        return details;
+    }
+    let states = STATES.map(|(state, color, _)| format!("{color} {}", state.name()));
+    format!("{details} ({})", states.join(", "))
+}
+
+fn colors(profile: &Profile) -> PaletteMap {
+    let mut colors = PaletteMap::default();
+    for mark in MARKS {
+        colors.insert(mark, OTHER);
+    }
+    for (wait, name) in profile.waits.iter() {
+        let known = STATES.iter().find(|(state, ..)| *state as u8 == wait.state);
+        colors.insert(drawable(&folded::frame(name)), known.map_or(OTHER, |(.., color)| *color));
+    }
+    colors
+}
+
+/// Text without the characters that XML has no way to write, and that [`crate::view::escape`] leaves.
+fn drawable(text: &str) -> String {
+    text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
+}
+
+/// A picture that says that there is nothing to draw, where inferno would fail.
+fn write_empty(title: &str, out: &mut dyn Write) -> io::Result<()> {
+    let mut title = drawable(title);
+    for (character, written) in [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;")] {
+        title = title.replace(character, written);
+    }
+    writeln!(
+        out,
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" width=\"1200\" height=\"60\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <text x=\"600\" y=\"36\" text-anchor=\"middle\" font-family=\"monospace\">\
+         {title}: no samples</text>\n</svg>"
+    )
+}

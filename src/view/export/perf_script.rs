@@ -1,0 +1,156 @@
+//! Text as `perf script` writes it, which many tools read: every sample with its thread, its time and its
+//! stack, the innermost function first.
+//!
+//! # Invariants
+//! - Memory is that of the profile: samples are written as they are read.
+//! - The period of an event is the weight of its sample: sampling periods or, of wall clock time,
+//!   microseconds. What stands for a stack counts as a frame, so no sample is without one.
+//! - A name is never read as another part of its line.
+
+use std::io::{self, Write};
+
+use super::{ExportOptions, samples};
+use crate::trace::{LazyTrace, Location, LocationId, Sample, Thread};
+use crate::view::calls::Step;
+use crate::view::error::ViewError;
+use crate::view::escape::escaped;
+use crate::view::mode::Mode;
+use crate::view::names::Names;
+use crate::view::profile::{Profile, mark_of};
+use crate::view::selection::Selected;
+
+/// The module of what is in none, as perf has it.
+const NO_MODULE: &str = "[unknown]";
+
+/// Writes all samples of what is selected, which `profile` was loaded from.
+pub(super) fn write(
+    trace: &LazyTrace,
+    (selected, profile): (&Selected, &Profile),
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ViewError> {
+    let events = Events { profile, names: Names::of_functions(profile) };
+    for thread in samples::threads(trace, (selected, profile), options) {
+        let head = head(&thread.thread);
+        let mut written = Ok(());
+        samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
+            if written.is_ok() {
+                written = events.write(&head, (sample, stack), out);
+            }
+        })?;
+        written?;
+    }
+    Ok(())
+}
+
+/// How the lines of a thread's events begin: `name pid/tid`. Readers take the first number for the id, so
+/// the name is one word, and a line with `#` in front for a comment.
+fn head(thread: &Thread) -> String {
+    let name = one_word(&escaped(&thread.name));
+    let name = match name.as_str() {
+        "" => "[unnamed]".to_owned(),
+        _ if name.starts_with('#') => format!("_{name}"),
+        _ => name,
+    };
+    format!("{name:<16} {}/{}", thread.pid, thread.tid)
+}
+
+fn one_word(text: &str) -> String {
+    text.trim().replace(char::is_whitespace, "_")
+}
+
+/// Writes events.
+struct Events<'a> {
+    profile: &'a Profile,
+    names: Names,
+}
+
+impl Events<'_> {
+    fn write(
+        &self,
+        head: &str,
+        (sample, stack): (&Sample, &[LocationId]),
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let event = match self.profile.mode {
+            Mode::Cpu => "cpu-periods",
+            Mode::Wall => "wall-microseconds",
+        };
+        let (seconds, ns) = (sample.time_ns / 1_000_000_000, sample.time_ns % 1_000_000_000);
+        writeln!(out, "{head} {seconds:>6}.{ns:09}: {:>10} {event}:", sample.weight)?;
+        if let Some(wait) = self.profile.waits.find(sample) {
+            self.mark(Step::Wait(wait), out)?;
+        }
+        for location in stack.iter().rev() {
+            self.frame(*location, out)?;
+        }
+        if let Some(mark) = mark_of(sample, stack) {
+            self.mark(mark, out)?;
+        }
+        writeln!(out)
+    }
+
+    /// A line for what is no function.
+    fn mark(&self, step: Step<LocationId>, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\t{:16x} {} ({NO_MODULE})", 0, self.name(step))
+    }
+
+    /// A line for a function: where it is, its name, how far from its start that is, its module.
+    fn frame(&self, id: LocationId, out: &mut dyn Write) -> io::Result<()> {
+        let step = Step::Frame(id);
+        let Some(location) = self.profile.locations.get(id.0 as usize) else {
+            return self.mark(step, out);
+        };
+        let name = self.name(step);
+        if location.inline_parent.is_some() {
+            return writeln!(out, "\t{:16x} {name} (inlined)", self.address(location));
+        }
+        let method = self.profile.method(location.method);
+        let start = method.map_or(0, |method| method.start_svma);
+        let offset = location.svma.checked_sub(start).filter(|_| start > 0);
+        let offset = offset.map_or_else(String::new, |offset| format!("+{offset:#x}"));
+        let module = method.and_then(|it| self.profile.modules.get(it.module?.0 as usize));
+        let module = module.map_or_else(|| NO_MODULE.into(), |it| one_word(&escaped(&it.path)));
+        writeln!(out, "\t{:16x} {name}{offset} ({module})", location.svma)
+    }
+
+    /// The address of the instruction that an inlined call is part of.
+    fn address<'a>(&'a self, mut location: &'a Location) -> u64 {
+        // The id of a parent is smaller, so this ends.
+        while let Some(parent) = location.inline_parent
+            && let Some(outer) = self.profile.locations.get(parent.0 as usize)
+        {
+            location = outer;
+        }
+        location.svma
+    }
+
+    /// What a step is called. Readers leave out frames whose names begin with a bracket.
+    fn name(&self, step: Step<LocationId>) -> String {
+        let name = self.names.text(step.map(|location| self.names.id(location))).trim();
+        match name {
+            "" => "[unnamed]".to_owned(),
+            _ if name.starts_with('(') => format!("::{name}"),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_threads_are_one_word_and_no_comment() {
+        for (name, expected) in [
+            ("worker", "worker           7/8"),
+            ("pool 12 x", "pool_12_x        7/8"),
+            ("# 1", "_#_1             7/8"),
+            (" ", "[unnamed]        7/8"),
+            ("a\nb", "a\\nb             7/8"),
+        ] {
+            let thread = Thread { pid: 7, tid: 8, name: name.to_owned(), ..Thread::default() };
+            assert_eq!(head(&thread), expected);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The samples of formats that have each of them, thread after thread.
+
+use super::ExportOptions;
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadId, ThreadSummary, TraceError, Window};
+use crate::view::idle::idle_threads;
+use crate::view::profile::Profile;
+use crate::view::selection::Selected;
+
+/// The threads that have samples in what is selected, which `profile` was loaded from; idle ones are
+/// left out if that is asked for.
+pub(super) fn threads<'a>(
+    trace: &'a LazyTrace,
+    (selected, profile): (&Selected, &Profile),
+    options: &ExportOptions,
+) -> Vec<&'a ThreadSummary> {
+    let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
+    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let is_shown = |place: usize| {
+        let is_idle = idle.get(place).copied().unwrap_or(false);
+        !is_idle && profile.threads.get(place).is_some_and(|it| it.count.samples > 0)
+    };
+    covered.enumerate().filter(|(place, _)| is_shown(*place)).map(|(_, thread)| thread).collect()
+}
+
+/// Calls `f` with the samples of one thread that are selected and their stacks, root first, in the order
+/// in which they were taken.
+pub(super) fn of_thread(
+    trace: &LazyTrace,
+    selected: &Selected,
+    thread: ThreadId,
+    f: &mut dyn FnMut(&Sample, &[LocationId]),
+) -> Result<(), TraceError> {
+    for window in &selected.windows {
+        if window.threads.as_ref().is_some_and(|threads| !threads.contains(&thread)) {
+            continue;
+        }
+        let window = Window { threads: Some([thread].into()), ..window.clone() };
+        trace.for_each_sample(&window, &mut |_, sample, stack| {
+            if selected.filter.has(sample) {
+                f(sample, stack);
+            }
+        })?;
+    }
+    Ok(())
+}

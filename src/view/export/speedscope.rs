@@ -1,0 +1,190 @@
+//! Profiles of speedscope (speedscope.app): each thread with its stacks in the order of their times.
+//!
+//! # Invariants
+//! - Memory is that of the weights of one thread and of the distinct frames, besides that of the profile.
+//! - All texts are safe to show before they are written.
+//! - The weights of a thread are nanoseconds of CPU time, sampling periods if nobody has said how long
+//!   they are, or microseconds of wall clock time. They add up to its end.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{ExportOptions, samples, subject};
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
+use crate::view::calls::Step;
+use crate::view::error::ViewError;
+use crate::view::escape::escaped;
+use crate::view::mode::Mode;
+use crate::view::names::Names;
+use crate::view::profile::{Profile, mark_of};
+use crate::view::selection::Selected;
+
+const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
+
+/// Writes all samples of what is selected, which `profile` was loaded from.
+pub(super) fn write(
+    trace: &LazyTrace,
+    (selected, profile): (&Selected, &Profile),
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ViewError> {
+    let names = Names::of_functions(profile);
+    let (all, known, by_step) = Default::default();
+    let mut frames = Frames { profile, names: &names, all, known, by_step };
+    write!(out, "{{\"$schema\":\"{SCHEMA}\",\"exporter\":\"traceprof\",\"name\":")?;
+    put(out, &subject::title(profile))?;
+    write!(out, ",\"profiles\":[")?;
+    for (place, thread) in
+        samples::threads(trace, (selected, profile), options).into_iter().enumerate()
+    {
+        if place > 0 {
+            write!(out, ",")?;
+        }
+        write_thread(trace, selected, thread, (&mut frames, out))?;
+    }
+    // What frames there are is known only now; a reader of JSON takes it in any order.
+    write!(out, "],\"shared\":{{\"frames\":")?;
+    put(out, &frames.all)?;
+    Ok(writeln!(out, "}}}}")?)
+}
+
+/// Writes JSON. Its texts are escaped already.
+fn put(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    Ok(serde_json::to_writer(out, value)?)
+}
+
+fn write_thread(
+    trace: &LazyTrace,
+    selected: &Selected,
+    thread: &ThreadSummary,
+    (frames, out): (&mut Frames<'_>, &mut dyn Write),
+) -> Result<(), ViewError> {
+    let named = &thread.thread;
+    let (unit, factor) = unit(frames.profile);
+    write!(out, "{{\"type\":\"sampled\",\"name\":")?;
+    put(out, &format!("{} ({})", escaped(&named.name), named.tid))?;
+    write!(out, ",\"unit\":\"{unit}\",\"startValue\":0,\"samples\":[")?;
+    let mut rows = Rows { weights: Vec::new(), last: None, out: &mut *out, written: Ok(()) };
+    samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
+        rows.add(frames.stack(sample, stack), sample.weight);
+    })?;
+    let Rows { weights, written, .. } = rows;
+    written?;
+    write!(out, "],\"weights\":[")?;
+    let mut total = 0u64;
+    for (place, weight) in weights.into_iter().enumerate() {
+        total = total.saturating_add(weight);
+        write!(out, "{}", if place > 0 { "," } else { "" })?;
+        put(out, &Weight(weight, factor))?;
+    }
+    write!(out, "],\"endValue\":")?;
+    put(out, &Weight(total, factor))?;
+    Ok(write!(out, "}}")?)
+}
+
+/// What weights are written in, and how much of it one of a sample's is, if it is not one.
+fn unit(profile: &Profile) -> (&'static str, Option<f64>) {
+    match (profile.mode, profile.recording.period_ns()) {
+        (Mode::Wall, _) => ("microseconds", None),
+        (Mode::Cpu, None) => ("none", None),
+        (Mode::Cpu, Some(period_ns)) => ("nanoseconds", Some(period_ns)),
+    }
+}
+
+/// A weight and the factor that it is written with.
+struct Weight(u64, Option<f64>);
+
+impl Serialize for Weight {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.1 {
+            None => serializer.serialize_u64(self.0),
+            Some(factor) => serializer.serialize_f64(self.0 as f64 * factor),
+        }
+    }
+}
+
+/// Writes the stacks of a thread. Equal ones in a row are one, with the weight of all.
+struct Rows<'a> {
+    weights: Vec<u64>,
+    last: Option<Vec<usize>>,
+    out: &'a mut dyn Write,
+    written: io::Result<()>,
+}
+
+impl Rows<'_> {
+    fn add(&mut self, stack: Vec<usize>, weight: u32) {
+        let weight = u64::from(weight);
+        match self.weights.last_mut() {
+            Some(last) if self.last.as_ref() == Some(&stack) => *last = last.saturating_add(weight),
+            _ => {
+                if self.written.is_ok() {
+                    let comma = if self.weights.is_empty() { "" } else { "," };
+                    self.written = write!(self.out, "{comma}").and_then(|()| put(self.out, &stack));
+                }
+                self.weights.push(weight);
+                self.last = Some(stack);
+            }
+        }
+    }
+}
+
+/// A frame of the file: a line of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+struct Frame {
+    name: String,
+    /// The source file, or where that is not known the module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+/// All frames, each once.
+struct Frames<'a> {
+    profile: &'a Profile,
+    names: &'a Names,
+    all: Vec<Frame>,
+    known: HashMap<Frame, usize>,
+    /// Locations are many to a line.
+    by_step: HashMap<Step<LocationId>, usize>,
+}
+
+impl Frames<'_> {
+    /// The frames of a sample, root first.
+    fn stack(&mut self, sample: &Sample, stack: &[LocationId]) -> Vec<usize> {
+        let wait = self.profile.waits.find(sample).map(Step::Wait);
+        let frames = stack.iter().map(|location| Step::Frame(*location));
+        mark_of(sample, stack).into_iter().chain(frames).chain(wait).map(|it| self.id(it)).collect()
+    }
+
+    fn id(&mut self, step: Step<LocationId>) -> usize {
+        if let Some(id) = self.by_step.get(&step) {
+            return *id;
+        }
+        let frame = self.frame(step);
+        let all = &mut self.all;
+        let id = *self.known.entry(frame).or_insert_with_key(|frame| {
+            all.push(frame.clone());
+            all.len() - 1
+        });
+        self.by_step.insert(step, id);
+        id
+    }
+
+    fn frame(&self, step: Step<LocationId>) -> Frame {
+        let name = self.names.text(step.map(|location| self.names.id(location))).to_owned();
+        let location = match step {
+            Step::Frame(id) => self.profile.locations.get(id.0 as usize),
+            _ => None,
+        };
+        let Some(location) = location else { return Frame { name, file: None, line: None } };
+        let method = self.profile.method(location.method);
+        let module = || self.profile.modules.get(method?.module?.0 as usize);
+        let source = location.file.as_deref();
+        let file = source.or_else(|| module().map(|module| module.path.as_str()));
+        let file = file.map(|file| escaped(file).into_owned());
+        Frame { name, file, line: (source.is_some() && location.line > 0).then_some(location.line) }
+    }
+}

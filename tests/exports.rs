@@ -1,0 +1,191 @@
+//! What all export formats have in common: their numbers.
+
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use prost::Message;
+use serde_json::Value as Json;
+
+use traceprof::trace::{Sample, Value};
+use traceprof::view::export::Format;
+use traceprof_abi::storage::log::flags::WALL;
+
+use crate::common::{Maker, Trace, maker, traceprof};
+
+use maker::{BEGIN_NS, GAP};
+
+/// Both kinds of time in one recording, of threads that run, wait, or do nothing but wait for work;
+/// stacks that are cut and one without a frame.
+fn demo() -> Trace {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
+    let names = ["front", "front", "back", "idle"];
+    let threads = [100, 101, 102, 103].map(|tid| maker.thread(tid, names[tid as usize - 100]));
+    let stacks =
+        ["_start main:10 serve:20", "_start main:11", "memcpy@libc", "", "main(int) (x) serve"];
+    for (ms, stack) in (0..60).zip(stacks.into_iter().cycle()) {
+        let thread = threads[ms as usize % 3];
+        let end_reason = if ms % 7 == 0 { GAP } else { maker::ROOT };
+        let weight = 1 + ms as u32 % 4;
+        let time_ns = BEGIN_NS + ms * 1_000_000;
+        let span = ms / 20;
+        let sample = Sample { time_ns, weight, end_reason, span, ..Sample::default() };
+        maker.full_sample(thread, &sample, stack);
+        let state = ms as u8 % 4;
+        let syscall = (state == 2).then_some(202);
+        let sample = Sample { flags: WALL, weight: weight * 1_000, state, syscall, ..sample };
+        maker.full_sample(thread, &sample, stack);
+    }
+    let sample = Sample { time_ns: BEGIN_NS, flags: WALL, state: 2, ..Sample::default() };
+    let sample = Sample { weight: 60_000, syscall: Some(232), ..sample };
+    maker.full_sample(threads[3], &sample, "start_thread epoll_wait");
+    maker.finish()
+}
+
+fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> {
+    let mut command = traceprof(&["export", "--format", format]);
+    let output = command.arg(made.path()).args(options).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// The part of a profile of pprof that has numbers.
+#[derive(Clone, PartialEq, Message)]
+struct Pprof {
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<PprofSample>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PprofSample {
+    #[prost(int64, repeated, tag = "2")]
+    values: Vec<i64>,
+}
+
+/// All numbers of an export together; of CPU time in periods, which are of a millisecond, of wall clock
+/// time in microseconds.
+fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
+    let text = || std::str::from_utf8(bytes).unwrap();
+    let json = || serde_json::from_slice::<Json>(bytes).unwrap();
+    let ns = if is_wall { 1e3 } else { 1e6 };
+    match format {
+        Format::Folded => text()
+            .lines()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+            .sum(),
+        Format::Flamegraph => {
+            let all = text().split_once("<title>all (").unwrap().1;
+            all.split_once(' ').unwrap().0.replace(',', "").parse().unwrap()
+        }
+        Format::Pprof => {
+            let mut message = Vec::new();
+            GzDecoder::new(bytes).read_to_end(&mut message).unwrap();
+            let profile = Pprof::decode(&*message).unwrap();
+            profile.samples.iter().map(|sample| sample.values[1] as f64).sum::<f64>() / ns
+        }
+        Format::Firefox => {
+            let file = json();
+            let threads = file["threads"].as_array().unwrap();
+            let weights = threads.iter().flat_map(|it| it["samples"]["weight"].as_array().unwrap());
+            let unit = if is_wall { 1e3 } else { 1.0 };
+            weights.map(|weight| weight.as_f64().unwrap()).sum::<f64>() * unit
+        }
+        Format::Speedscope => {
+            let file = json();
+            let profiles = file["profiles"].as_array().unwrap();
+            let weights = profiles.iter().flat_map(|it| it["weights"].as_array().unwrap());
+            let unit = if is_wall { 1.0 } else { ns };
+            weights.map(|weight| weight.as_f64().unwrap()).sum::<f64>() / unit
+        }
+        Format::PerfScript => {
+            let heads = text().lines().filter(|line| line.ends_with(':'));
+            heads.map(|line| line.split(' ').nth_back(1).unwrap().parse::<f64>().unwrap()).sum()
+        }
+    }
+}
+
+/// What the samples weigh that are meant, from the trace.
+fn weight(made: &Trace, is_meant: impl Fn(u32, &Sample) -> bool) -> f64 {
+    let mut total = 0;
+    for thread in &traceprof::trace::load(&made.path()).unwrap().threads {
+        let tid = thread.thread().tid;
+        thread.for_each_sample(&mut |sample, _| {
+            if is_meant(tid, sample) {
+                total += u64::from(sample.weight);
+            }
+        });
+    }
+    total as f64
+}
+
+#[test]
+fn the_numbers_of_every_format_add_up_to_those_of_the_trace() {
+    type Meant = fn(u32, &Sample) -> bool;
+    let made = demo();
+    let cases: [(&[&str], Meant); 8] = [
+        (&[], |_, it| it.flags & WALL != 0),
+        (&["--mode", "cpu"], |_, it| it.flags & WALL == 0),
+        (&["--thread", "front"], |tid, it| it.flags & WALL != 0 && tid < 102),
+        (&["--mode", "cpu", "--from", "20ms"], |_, it| {
+            it.flags & WALL == 0 && it.time_ns >= BEGIN_NS + 20_000_000
+        }),
+        (&["--state", "sleeping"], |_, it| it.flags & WALL != 0 && it.state == 2),
+        (&["--span", "1"], |_, it| it.flags & WALL != 0 && it.span == 1),
+        (&["--span", "2", "--mode", "cpu"], |_, it| it.flags & WALL == 0 && it.span == 2),
+        (&["--no-idle"], |tid, it| it.flags & WALL != 0 && tid != 103),
+    ];
+    for (options, is_meant) in cases {
+        let expected = weight(&made, is_meant);
+        assert!(expected > 0.0);
+        for format in Format::ALL {
+            let found =
+                total(format, &exported(&made, format.name(), options), !options.contains(&"cpu"));
+            assert!(
+                (found - expected).abs() < 1e-6,
+                "{format} {options:?}: {found}, not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_is_exported_of_nothing() {
+    let made = demo();
+    for format in Format::ALL {
+        let bytes = exported(&made, format.name(), &["--mode", "cpu", "--thread", "idle"]);
+        if format == Format::Flamegraph {
+            assert!(String::from_utf8(bytes).unwrap().contains("CPU time: no samples"));
+        } else {
+            assert_eq!(total(format, &bytes, false), 0.0, "{format}");
+        }
+    }
+}
+
+#[test]
+fn formats_are_named_in_full() {
+    let made = demo();
+    let mut command = traceprof(&["export", "--format", "png"]);
+    let output = command.arg(made.path()).output().expect("traceprof");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script";
+    assert!(said.contains(&format!("the formats are: {all}")), "{said}");
+    for format in Format::ALL {
+        assert_eq!(format.name().parse(), Ok(format));
+    }
+}
+
+#[test]
+fn a_name_tells_the_format() {
+    for (name, format) in [
+        ("a.folded", Format::Folded),
+        ("a.svg", Format::Flamegraph),
+        ("a.pb.gz", Format::Pprof),
+        ("a.json", Format::Firefox),
+        ("a.speedscope.json", Format::Speedscope),
+        ("a.perf", Format::PerfScript),
+    ] {
+        assert_eq!(Format::of_path(name.as_ref()), Some(format), "{name}");
+    }
+    assert_eq!(Format::of_path("perf.data".as_ref()), None);
+}

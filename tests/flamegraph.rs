@@ -1,0 +1,190 @@
+//! Flame graphs as pictures, against the folded stacks that they show.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use traceprof::trace::{Sample, Value};
+use traceprof_abi::storage::log::flags::WALL;
+
+use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
+
+use maker::{BEGIN_NS, GAP};
+
+/// Two threads, names that XML must not see as they are, and one that sorts between a function and what
+/// that calls.
+fn demo() -> Trace {
+    let mut maker = Maker::new();
+    let command = ["/usr/bin/<demo>", "--all"].map(|word| Value::Text(word.to_owned()));
+    maker.writer.set_metadata("command_line", Value::List(command.into())).unwrap();
+    let front = maker.thread(100, "front & \"centre\"");
+    for (ms, stack) in [
+        (1, "_start main"),
+        (2, "_start main vec<int>.at(int)&"),
+        (3, "_start main"),
+        (4, "_start main(int) serve"),
+        (5, "_start main operator<<"),
+        (6, "_start main a\u{ffff}\u{1b}]b"),
+    ] {
+        maker.sample(front, ms, stack);
+    }
+    let back = maker.thread(101, "back");
+    maker.sample_ending(back, 3, "memcpy@libc", GAP);
+    for ms in 10..20 {
+        maker.sample(back, ms, "start_thread query");
+    }
+    maker.finish()
+}
+
+/// One that is drawn.
+#[derive(Debug)]
+struct Frame {
+    name: String,
+    weight: u64,
+    from: u64,
+    /// Greater is further from the root.
+    depth: i64,
+    color: String,
+}
+
+/// Exports it; the file is gone with the trace.
+fn exported(made: &Trace, options: &[&str]) -> (PathBuf, String) {
+    let path = made.path().with_extension("svg");
+    let mut command = traceprof(&["export", "--force", "--output"]);
+    let output = command.arg(&path).arg(made.path()).args(options).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()));
+    (path, text)
+}
+
+fn unescaped(text: &str) -> String {
+    let entities =
+        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
+    entities.iter().fold(text.to_owned(), |text, (entity, is)| text.replace(entity, is))
+}
+
+/// All frames, with what their titles say, which is what their rectangles are wide.
+fn frames(svg: &str) -> Vec<Frame> {
+    let of = |part: &str| {
+        let title = unescaped(part.split_once("</title>").unwrap().0);
+        let (name, numbers) = title.rsplit_once(" (").unwrap();
+        let number = numbers.split(' ').next().unwrap().replace(',', "");
+        let attribute = |name: &str| {
+            let value = part.split_once(&format!(" {name}=\"")).expect(name).1;
+            value.split_once('"').unwrap().0.to_owned()
+        };
+        let weight = number.parse().expect(&title);
+        assert_eq!(attribute("fg:w").parse(), Ok(weight), "{title}");
+        Frame {
+            name: name.to_owned(),
+            weight,
+            from: attribute("fg:x").parse().unwrap(),
+            depth: -attribute("y").parse::<i64>().unwrap(),
+            color: attribute("fill"),
+        }
+    };
+    svg.split("<title>").skip(1).map(of).collect()
+}
+
+/// The stacks of the frames with what they have beyond their callees: lines of folded stacks.
+fn refolded(frames: &[Frame]) -> BTreeMap<String, u64> {
+    let holds = |outer: &Frame, inner: &Frame| {
+        outer.from <= inner.from && inner.from + inner.weight <= outer.from + outer.weight
+    };
+    let step = 16;
+    let mut lines = BTreeMap::new();
+    for frame in frames {
+        let callees = frames.iter().filter(|it| it.depth == frame.depth + step && holds(frame, it));
+        let own = frame.weight - callees.map(|callee| callee.weight).sum::<u64>();
+        let mut callers: Vec<_> =
+            frames.iter().filter(|it| it.depth <= frame.depth && holds(it, frame)).collect();
+        callers.sort_by_key(|caller| caller.depth);
+        let names: Vec<_> = callers.iter().skip(1).map(|caller| caller.name.as_str()).collect();
+        if own > 0 {
+            *lines.entry(names.join(";")).or_default() += own;
+        }
+    }
+    lines
+}
+
+fn folded(made: &Trace, options: &[&str]) -> BTreeMap<String, u64> {
+    let mut command = traceprof(&["export", "--format", "folded"]);
+    let output = command.arg(made.path()).args(options).output().expect("traceprof");
+    let text = String::from_utf8(output.stdout).unwrap().replace('\u{ffff}', "\u{fffd}");
+    let line = |line: &str| {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), weight.parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn it_shows_the_folded_stacks_and_their_totals() {
+    let made = demo();
+    for options in [&[][..], &["--threads"], &["--thread", "back"], &["--from", "3ms"]] {
+        let (_, svg) = exported(&made, options);
+        let (frames, folded) = (frames(&svg), folded(&made, options));
+        assert_eq!(refolded(&frames), folded, "{options:?}");
+        let all = frames.iter().find(|frame| frame.name == "all").unwrap();
+        assert_eq!(all.weight, folded.values().sum::<u64>());
+    }
+    let (_, svg) = exported(&made, &[]);
+    let frames = frames(&svg);
+    let named = |name: &str| frames.iter().filter(|frame| frame.name == name).count();
+    assert_eq!((named("main"), named("main(int)")), (1, 1), "each once: {frames:?}");
+    assert!(svg.contains(">CPU time of &lt;demo&gt;</text>"), "{svg}");
+    assert!(svg.contains(">17 samples, 0.017 s, 2 threads</text>"), "{svg}");
+}
+
+#[test]
+fn it_is_well_formed_whatever_names_hold() {
+    if !has_command("xmllint") {
+        skip!("xmllint, which reads the pictures");
+    }
+    let made = demo();
+    for options in [&[][..], &["--threads"], &["--thread", "back", "--to", "1ms"]] {
+        let (path, svg) = exported(&made, options);
+        let output = Command::new("xmllint").args(["--noout", "--nonet"]).arg(&path).output();
+        let output = output.expect("xmllint");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{options:?}: {said}");
+        assert_eq!(svg.contains("no samples"), options.contains(&"1ms"));
+    }
+}
+
+#[test]
+fn equal_traces_make_equal_pictures() {
+    let made = demo();
+    assert_eq!(exported(&made, &["--threads"]).1, exported(&made, &["--threads"]).1);
+}
+
+#[test]
+fn states_have_colours_of_their_own() {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("wall".to_owned())).unwrap();
+    let thread = maker.thread(1, "worker");
+    for (ms, state) in [(10, 0), (20, 1), (30, 2), (40, 3), (50, 4), (60, 9)] {
+        let syscall = (state == 2).then_some(202);
+        let time_ns = BEGIN_NS + ms * 1_000_000;
+        let weight = 10_000;
+        let sample = Sample { time_ns, flags: WALL, weight, state, syscall, ..Sample::default() };
+        maker.full_sample(thread, &sample, "main work");
+    }
+    let made = maker.finish();
+    let (_, svg) = exported(&made, &[]);
+    let frames = frames(&svg);
+    assert_eq!(refolded(&frames), folded(&made, &[]));
+    let colors: BTreeMap<_, _> =
+        frames.iter().map(|frame| (frame.name.as_str(), frame.color.as_str())).collect();
+    assert_eq!(colors["[sleeping in futex]"], "rgb(130,175,230)");
+    assert_eq!(colors["[runnable]"], "rgb(120,200,110)");
+    let distinct: std::collections::BTreeSet<_> = frames
+        .iter()
+        .filter(|frame| frame.name.starts_with('['))
+        .map(|frame| &frame.color)
+        .collect();
+    assert_eq!(distinct.len(), 5, "{colors:?}");
+    assert!(svg.contains("(60,000 µs, 100%)"), "{svg}");
+    assert!(svg.contains("(green runnable, blue sleeping, violet disk, grey stopped)"), "{svg}");
+}
