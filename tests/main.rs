@@ -12,6 +12,7 @@ mod context; // spans on samples, against the programs that tell them
 mod context_views; // spans and tags in views, from traces made by hand
 mod damage; // verify, recover, reindex; views of what is broken
 mod detach; // what killed recorders left
+mod diff; // what changed, from traces made by hand and of a program that knows it
 mod docs; // manual pages and completions against the command line
 mod doctor; // what stands in the way, and that record says the same
 mod dry_run; // what would be done, and that it is not

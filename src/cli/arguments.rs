@@ -1,5 +1,6 @@
 //! The command line: every subcommand and option, and nothing else.
 
+mod diff;
 mod record;
 mod selection;
 
@@ -13,6 +14,7 @@ use super::values::Percent;
 use crate::view::By;
 use crate::view::export::Format;
 
+pub use diff::{BaseArguments, DiffArguments};
 pub use record::RecordArguments;
 pub use selection::SelectionArguments;
 
@@ -125,6 +127,27 @@ pub enum Action {
     /// and line. The format `perf-script` is text as `perf script` writes it, a block for each sample,
     /// whose period is its weight: sampling periods, or of wall clock time microseconds.
     Export(ExportArguments),
+    /// Say what changed between two traces, or two parts of one
+    ///
+    /// Functions are matched by name and by the file name of their module, so the traces may be of two
+    /// builds. `total` is the share of all samples in a function and in all that it called, `self` that in
+    /// the function alone; changes are in percentage points, with half of their 95 % interval. Only what is
+    /// more than noise has a line, the largest change first; a `~` marks the one of the two that is noise,
+    /// and all that is noise in both is summed up in one line. Shares hide that everything became slower:
+    /// the head tells how much time was used in a second of each recording.
+    ///
+    /// How sure a share is, is taken from how it differs between 20 blocks of each recording's time, as
+    /// samples that are near in time are alike; of the changes that are told, 5 % are expected to be
+    /// chance. What differs from one run to the next but never within one looks like a change: record
+    /// long enough, and under the same load.
+    ///
+    /// The options that choose what is looked at apply to both sides. Those that begin with --base- are
+    /// for the first side only, instead of the ones without; with them one trace is enough.
+    ///
+    /// The format `folded` has a line `root;caller;leaf BEFORE AFTER` per stack, as tools for differential
+    /// flame graphs read it; `json` has all functions of at least 10 samples with their intervals, noise
+    /// included.
+    Diff(DiffArguments),
     /// Say of each module of a trace where its names came from, and how to get more
     ///
     /// A block for each, those with most samples first: its path and build id, the share of the

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 35] = [
+pub(super) const EXAMPLES: [Example; 39] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -118,6 +118,22 @@ pub(super) const EXAMPLES: [Example; 35] = [
         "export",
         "Text for tools that read what perf script writes",
         "traceprof export out.trace --format perf-script --output out.perf",
+    ),
+    example("diff", "What changed?", "traceprof diff before.trace after.trace"),
+    example(
+        "diff",
+        "The second half of a trace against its first",
+        "traceprof diff out.trace --base-to 50% --from 50%",
+    ),
+    example(
+        "diff",
+        "Two routes, with the paths that changed",
+        "traceprof diff out.trace --base-tag route=/cart --tag route=/checkout --paths",
+    ),
+    example(
+        "diff",
+        "For a differential flame graph",
+        "traceprof diff before.trace after.trace --format folded -o both.folded",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),

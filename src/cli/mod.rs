@@ -5,6 +5,7 @@
 
 pub mod arguments;
 mod detach;
+mod diff;
 mod doctor;
 pub mod documents;
 mod dump;
@@ -66,6 +67,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
+        Action::Diff(arguments) => diff::run(arguments),
         Action::Info(arguments) => modules::run(&arguments),
         Action::Verify(arguments) => return verify::run(&arguments),
         Action::Recover(arguments) => return recover::run(&arguments),

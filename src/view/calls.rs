@@ -130,8 +130,8 @@ impl<Id: Copy + Eq + Hash> Default for Grower<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> Grower<Id> {
-    /// Adds the samples of one stack, given root first.
-    pub fn add(&mut self, stack: impl Iterator<Item = Step<Id>>, count: Count) {
+    /// Adds the samples of one stack, given root first; the index of its innermost call.
+    pub fn add(&mut self, stack: impl Iterator<Item = Step<Id>>, count: Count) -> usize {
         let mut depth = 0;
         let mut caller = 0;
         for step in stack {
@@ -147,6 +147,7 @@ impl<Id: Copy + Eq + Hash> Grower<Id> {
         }
         self.last.truncate(depth);
         self.tree.calls[caller as usize].own += count;
+        caller as usize
     }
 
     /// Adds all stacks of another tree, in other terms.

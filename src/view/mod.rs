@@ -7,6 +7,7 @@
 pub mod calls;
 mod context;
 mod date;
+pub mod diff;
 pub mod dump;
 mod error;
 pub mod escape;

@@ -80,7 +80,7 @@ fn stack(names: &Names, thread: Option<&str>, path: &[Step<NameId>]) -> String {
 /// A name that flame graph tools read as one frame. They take the last number of a line as the
 /// count and a number before it as the count of another profile, so a name must not end like that;
 /// and a line that begins with `# ` is a comment to them.
-pub(super) fn frame(name: &str) -> String {
+pub(in crate::view) fn frame(name: &str) -> String {
     let name = name.trim().replace(';', ":");
     if name.is_empty() {
         return "[unnamed]".to_owned();

@@ -2,7 +2,7 @@
 
 mod firefox;
 mod flamegraph;
-mod folded;
+pub(super) mod folded;
 mod perf_script;
 mod pprof;
 mod samples;

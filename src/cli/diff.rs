@@ -1,0 +1,53 @@
+//! `traceprof diff`.
+
+use std::path::Path;
+
+use anyhow::anyhow;
+
+use super::arguments::DiffArguments;
+use super::exit::{ExitCode, Failure};
+use super::output::Destination;
+use super::source;
+use crate::view::Selection;
+use crate::view::diff::{self, DiffFormat, DiffOptions, Side};
+
+/// Compares two traces, or two parts of one.
+pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
+    let DiffArguments { paths, top, json, .. } = arguments;
+    let format = if json { DiffFormat::Json } else { arguments.format };
+    let selection = Selection::from(arguments.selection);
+    let base = arguments.base.apply(&selection);
+    let second = arguments.after.as_deref().unwrap_or(&arguments.before);
+    let output = Destination::new(arguments.output.clone(), arguments.force, &arguments.before)?;
+    let output = match output {
+        Destination::Standard => output,
+        Destination::File { .. } => Destination::new(arguments.output, arguments.force, second)?,
+    };
+    let before = load(&arguments.before, &base)?;
+    let after = load(second, &selection)?;
+    if before.mode() != after.mode() {
+        let error = anyhow!(
+            "one trace has all time and the other one CPU time only: compare CPU time with --mode cpu"
+        );
+        return Err(Failure::new(ExitCode::Usage, error));
+    }
+    let options = DiffOptions { format, paths, top };
+    output
+        .write(|out| diff::write(&before, &after, &options, out).map_err(super::output::unwritable))
+}
+
+fn load(path: &Path, selection: &Selection) -> Result<Side, Failure> {
+    let trace = source::open(path)?;
+    let told = trace.notices().len();
+    let selected = source::select(&trace, selection)?;
+    let name = path.display().to_string();
+    let side = Side::load(&trace, &selected, &name).map_err(Failure::of_view)?;
+    source::tell_from(&trace, told);
+    if side.samples() == 0 {
+        let asked = selected.text.as_deref().unwrap_or("all of it");
+        let error =
+            anyhow!("{name} has no sample in what is asked for, {asked}: nothing to compare");
+        return Err(Failure::new(ExitCode::Usage, error));
+    }
+    Ok(side)
+}

@@ -1,0 +1,93 @@
+//! A comparison as lines of text: the largest changes, and what is noise in one line.
+
+use std::io::{self, Write};
+
+use super::estimate::Change;
+use super::paths::Function;
+use super::{Comparison, Row, Rows, head};
+use crate::view::escape::escaped;
+use crate::view::rows::counted;
+
+/// Writes the head and the tables.
+pub(super) fn write(
+    comparison: &Comparison<'_>,
+    top: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    head::write(comparison, out)?;
+    writeln!(out)?;
+    let names = comparison.names;
+    let function = |row: &Row| function(&names.functions[row.of]);
+    write_rows(&comparison.functions, ("function", &function), top, out)?;
+    if let Some(paths) = &comparison.paths {
+        writeln!(out)?;
+        write_rows(paths, ("path", &|row| path(&names.stack(row.of))), top, out)?;
+    }
+    Ok(())
+}
+
+fn write_rows(
+    Rows { rows, light }: &Rows,
+    (noun, name): (&str, &dyn Fn(&Row) -> String),
+    top: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (changed, noise) = rows.split_at(rows.partition_point(|row| !row.is_noise()));
+    let (leading, told): (Vec<&Row>, Vec<&Row>) = changed.iter().partition(|row| row.leads);
+    let (shown, hidden) = told.split_at(told.len().min(top));
+    if !shown.is_empty() {
+        writeln!(out, "{:>19}{:>33}", "total %", "self %")?;
+        let columns = " before   after  change  ± 95 %";
+        writeln!(out, "{columns}  {columns}  {noun}")?;
+    }
+    for row in shown {
+        writeln!(out, "{}  {}  {}", columns(&row.total), columns(&row.own), name(row))?;
+    }
+    if !hidden.is_empty() {
+        let most = hidden.first().map_or(0.0, |row| row.rank()) * 100.0;
+        let more = counted(hidden.len() as u64, noun);
+        writeln!(out, "... {more} more changed, by up to {most:.2} points")?;
+    }
+    if !leading.is_empty() {
+        let some = counted(leading.len() as u64, noun);
+        writeln!(out, "... {some} changed only with one that it leads to")?;
+    }
+    let quiet = counted(noise.len() as u64 + light.rows, noun);
+    let sum = |of: fn(&Change) -> f64| noise.iter().map(|row| of(&row.own)).sum::<f64>();
+    let before = (sum(|change| change.before) + light.before) * 100.0;
+    let after = (sum(|change| change.after) + light.after) * 100.0;
+    let none = if told.is_empty() { "no change is more than noise: " } else { "... " };
+    writeln!(
+        out,
+        "{none}{quiet} within noise, of {before:.2} % before and {after:.2} % after in themselves"
+    )
+}
+
+fn columns(change: &Change) -> String {
+    let Change { before, after, margin, noise, .. } = change;
+    let percent = |share: f64| share * 100.0;
+    let (before, after) = (percent(*before), percent(*after));
+    match noise {
+        true => format!("{before:7.2} {after:7.2}       ~       ~"),
+        false => {
+            let (change, margin) = (percent(change.difference()), percent(*margin));
+            format!("{before:7.2} {after:7.2} {change:+7.2} {margin:7.2}")
+        }
+    }
+}
+
+/// A function and its module.
+fn function(function: &Function) -> String {
+    match function.module.is_empty() {
+        true => named(&function.name),
+        false => format!("{} ({})", named(&function.name), escaped(&function.module)),
+    }
+}
+
+fn path(stack: &[&Function]) -> String {
+    stack.iter().map(|function| named(&function.name)).collect::<Vec<_>>().join(";")
+}
+
+fn named(name: &str) -> String {
+    if name.is_empty() { "[unnamed]".to_owned() } else { escaped(name).into_owned() }
+}

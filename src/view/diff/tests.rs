@@ -1,0 +1,167 @@
+//! Comparisons of builds made by hand.
+
+use super::estimate::BLOCKS;
+use super::*;
+use crate::trace::{Location, LocationId, Method, MethodId, Module, ModuleId};
+use crate::view::calls::{Count, Grower, Step};
+use crate::view::profile::Profile;
+
+/// A build of a program, whose functions are made as they are named.
+struct Build {
+    side: Side,
+    growing: Grower<LocationId>,
+}
+
+impl Build {
+    fn new(path: &str, build_id: u8) -> Self {
+        let modules = vec![Module { path: path.to_owned(), build_id: vec![build_id; 20] }];
+        let side = Side {
+            name: path.to_owned(),
+            profile: Profile { modules, ..Profile::default() },
+            threads: 1,
+            length_ns: 20_000_000_000,
+            whole: Default::default(),
+            tree: Grower::default().finish(),
+            own: Default::default(),
+        };
+        Self { side, growing: Grower::default() }
+    }
+
+    fn location(&mut self, name: &str) -> LocationId {
+        let Profile { methods, locations, .. } = &mut self.side.profile;
+        let known = methods.iter().position(|method| method.name == name);
+        let at = known.unwrap_or(methods.len());
+        if at == methods.len() {
+            let (module, start_svma) = (Some(ModuleId(0)), at as u64 * 16);
+            methods.push(Method { module, name: name.to_owned(), start_svma });
+            let method = MethodId(at as u32);
+            locations.push(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
+        }
+        LocationId(at as u32)
+    }
+
+    /// So many samples in each block.
+    fn runs(mut self, stack: &str, samples: u64) -> Self {
+        let steps: Vec<_> = stack.split(' ').map(|name| Step::Frame(self.location(name))).collect();
+        let call = self.growing.add(steps.into_iter(), Count::default());
+        let own = self.side.own.entry(call).or_default();
+        for block in 0..BLOCKS {
+            (0..samples).for_each(|_| self.side.whole.add(block, 1));
+            own.0[block] += samples;
+        }
+        self
+    }
+
+    fn done(self) -> Side {
+        Side { tree: self.growing.finish(), ..self.side }
+    }
+}
+
+/// A slower `parse`, which calls itself, in a build of another place and id.
+fn two() -> [Side; 2] {
+    let before = Build::new("/v1/app", 1)
+        .runs("main parse", 20)
+        .runs("main parse lex parse", 10)
+        .runs("main render", 70);
+    let after = Build::new("/v2/bin/app", 2)
+        .runs("main render", 60)
+        .runs("main parse lex parse", 10)
+        .runs("main parse", 30);
+    [before.done(), after.done()]
+}
+
+fn written(sides: &[Side; 2], format: DiffFormat) -> String {
+    let options = DiffOptions { format, paths: true, top: 40 };
+    let mut out = Vec::new();
+    write(&sides[0], &sides[1], &options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn shares<'a>(comparison: &'a Comparison<'_>, name: &str) -> (&'a Row, [f64; 4]) {
+    let is_it = |row: &&Row| comparison.names.functions[row.of].name == name;
+    let row = comparison.functions.rows.iter().find(is_it).unwrap();
+    (row, [row.total.before, row.total.after, row.own.before, row.own.after])
+}
+
+#[test]
+fn functions_of_two_builds_are_matched_by_name_and_recursion_counts_once() {
+    let sides = two();
+    let paths = Paths::new(&sides[0], &sides[1]);
+    let comparison = Comparison::new(&sides[0], &sides[1], &paths, false);
+    let rows = &comparison.functions.rows;
+    assert_eq!(rows.len(), 4);
+    assert_eq!(shares(&comparison, "parse").1, [0.3, 0.4, 0.3, 0.4]);
+    assert_eq!(shares(&comparison, "render").1, [0.7, 0.6, 0.7, 0.6]);
+    assert_eq!(shares(&comparison, "main").1, [1.0, 1.0, 0.0, 0.0]);
+    let (lex, numbers) = shares(&comparison, "lex");
+    assert_eq!(numbers, [0.1, 0.1, 0.0, 0.0]);
+    assert!(lex.is_noise() && shares(&comparison, "main").0.is_noise());
+    assert!(!rows[0].is_noise() && !rows[1].is_noise());
+}
+
+#[test]
+fn paths_that_only_lead_to_a_change_have_no_line() {
+    let deep = |heavy| {
+        Build::new("/app", 1).runs("a b c d", heavy).runs("a b e", 100 - heavy).runs("x y", 100)
+    };
+    let sides = [deep(20).done(), deep(60).done()];
+    let text = written(&sides, DiffFormat::Table);
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(';')).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines.iter().any(|line| line.ends_with("  a;b;c;d")), "{text}");
+    assert!(lines.iter().any(|line| line.ends_with("  a;b;e")), "{text}");
+    assert!(text.contains("... 1 path changed only with one that it leads to\n"), "{text}");
+}
+
+#[test]
+fn what_is_too_light_is_counted_with_the_noise() {
+    let with_light = |samples| {
+        let build = Build::new("/app", 1).runs("main", 100);
+        (0..samples).fold(build, |mut build, number| {
+            let step = Step::Frame(build.location(&format!("light {number}")));
+            let call = build.growing.add(std::iter::once(step), Count::default());
+            build.side.whole.add(number % BLOCKS, 1);
+            build.side.own.entry(call).or_default().add(number % BLOCKS, 1);
+            build
+        })
+    };
+    let sides = [with_light(0).done(), with_light(500).done()];
+    let text = written(&sides, DiffFormat::Table);
+    assert!(text.contains("... 500 functions within noise, of 0.00 % before and 20.00 % after"));
+    let json: serde_json::Value = serde_json::from_str(&written(&sides, DiffFormat::Json)).unwrap();
+    assert_eq!(json["functions"].as_array().unwrap().len(), 1);
+    assert_eq!(json["light_functions"]["count"], 500);
+    let own = json["light_paths"]["self_after"].as_f64().unwrap();
+    assert!((own - 20.0).abs() < 1e-9, "{own}");
+}
+
+#[test]
+fn another_build_is_said_and_the_same_one_is_not() {
+    let text = written(&two(), DiffFormat::Table);
+    assert!(text.contains("\nrebuilt   app (010101010101 -> 020202020202)\n"), "{text}");
+    let one = || Build::new("/app", 1).runs("main", 10).done();
+    let text = written(&[one(), one()], DiffFormat::Table);
+    assert!(!text.contains("rebuilt") && !text.contains("total %"), "{text}");
+    assert!(text.contains("\nno change is more than noise: 1 function within noise, "), "{text}");
+}
+
+#[test]
+fn depth_is_bounded_by_memory_only() {
+    let stack = vec!["a"; 50_000].join(" ");
+    let one = || Build::new("/app", 1).runs(&stack, 1).done();
+    let sides = [one(), one()];
+    let paths = Paths::new(&sides[0], &sides[1]);
+    let sums = paths.by_function(&paths.totals());
+    assert_eq!(sums[1][1].map(|series| series.sum()), [20, 20]);
+}
+
+#[test]
+fn columns_of_other_periods_are_microseconds() {
+    let mut sides = two();
+    assert!(written(&sides, DiffFormat::Folded).contains("main;render 1400 1200\n"));
+    for (side, period_ns) in sides.iter_mut().zip([1_000_000, 5_000_000]) {
+        let period = crate::trace::Value::Unsigned(period_ns);
+        side.profile.recording.metadata.insert("period_ns".to_owned(), period);
+    }
+    assert!(written(&sides, DiffFormat::Folded).contains("main;render 1400000 6000000\n"));
+}
