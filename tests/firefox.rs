@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use traceprof::trace::{self, Location, Method, Sample, TagKey, TagKind};
+use traceprof::trace::{self, Sample, TagKey, TagKind};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker, traceprof};
@@ -36,14 +36,7 @@ fn demo() -> Trace {
         let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, span, ..told.clone() };
         maker.full_sample(front, &sample, "_start main:10 serve:20");
     }
-    let main = maker.location("main:10");
-    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
-    let method = maker.writer.method(&method).unwrap();
-    let file = Some("src/part.h".to_owned());
-    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
-    let inlined = maker.writer.location(&inlined).unwrap();
-    let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
-    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    maker.inlined_sample(front);
     maker.writer.thread_exit(front, BEGIN_NS + 22_000_000).unwrap();
     let again = maker.thread(100, "again");
     maker.sample_ending(again, 30, "memcpy@libc", GAP);

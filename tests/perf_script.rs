@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use inferno::collapse::{Collapse, perf};
 
 use traceprof::trace::{Location, Method, Module, Sample, Value};
-use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker, traceprof};
 
@@ -19,14 +18,7 @@ fn demo() -> Trace {
         maker.sample(front, ms, stack);
     }
     maker.sample(front, 4, "");
-    let main = maker.location("main:10");
-    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
-    let method = maker.writer.method(&method).unwrap();
-    let file = Some("src/part.h".to_owned());
-    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
-    let inlined = maker.writer.location(&inlined).unwrap();
-    let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
-    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    maker.inlined_sample(front);
     let back = maker.thread(101, "back");
     maker.sample_ending(back, 30, "memcpy@libc", GAP);
     maker.finish()
@@ -133,15 +125,7 @@ fn wall_clock_time_is_in_microseconds_and_says_what_is_waited_for() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("wall".to_owned())).unwrap();
     let thread = maker.thread(1, "sleeper");
-    let sample = Sample {
-        time_ns: BEGIN_NS + 300_000_000,
-        flags: WALL,
-        weight: 300_000,
-        state: 2,
-        syscall: Some(202),
-        ..Sample::default()
-    };
-    maker.full_sample(thread, &sample, "main wait");
+    maker.wait_sample(thread);
     let script = exported(&maker.finish(), "perf-script", &[]);
     assert!(script.contains("     300000 wall-microseconds:\n"), "{script}");
     assert_eq!(collapsed(&script), lines("sleeper;main;wait;[sleeping in futex] 300000"));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use traceprof::trace::{Location, Method, Sample, TagKey, TagKind};
-use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
@@ -170,15 +169,7 @@ fn wall_clock_time_is_in_nanoseconds_and_says_what_is_waited_for() {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", traceprof::trace::Value::Text("wall".to_owned())).unwrap();
     let thread = maker.thread(1, "sleeper");
-    let sample = Sample {
-        time_ns: BEGIN_NS + 300_000_000,
-        flags: WALL,
-        weight: 300_000,
-        state: 2,
-        syscall: Some(202),
-        ..Sample::default()
-    };
-    maker.full_sample(thread, &sample, "main wait");
+    maker.wait_sample(thread);
     let top = pprof(&exported(&maker.finish(), &[]), &["-top", "-unit=ms"]);
     assert!(top.contains("Type: wall\n"), "{top}");
     assert!(top.contains("300ms   100%   100%      300ms   100%  [sleeping in futex]"), "{top}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use traceprof::trace::{self, Location, Method, Sample};
+use traceprof::trace::{self, Sample};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker, skip, traceprof};
@@ -21,14 +21,7 @@ fn demo() -> Trace {
     {
         maker.sample(front, ms, stack);
     }
-    let main = maker.location("main:10");
-    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
-    let method = maker.writer.method(&method).unwrap();
-    let file = Some("src/part.h".to_owned());
-    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
-    let inlined = maker.writer.location(&inlined).unwrap();
-    let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
-    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    maker.inlined_sample(front);
     let back = maker.thread(101, "back");
     maker.sample_ending(back, 30, "memcpy@libc", GAP);
     maker.thread(102, "never ran");

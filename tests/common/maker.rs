@@ -5,6 +5,8 @@ use traceprof::trace::{
     WriterOptions,
 };
 
+use traceprof_abi::storage::log::flags::WALL;
+
 use super::Trace;
 
 /// Reached the root.
@@ -90,6 +92,25 @@ impl Maker {
         let stack: Vec<LocationId> =
             stack.split_whitespace().map(|place| self.location(place)).collect();
         self.writer.sample(thread, sample, &stack).expect("a sample");
+    }
+
+    /// A sample of three periods, 21 ms after the begin, in what is inlined into `main`.
+    pub(crate) fn inlined_sample(&mut self, thread: ThreadId) {
+        let main = self.location("main:10");
+        let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
+        let method = self.writer.method(&method).expect("a method");
+        let file = Some("src/part.h".to_owned());
+        let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
+        let inlined = self.writer.location(&inlined).expect("a location");
+        let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
+        self.writer.sample(thread, &sample, &[main, inlined]).expect("a sample");
+    }
+
+    /// 300 ms of a thread that waits for a lock.
+    pub(crate) fn wait_sample(&mut self, thread: ThreadId) {
+        let (time_ns, weight) = (BEGIN_NS + 300_000_000, 300_000);
+        let waits = Sample { flags: WALL, state: 2, syscall: Some(202), ..Sample::default() };
+        self.full_sample(thread, &Sample { time_ns, weight, ..waits }, "main wait");
     }
 
     /// Makes all so far readable by others.
