@@ -89,12 +89,9 @@ APART static void in_child(int descriptor) {
     sink++;
 }
 
-APART static void in_parent(int descriptor) {
+APART static void in_parent(void) {
     burn();
-    traceprof_context_set(0x4445, 0x4444);
-    in_child(descriptor);
-    traceprof_context_set(0x4444, 0x4444);
-    sink++;
+    sink += 4;
 }
 
 static void *trace_calls(void *unused) {
@@ -102,8 +99,12 @@ static void *trace_calls(void *unused) {
     prctl(PR_SET_NAME, "tracer");
     FILE *zero = fopen("/dev/zero", "r");
     traceprof_context_set(0x4444, 0x4444);
-    while (!stop)
-        in_parent(fileno(zero));
+    while (!stop) {
+        in_parent();
+        traceprof_context_set(0x4445, 0x4444);
+        in_child(fileno(zero));
+        traceprof_context_set(0x4444, 0x4444);
+    }
     fclose(zero);
     return NULL;
 }
