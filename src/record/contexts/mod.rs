@@ -198,6 +198,8 @@ impl Contexts {
     /// Makes the application's tags those of the trace: to be called once for each batch.
     pub(super) fn name(&mut self, batch: &mut Batch) {
         self.otel.tell(&mut batch.metadata);
+        // Who is there before anything is told may leave something behind as well.
+        self.left.hear(&batch.threads, &self.outside);
         if !self.is_told() {
             return;
         }
@@ -209,7 +211,6 @@ impl Contexts {
         for table in self.tables.iter_mut().filter(|table| table.is_there) {
             table.read_on(self.outside.pid);
         }
-        self.left.hear(&batch.threads, &self.outside);
         let mut known = HashMap::new();
         let mut samples = std::mem::take(&mut batch.samples);
         for sample in samples.iter_mut().filter(|sample| sample.source != origin::NONE) {
@@ -347,14 +348,15 @@ impl Outside {
     /// The context of a thread, which the caller knows not to run meanwhile; or who takes what comes of it
     /// for a guess.
     pub(super) fn read(&self, tid: i32) -> ThreadContext {
-        self.read_tables(tid).or_else(|| self.read_record(tid)).unwrap_or_default()
+        let inner_tid = if self.is_empty() { None } else { self.inner_tid(tid) };
+        let read =
+            |inner_tid| self.read_entry(inner_tid).or_else(|| self.read_record(tid, inner_tid));
+        inner_tid.and_then(read).unwrap_or_default()
     }
 
-    fn read_tables(&self, tid: i32) -> Option<ThreadContext> {
-        if self.tables.is_empty() {
-            return None;
-        }
-        self.read_entry(self.inner_tid(tid)?)
+    /// Nobody tells anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.ways.is_empty()
     }
 
     /// What is in the entry of a thread that calls itself so, whether it is there or not.
@@ -369,13 +371,14 @@ impl Outside {
         None
     }
 
-    fn read_record(&self, tid: i32) -> Option<ThreadContext> {
+    fn read_record(&self, tid: i32, inner_tid: u32) -> Option<ThreadContext> {
         let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
         if self.ways.is_empty() {
             return None;
         }
-        let thread = proc::thread_pointer(tid, read).or_else(|| self.noted_thread_pointer(tid))?;
-        if !record::is_own(thread, self.inner_tid(tid)?, read) {
+        let thread = proc::thread_pointer(tid, read);
+        let thread = thread.or_else(|| self.noted_thread_pointer(inner_tid))?;
+        if !record::is_own(thread, inner_tid, read) {
             return None;
         }
         let (record, attributes) = record::read_from_outside(thread, &self.ways, read)?;
@@ -392,9 +395,9 @@ impl Outside {
     }
 
     /// The thread pointer that a handler noted. Of a thread that has had no sample there is none.
-    fn noted_thread_pointer(&self, tid: i32) -> Option<u64> {
+    fn noted_thread_pointer(&self, inner_tid: u32) -> Option<u64> {
         let threads = self.data?.threads();
-        let slot = threads.slots.get(threads.find(self.inner_tid(tid)?)?)?;
+        let slot = threads.slots.get(threads.find(inner_tid)?)?;
         // Relaxed: one word, of a thread that has slept since it was written.
         Some(slot.context[0].load(Ordering::Relaxed)).filter(|thread| *thread != 0)
     }

@@ -7,6 +7,7 @@ use traceprof_abi::context::{self, ContextTable, TABLE_MAGIC, TABLE_VERSION, Val
 use traceprof_abi::sync::{AtomicU32, AtomicU64};
 
 use super::*;
+use crate::record::batch::ThreadLife;
 use crate::record::shm::{own_context_table, own_data};
 use crate::trace::TagKey;
 
@@ -160,4 +161,29 @@ fn texts_that_there_is_no_room_for_are_not_told_and_counted() {
     assert!((0..).take_while(fills).count() > 100_000);
     assert_eq!(told(&mut contexts, &[5, 1, 5]), [0, 1, 0]);
     assert_eq!(contexts.end().tags_lost, 2);
+}
+
+#[test]
+fn a_thread_that_was_there_before_the_table_may_leave_something_behind_too() {
+    const TID: u32 = 4_000_001;
+    let data = own_data();
+    let (address, table) = table();
+    let mut contexts = contexts(data);
+    let inner = (std::process::id(), TID);
+    let life = ThreadLife { tid: TID as i32, inner, name: String::new(), start_ns: 0 };
+    let seen = ThreadNews::Seen { key: (1, 0), life };
+    contexts.name(&mut Batch { threads: vec![seen], ..Batch::default() });
+    ready(&table);
+    let mappings = proc::mappings(std::process::id() as i32).unwrap();
+    let own: Vec<_> = mappings.into_iter().filter(|it| it.start == address).collect();
+    contexts.refresh(&own, &AddressMap::default(), data.context_sources());
+    // It ends without giving its entry back.
+    table.claim(TID).unwrap().set(7, 8);
+    let told =
+        |slot| Sample { slot, tid: TID, source: 1, span: 7, root_span: 8, ..Sample::default() };
+    let gone = ThreadNews::Gone { key: (1, 0), time_ns: 5 };
+    let samples = vec![told(1), told(2)];
+    let mut batch = Batch { threads: vec![gone], samples, ..Batch::default() };
+    contexts.name(&mut batch);
+    assert_eq!(batch.samples.iter().map(|it| it.span).collect::<Vec<_>>(), [7, 0]);
 }

@@ -294,7 +294,7 @@ impl Wall {
         } else {
             let mut place = None;
             let letter = watched.clock.state().ok();
-            if letter == Some('R') {
+            if letter == Some('R') && !contexts.is_empty() {
                 // Who waits for a processor cannot change it; who runs is another one's account.
                 let context = contexts.read(watched.tid);
                 if watched.clock.turns().is_ok_and(|after| after == turns) {
