@@ -2,8 +2,9 @@
 //!
 //! # Safety
 //! A load happens only where a probe has just found the memory readable. The variable lies in the
-//! thread's own block (it holds the thread's id), and the record is the thread's: nobody but the thread that stands in its handler
-//! here gives them back, unless the application frees what a running thread still points to.
+//! thread's own block (it holds the thread's id), and the record is the thread's: nobody but the thread
+//! that stands in its handler here gives them back, unless the application frees what a running thread
+//! still points to.
 //!
 //! # Invariants
 //! - Nothing is remembered from one sample to the next: a library may be unloaded between them.

@@ -59,10 +59,7 @@ public final class TraceprofContext {
         if (context == null) {
             return;
         }
-        // Release, as the fields: whoever sees a field sees the mark that was set before it.
-        LONG.setRelease(context, CHECKSUM, 0L);
-        LONG.setRelease(context, SPAN, span);
-        LONG.setRelease(context, ROOT_SPAN, rootSpan);
+        begin(context, span, rootSpan);
         finish(context, span, rootSpan);
     }
 
@@ -175,14 +172,20 @@ public final class TraceprofContext {
             if (context == null) {
                 return;
             }
-            LONG.setRelease(context, CHECKSUM, 0L);
-            LONG.setRelease(context, SPAN, span);
-            LONG.setRelease(context, ROOT_SPAN, rootSpan);
+            begin(context, span, rootSpan);
             for (int pair = 0; pair < tags.length; pair++) {
                 LONG.setRelease(context, TAGS + 8 * pair, tags[pair]);
             }
             finish(context, span, rootSpan);
         }
+    }
+
+    /** Marks the context as being changed, and changes its ids. The tags, if any, come next, then the end. */
+    private static void begin(ByteBuffer context, long span, long rootSpan) {
+        // Release, as the fields: whoever sees a field sees the mark that was set before it.
+        LONG.setRelease(context, CHECKSUM, 0L);
+        LONG.setRelease(context, SPAN, span);
+        LONG.setRelease(context, ROOT_SPAN, rootSpan);
     }
 
     /** An exchange: visible before anything that the thread does next. */
