@@ -135,7 +135,8 @@ impl Grouping {
                 let (place, value) = the_set(places, &key.tags).unwrap_or((usize::MAX, 0));
                 format!("{}={}", escaped(name), texts.value(place, value)?)
             }
-            Kind::Context => format!("[{}]", key.in_words(texts)?),
+            // Its groups are named by all that is known of them, in `Grouper::finish`.
+            Kind::Context => String::new(),
         })
     }
 }
@@ -224,10 +225,16 @@ impl<'a> Grouper<'a> {
         let others = self.kept.map_or(0, |(_, others)| others as u64);
         let mut groups = Groups { nouns: self.by.nouns(), others, ..Groups::default() };
         for (key, _) in &self.all {
-            groups.labels.push(self.by.label(key, &texts)?);
-            if self.by.kind == Kind::Context {
-                groups.contexts.push(key.in_words(&texts)?);
-            }
+            let label = match self.by.kind {
+                Kind::Context => {
+                    let context = key.in_words(&texts)?;
+                    let label = format!("[{context}]");
+                    groups.contexts.push(context);
+                    label
+                }
+                _ => self.by.label(key, &texts)?,
+            };
+            groups.labels.push(label);
         }
         Ok(groups)
     }

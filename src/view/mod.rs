@@ -44,4 +44,5 @@ pub use recording::Recording;
 pub use rows::Limits;
 pub use selection::{Moment, Selected, Selection};
 pub use states::StateTimes;
+pub use told::context_text;
 pub use waits::{Wait, WaitId, Waits};

@@ -46,12 +46,20 @@ pub(super) struct Context {
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let span = self.span.map(|id| format!("span {id}"));
-        let root = self.root.map(|id| format!("root span {id}"));
-        let tags = self.tags.iter().map(|(name, value)| format!("{name} = {value}"));
-        let parts: Vec<String> = span.into_iter().chain(root).chain(tags).collect();
-        f.write_str(&parts.join(", "))
+        f.write_str(&context_text(self.span, self.root, self.tags.iter().map(|(n, v)| (n, v))))
     }
+}
+
+/// What a thread works on: `span 00f067aa0ba902b7, root span 4bf92f3577b34da6, route = /cart`.
+pub fn context_text<N: fmt::Display, V: fmt::Display>(
+    span: Option<SpanId>,
+    root: Option<RootId>,
+    tags: impl Iterator<Item = (N, V)>,
+) -> String {
+    let span = span.map(|id| format!("span {id}"));
+    let root = root.map(|id| format!("root span {id}"));
+    let tags = tags.map(|(name, value)| format!("{name} = {value}"));
+    span.into_iter().chain(root).chain(tags).collect::<Vec<_>>().join(", ")
 }
 
 /// The value of a tag.

@@ -7,7 +7,7 @@ use traceprof_abi::unwind::EndReason;
 use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack, ThreadWork};
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::timeline::duration;
-use crate::view::{RootId, SpanId};
+use crate::view::{RootId, SpanId, context_text};
 
 /// Writes all threads. `verbose` adds where in the code each function is, and how long each thread
 /// was stopped.
@@ -82,11 +82,9 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
 }
 
 fn work_text(work: &ThreadWork) -> String {
-    let span = (work.span != 0).then(|| format!("span {}", SpanId(work.span)));
-    let root = (work.root_span != 0).then(|| format!("root span {}", RootId(work.root_span)));
-    let tags = work.tags.iter().map(|(name, value)| format!("{name} = {value}"));
-    let parts: Vec<String> = span.into_iter().chain(root).chain(tags).collect();
-    parts.join(", ")
+    let span = (work.span != 0).then_some(SpanId(work.span));
+    let root = (work.root_span != 0).then_some(RootId(work.root_span));
+    context_text(span, root, work.tags.iter().map(|(name, value)| (name, value)))
 }
 
 fn state(letter: char) -> String {
