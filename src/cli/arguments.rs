@@ -1,6 +1,8 @@
 //! The command line: every subcommand and option, and nothing else.
 
 mod diff;
+mod export;
+mod print;
 mod record;
 mod selection;
 
@@ -10,11 +12,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::examples::{EXAMPLES, with_examples};
 use super::exit::ExitCode;
-use super::values::Percent;
-use crate::view::By;
-use crate::view::export::Format;
 
 pub use diff::{BaseArguments, DiffArguments};
+pub use export::ExportArguments;
+pub use print::PrintArguments;
 pub use record::RecordArguments;
 pub use selection::SelectionArguments;
 
@@ -215,65 +216,6 @@ pub struct StacksArguments {
     pub kernel: bool,
 }
 
-/// Arguments of `print`.
-#[derive(Debug, Args)]
-pub struct PrintArguments {
-    /// Trace file to print
-    pub file: PathBuf,
-
-    /// Say for every call where it is: file and line, or module and offset
-    ///
-    /// With --timeline also every sample: when it was taken, its weight, and what else is known.
-    /// Without, also what the samples of each call worked on (span and tags), and of wall clock time how
-    /// long each thread was in which state.
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Print calls in the order of their times
-    #[arg(long)]
-    pub timeline: bool,
-
-    /// Show idle threads too, which are summed up at the end otherwise
-    ///
-    /// Of wall clock time: a thread is idle that ran for less than 1 % of its time, slept for the rest
-    /// of it in one place, and does not wait for a lock. If all threads are idle, all are shown.
-    #[arg(long, conflicts_with = "timeline")]
-    pub idle: bool,
-
-    /// Go on with what is added to the trace, until its recording ends
-    #[arg(long, conflicts_with = "output")]
-    pub follow: bool,
-
-    /// Group the calls of all threads by span, root-span or tag:NAME
-    ///
-    /// One tree for all threads, whose first level is the span (or its root, or the value of the tag),
-    /// heaviest first; `(none)` stands for samples without. The ten heaviest are always shown.
-    #[arg(long, value_name = "KEY", conflicts_with = "timeline")]
-    pub by: Option<By>,
-
-    /// What of the trace is looked at.
-    #[command(flatten)]
-    pub selection: SelectionArguments,
-
-    /// Sum up calls and threads below this share; 0 shows everything
-    ///
-    /// Calls are measured against their thread, threads against what is printed of the trace.
-    #[arg(long, value_name = "PERCENT", default_value = "0.5")]
-    pub min_percent: Percent,
-
-    /// Sum up calls deeper than this
-    #[arg(long, value_name = "LEVELS")]
-    pub depth: Option<usize>,
-
-    /// File to write instead of the standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// Replace an existing file
-    #[arg(long)]
-    pub force: bool,
-}
-
 /// Arguments of `dump`.
 #[derive(Debug, Args)]
 pub struct DumpArguments {
@@ -283,49 +225,6 @@ pub struct DumpArguments {
     /// Write JSON Lines: one JSON object a line
     #[arg(long)]
     pub json: bool,
-}
-
-/// Arguments of `export`.
-#[derive(Debug, Args)]
-pub struct ExportArguments {
-    /// Trace file to convert
-    pub file: PathBuf,
-
-    /// Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script
-    ///
-    /// By default that of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof, .json,
-    /// .speedscope.json, .perf.
-    #[arg(short, long)]
-    pub format: Option<Format>,
-
-    /// File to write; - or none is the standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// Keep threads apart in folded stacks and flame graphs: the thread's name is the first frame
-    #[arg(short, long)]
-    pub threads: bool,
-
-    /// Leave out threads that only wait for work
-    ///
-    /// Of wall clock time; the threads that `print` sums up as idle.
-    #[arg(long)]
-    pub no_idle: bool,
-
-    /// Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame
-    ///
-    /// It is `span=ID` or the like, and `(none)` for samples without. With --threads the thread's name
-    /// comes behind it.
-    #[arg(long, value_name = "KEY")]
-    pub by: Option<By>,
-
-    /// What of the trace is looked at.
-    #[command(flatten)]
-    pub selection: SelectionArguments,
-
-    /// Replace an existing file
-    #[arg(long)]
-    pub force: bool,
 }
 
 /// Arguments of `info`.
