@@ -97,7 +97,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script or otlp' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use flate2::read::GzDecoder;
+use opentelemetry_proto::tonic::profiles::v1development::ProfilesData;
 use prost::Message;
 use serde_json::Value as Json;
 
@@ -82,6 +83,13 @@ fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
             GzDecoder::new(bytes).read_to_end(&mut message).unwrap();
             let profile = Pprof::decode(&*message).unwrap();
             profile.samples.iter().map(|sample| sample.values[1] as f64).sum::<f64>() / ns
+        }
+        Format::Otlp => {
+            let profiles = ProfilesData::decode(bytes).unwrap().resource_profiles;
+            let scopes = profiles.iter().flat_map(|of_process| &of_process.scope_profiles);
+            // The first of each is of time.
+            let samples = scopes.flat_map(|scope| &scope.profiles[0].samples);
+            samples.map(|sample| sample.values[0] as f64).sum::<f64>() / ns
         }
         Format::Firefox => {
             let file = json();
@@ -168,7 +176,7 @@ fn formats_are_named_in_full() {
     let output = command.arg(made.path()).output().expect("traceprof");
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script";
+    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp";
     assert!(said.contains(&format!("the formats are: {all}")), "{said}");
     for format in Format::ALL {
         assert_eq!(format.name().parse(), Ok(format));
@@ -184,6 +192,7 @@ fn a_name_tells_the_format() {
         ("a.json", Format::Firefox),
         ("a.speedscope.json", Format::Speedscope),
         ("a.perf", Format::PerfScript),
+        ("a.otlp", Format::Otlp),
     ] {
         assert_eq!(Format::of_path(name.as_ref()), Some(format), "{name}");
     }

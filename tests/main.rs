@@ -32,6 +32,7 @@ mod lease; // of the timers, while the recorder stands still
 mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
 mod otel; // contexts as OpenTelemetry has them
+mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // disks that are full, limits, two recorders with one file
 mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof

@@ -127,6 +127,11 @@ pub enum Action {
     /// The format `speedscope` is for speedscope.app: the stacks of each thread in their order, with file
     /// and line. The format `perf-script` is text as `perf script` writes it, a block for each sample,
     /// whose period is its weight: sampling periods, or of wall clock time microseconds.
+    ///
+    /// The format `otlp` is a message for collectors of OpenTelemetry, which take it at
+    /// /v1development/profiles: a profile of time and one of samples for each process, with thread.name,
+    /// thread.id and tags as attributes and links to spans. It is that of OTLP 1.10, which is alpha: another
+    /// version of the protocol may not read it.
     Export(ExportArguments),
     /// Say what changed between two traces, or two parts of one
     ///

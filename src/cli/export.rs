@@ -28,7 +28,7 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     let told = trace.notices().len();
     let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
     let mut selected = source::select(&trace, &selection)?;
-    if format == Format::Pprof {
+    if format.is_by_context() {
         selected.by = Some(Grouping::by_context());
     }
     let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
 /// Refuses to fill a terminal with what is no text.
 fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
     let is_standard = arguments.output.as_ref().is_none_or(|path| path.as_os_str() == "-");
-    if format == Format::Pprof && is_standard && io::stdout().is_terminal() {
+    if format.is_binary() && is_standard && io::stdout().is_terminal() {
         let error = anyhow!("{format} is not for a terminal: name a file with --output");
         return Err(Failure::new(ExitCode::Usage, error));
     }

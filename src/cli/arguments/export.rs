@@ -14,10 +14,11 @@ pub struct ExportArguments {
     /// Trace file to convert
     pub file: PathBuf,
 
-    /// Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script
+    /// Format to write: folded, flamegraph, pprof, firefox, speedscope,
+    /// perf-script or otlp
     ///
     /// By default that of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof, .json,
-    /// .speedscope.json, .perf.
+    /// .speedscope.json, .perf, .otlp.
     #[arg(short, long)]
     pub format: Option<Format>,
 

@@ -3,6 +3,7 @@
 mod firefox;
 mod flamegraph;
 pub(super) mod folded;
+mod otlp;
 mod perf_script;
 mod pprof;
 mod samples;
@@ -34,10 +35,12 @@ pub enum Format {
     Speedscope,
     /// Text with every sample, as `perf script` writes it: what many tools read.
     PerfScript,
+    /// A protobuf message: what collectors of OpenTelemetry take.
+    Otlp,
 }
 
 /// How files of a format are called.
-const ENDS: [(&str, Format); 8] = [
+const ENDS: [(&str, Format); 9] = [
     (".folded", Format::Folded),
     (".collapsed", Format::Folded),
     (".svg", Format::Flamegraph),
@@ -47,17 +50,19 @@ const ENDS: [(&str, Format); 8] = [
     (".speedscope.json", Format::Speedscope),
     (".json", Format::Firefox),
     (".perf", Format::PerfScript),
+    (".otlp", Format::Otlp),
 ];
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Folded,
         Self::Flamegraph,
         Self::Pprof,
         Self::Firefox,
         Self::Speedscope,
         Self::PerfScript,
+        Self::Otlp,
     ];
 
     /// Its name on the command line.
@@ -69,6 +74,7 @@ impl Format {
             Self::Firefox => "firefox",
             Self::Speedscope => "speedscope",
             Self::PerfScript => "perf-script",
+            Self::Otlp => "otlp",
         }
     }
 
@@ -84,9 +90,19 @@ impl Format {
         matches!(self, Self::Folded | Self::Flamegraph)
     }
 
+    /// Whether it is no text.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Self::Pprof | Self::Otlp)
+    }
+
+    /// Whether samples are told apart by their spans and tags before they are summed up.
+    pub fn is_by_context(self) -> bool {
+        matches!(self, Self::Pprof | Self::Otlp)
+    }
+
     /// Whether spans and tags are kept beside the stacks.
     pub fn has_contexts(self) -> bool {
-        matches!(self, Self::Pprof | Self::Firefox)
+        matches!(self, Self::Pprof | Self::Firefox | Self::Otlp)
     }
 }
 
@@ -101,6 +117,7 @@ impl FromStr for Format {
             "firefox" => Ok(Self::Firefox),
             "speedscope" => Ok(Self::Speedscope),
             "perf-script" | "perf" => Ok(Self::PerfScript),
+            "otlp" => Ok(Self::Otlp),
             _ => {
                 let known = Self::ALL.map(Self::name).join(", ");
                 Err(format!("the formats are: {known}"))
@@ -137,6 +154,7 @@ pub fn write(
         Format::Folded => Ok(folded::write(profile, options, out)?),
         Format::Flamegraph => Ok(flamegraph::write(profile, options, out)?),
         Format::Pprof => Ok(pprof::write(profile, options, out)?),
+        Format::Otlp => Ok(otlp::write(profile, options, out)?),
         Format::Firefox => firefox::write(trace, (selected, profile), options, out),
         Format::Speedscope => speedscope::write(trace, (selected, profile), options, out),
         Format::PerfScript => perf_script::write(trace, (selected, profile), options, out),

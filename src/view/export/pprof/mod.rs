@@ -7,7 +7,7 @@
 //! - Each value adds up to that of all samples, but for those of threads that are left out.
 //! - Addresses are those in the module's file: a module is a mapping that begins at 0.
 
-mod proto;
+pub(super) mod proto;
 mod tables;
 
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ use tables::Tables;
 
 /// Labels that are not an application's.
 const OWN_LABELS: [&str; 6] = ["thread", "tid", "pid", "span_id", "root_span_id", "trace_id"];
-const TAG_PREFIX: &str = "tag.";
+pub(super) const TAG_PREFIX: &str = "tag.";
 /// What an empty text is called.
 const EMPTY: &str = "(empty)";
 
@@ -41,6 +41,13 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    gzip.write_all(&make(profile, options).encode_to_vec())?;
+    gzip.finish().map(drop)
+}
+
+/// The profile with all stacks.
+pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile {
     let mut made = Maker::new(profile);
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     for (place, thread) in profile.threads.iter().enumerate() {
@@ -48,9 +55,7 @@ pub(super) fn write(
             made.add(thread);
         }
     }
-    let mut gzip = GzEncoder::new(out, Compression::default());
-    gzip.write_all(&made.finish().encode_to_vec())?;
-    gzip.finish().map(drop)
+    made.finish()
 }
 
 /// Makes the profile.

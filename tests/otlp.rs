@@ -1,0 +1,215 @@
+//! Profiles for OpenTelemetry, as the messages that it publishes for Python read them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value as Json;
+
+use traceprof::trace::{Location, Method, Sample, TagKey, TagKind, Value};
+
+use crate::common::{Maker, Trace, maker, skip, traceprof};
+
+use maker::{BEGIN_NS, GAP};
+
+const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
+const REALTIME_NS: u64 = 1_700_000_000_000_000_000;
+const ROOT: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+
+/// Reads a request, checks what the format demands of each, and says what is in it.
+const READER: &str = r#"
+import json, sys
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
+request = service.ExportProfilesServiceRequest()
+request.ParseFromString(open(sys.argv[1], "rb").read())
+words, said = request.dictionary, {}
+def unknown(message):
+    from google.protobuf.unknown_fields import UnknownFieldSet
+    assert len(UnknownFieldSet(message)) == 0, "fields that the format does not have"
+unknown(request)
+for name in ["mapping", "location", "function", "link", "attribute", "stack"]:
+    table = getattr(words, name + "_table")
+    assert table[0] == type(table[0])(), name + ": the first is not empty"
+    keys = [one.SerializeToString(deterministic=True) for one in table]
+    assert len(set(keys)) == len(keys), name + ": one is there twice"
+    for one in table: unknown(one)
+assert words.string_table[0] == "" and len(set(words.string_table)) == len(words.string_table)
+def attributes(of):
+    all = [words.attribute_table[at] for at in of.attribute_indices]
+    keys = [words.string_table[one.key_strindex] for one in all]
+    assert len(set(keys)) == len(keys), keys
+    value = lambda one: getattr(one.value, one.value.WhichOneof("value"))
+    return {key: value(one) for key, one in zip(keys, all)}
+def line(of):
+    function = words.function_table[of.function_index]
+    file = words.string_table[function.filename_strindex]
+    place = f" {file}:{of.line}" if file else ""
+    return words.string_table[function.name_strindex] + place
+def location(at):
+    of = words.location_table[at]
+    mapping = words.mapping_table[of.mapping_index]
+    assert of.mapping_index == 0 or mapping.memory_start <= of.address < mapping.memory_limit
+    return " < ".join(line(one) for one in of.lines)
+def sample(of):
+    link = words.link_table[of.link_index]
+    assert len(of.values) == 1 and not of.timestamps_unix_nano
+    return {
+        "stack": [location(at) for at in words.stack_table[of.stack_index].location_indices],
+        "attributes": attributes(of), "value": of.values[0],
+        "trace": link.trace_id.hex(), "span": link.span_id.hex(),
+    }
+def kind(of): return [words.string_table[of.type_strindex], words.string_table[of.unit_strindex]]
+def profile(of):
+    return {"type": kind(of.sample_type), "period": of.period, "period_type": kind(of.period_type),
+            "time": of.time_unix_nano, "duration": of.duration_nano,
+            "samples": [sample(one) for one in of.samples]}
+for of in request.resource_profiles:
+    value = lambda one: getattr(one.value, one.value.WhichOneof("value"))
+    resource = {one.key: value(one) for one in of.resource.attributes}
+    (scope,) = of.scope_profiles
+    said[resource["process.pid"]] = {"resource": resource, "scope": scope.scope.name,
+        "profiles": [profile(one) for one in scope.profiles]}
+said["modules"] = [[words.string_table[one.filename_strindex], attributes(one)]
+                   for one in words.mapping_table[1:]]
+print(json.dumps(said))
+"#;
+
+/// Two threads; a span with its trace, one without, tags that are called as attributes of ours, an
+/// inlined function, a stack that is cut, names that must be escaped.
+fn demo() -> Trace {
+    let mut maker = Maker::new();
+    let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
+    let keys = [key("route", TagKind::Text), key("thread.id", TagKind::Number)];
+    let (name, value) = TagKey::metadata(&keys);
+    maker.writer.set_metadata(name, value).unwrap();
+    maker.writer.set_metadata("start_realtime_ns", Value::Unsigned(REALTIME_NS)).unwrap();
+    let route = maker.writer.text("/check\u{1b}out").unwrap().0 + 1;
+    let front = maker.thread(100, "front");
+    let told = Sample {
+        span: SPAN,
+        root_span: ROOT as u64,
+        root_high: (ROOT >> 64) as u64,
+        tags: [route, 503, 0, 0, 0, 0, 0, 0, 0, 0],
+        ..Sample::default()
+    };
+    for ms in 0..10 {
+        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, weight: 2, ..told.clone() };
+        maker.full_sample(front, &sample, "_start main:10 serve:20");
+    }
+    let main = maker.location("main:10");
+    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
+    let method = maker.writer.method(&method).unwrap();
+    let file = Some("src/part.h".to_owned());
+    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
+    let inlined = maker.writer.location(&inlined).unwrap();
+    let time_ns = BEGIN_NS + 11_000_000;
+    let sample = Sample { time_ns, span: 7, ..Sample::default() };
+    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    let back = maker.thread(101, "back");
+    maker.sample_ending(back, 3, "memcpy@libc", GAP);
+    maker.finish()
+}
+
+fn tools() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("tools")
+}
+
+/// What the reader makes of an export.
+fn read(made: &Trace, options: &[&str]) -> Json {
+    let path = made.path().with_extension("otlp");
+    let mut command = traceprof(&["export", "--force", "--output"]);
+    let output = command.arg(&path).arg(made.path()).args(options).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let modules = ["opentelemetry-proto", "protobuf"].map(|it| tools().join(it));
+    let mut python = Command::new("python3");
+    python
+        .args(["-c", READER])
+        .arg(&path)
+        .env("PYTHONPATH", std::env::join_paths(modules).unwrap());
+    let output = python.output().expect("python3");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{options:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+macro_rules! needs_messages {
+    () => {
+        if ["opentelemetry-proto", "protobuf"].iter().any(|it| !tools().join(it).exists()) {
+            skip!("the messages of OpenTelemetry for Python: not installed");
+        }
+    };
+}
+
+fn total(profile: &Json) -> i64 {
+    let samples = profile["samples"].as_array().unwrap();
+    samples.iter().map(|sample| sample["value"].as_i64().unwrap()).sum()
+}
+
+#[test]
+fn a_request_holds_stacks_threads_and_times() {
+    needs_messages!();
+    let said = read(&demo(), &[]);
+    let process = &said["100"];
+    assert_eq!(process["scope"], "traceprof");
+    assert_eq!(process["resource"]["os.type"], "linux");
+    let [time, samples] = &process["profiles"].as_array().unwrap()[..] else { panic!("{said}") };
+    assert_eq!(time["type"], serde_json::json!(["cpu", "nanoseconds"]));
+    assert_eq!((time["period"].as_i64(), total(time)), (Some(1_000_000), 22_000_000));
+    assert_eq!(samples["type"], serde_json::json!(["samples", "count"]));
+    assert_eq!(total(samples), 12);
+    let stacks: Vec<_> =
+        time["samples"].as_array().unwrap().iter().map(|it| &it["stack"]).collect();
+    let expected = serde_json::json!([
+        ["serve src/demo.c:20", "main src/demo.c:10", "_start"],
+        ["inlined_part src/part.h:7 < main src/demo.c:10"],
+        ["memcpy", "[truncated]"],
+    ]);
+    assert_eq!(serde_json::json!(stacks), expected);
+    let back = &time["samples"][2]["attributes"];
+    assert_eq!(*back, serde_json::json!({ "thread.name": "back", "thread.id": 101 }));
+    let libc = said["modules"].as_array().unwrap().iter().find(|it| it[0] == "/usr/lib/libc.so.6");
+    assert!(libc.is_some(), "{}", said["modules"]);
+}
+
+#[test]
+fn spans_are_links_and_tags_are_attributes() {
+    needs_messages!();
+    let said = read(&demo(), &[]);
+    let samples = said["100"]["profiles"][0]["samples"].as_array().unwrap();
+    assert_eq!(samples[0]["trace"], format!("{ROOT:032x}"));
+    assert_eq!(samples[0]["span"], format!("{SPAN:016x}"));
+    let expected = serde_json::json!({
+        "thread.name": "front", "thread.id": 100, "route": "/check\\u{1b}out", "tag.thread.id": 503,
+    });
+    assert_eq!(samples[0]["attributes"], expected);
+    assert_eq!((&samples[1]["trace"], &samples[1]["span"]), (&"".into(), &"".into()));
+    assert_eq!(samples[1]["attributes"]["span_id"], "0000000000000007", "a span without its trace");
+}
+
+#[test]
+fn a_window_has_its_own_times() {
+    needs_messages!();
+    let made = demo();
+    let parts = [["--to", "4.5ms"], ["--from", "4.5ms"]].map(|options| read(&made, &options));
+    let times = parts.each_ref().map(|said| total(&said["100"]["profiles"][0]));
+    assert_eq!(times.iter().sum::<i64>(), 22_000_000);
+    assert!(times.iter().all(|time| *time > 0), "{times:?}");
+    let of = |said: &Json, what: &str| said["100"]["profiles"][0][what].as_u64().unwrap();
+    let [first, second] = &parts;
+    assert_eq!((of(first, "time"), of(first, "duration")), (REALTIME_NS, 4_000_000));
+    assert_eq!((of(second, "time"), of(second, "duration")), (REALTIME_NS + 5_000_000, 6_000_000));
+}
+
+#[test]
+fn a_terminal_is_not_filled_with_it() {
+    let made = demo();
+    let mut command = Command::new("script");
+    let line = format!(
+        "{} export --format otlp {}",
+        env!("CARGO_BIN_EXE_traceprof"),
+        made.path().display()
+    );
+    let output = command.args(["-qec", &line, "/dev/null"]).output().expect("script");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("otlp is not for a terminal"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
+}
