@@ -112,7 +112,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-f -o -h --thread --from --to --mode --state --syscall --span --root-span --tag --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
+            opts="-f -o -h --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -127,6 +127,10 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-range)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -242,7 +246,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -h --format --output --threads --no-idle --by --thread --from --to --mode --state --syscall --span --root-span --tag --force --help"
+            opts="-f -o -t -h --format --output --threads --no-idle --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -277,6 +281,10 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-range)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -326,7 +334,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -o -h --verbose --timeline --idle --follow --by --thread --from --to --mode --state --syscall --span --root-span --tag --min-percent --depth --output --force --help"
+            opts="-v -o -h --verbose --timeline --idle --follow --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -345,6 +353,10 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-range)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

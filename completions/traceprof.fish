@@ -78,8 +78,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
@@ -101,8 +102,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l form
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
@@ -114,8 +116,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r

@@ -24,9 +24,35 @@ fn civil(days_since_epoch: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
+/// The days from 1970 to a date; `None` if the calendar has none like it, or it was before.
+pub(super) fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    const DAYS_TO_EPOCH: u64 = 719_468; // from 0000-03-01
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let (year_from_march, march_month) =
+        if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year_from_march / 4 - year_from_march / 100 + year_from_march / 400;
+    let days = 365 * year_from_march + leap_days + (153 * march_month + 2) / 5 + day - 1;
+    let days = days.checked_sub(DAYS_TO_EPOCH)?;
+    // The 30th of February is another day.
+    (civil(days) == (year, month, day)).then_some(days)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_those_of_their_dates() {
+        for day in (0..80 * 366).chain([2_000_000]) {
+            let (year, month, of_month) = civil(day);
+            assert_eq!(days(year, month, of_month), Some(day));
+        }
+        for (year, month, day) in [(2026, 2, 29), (2100, 2, 29), (2026, 4, 31), (1969, 12, 31)] {
+            assert_eq!(days(year, month, day), None);
+        }
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -1,14 +1,13 @@
 //! Which threads and which times of a trace are looked at.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
-use std::time::Duration;
 
 use super::context::{ContextFilter, FindText, RootId, SpanId, TagValue};
 use super::error::ViewError;
 use super::filter::Filter;
 use super::groups::{By, Grouping};
 use super::mode::Mode;
+use super::moment::Moment;
 use super::recording::Recording;
 use super::rows::{Limits, counted};
 use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
@@ -19,43 +18,6 @@ const NAMED_MAX: usize = 8;
 /// half of them; so the others are light also where idle threads are left out.
 const GROUPS_KEPT: usize = 10_000;
 const KEPT_PERCENT: f64 = 0.02;
-/// Longer than any recording; keeps all sums of times far from their limits.
-const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
-
-/// A moment of a recording.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Moment {
-    /// So long after its begin.
-    After(Duration),
-    /// When this share of it, in percent, was over.
-    Percent(f64),
-}
-
-impl FromStr for Moment {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (digits, unit) = text.split_at(at);
-        let number = digits.parse::<f64>().ok().filter(|number| number.is_finite());
-        let number = number.ok_or("expected a time such as 2.5s, 500ms or 1m, or 50%")?;
-        let unit_s = match unit {
-            "us" => 1e-6,
-            "ms" => 1e-3,
-            "" | "s" => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            "%" if number <= 100.0 => return Ok(Self::Percent(number)),
-            "%" => return Err("expected a percentage from 0% to 100%".to_owned()),
-            unit => return Err(format!("unknown unit `{unit}`: use us, ms, s, m, h or %")),
-        };
-        if number * unit_s > TIME_MAX_S {
-            return Err("no recording is that long".to_owned());
-        }
-        Ok(Self::After(Duration::from_secs_f64(number * unit_s)))
-    }
-}
-
 /// What a user wants to see of a trace. The default is all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
@@ -223,14 +185,11 @@ impl Selection {
     pub fn times(&self, recording: &Recording) -> Result<(u64, u64), String> {
         let begin_ns = recording.begin_ns().unwrap_or(0);
         let end_ns = recording.end_ns().unwrap_or(begin_ns);
-        let at = |moment: Moment| match moment {
-            Moment::After(time) => begin_ns.saturating_add(time.as_nanos() as u64),
-            Moment::Percent(percent) => {
-                let length_ns = end_ns.saturating_sub(begin_ns) as f64;
-                begin_ns.saturating_add((length_ns * percent / 100.0) as u64)
-            }
-        };
-        let (from_ns, to_ns) = (self.from.map_or(0, at), self.to.map_or(u64::MAX, at));
+        if let Some(Moment::Later(_)) = self.from {
+            return Err("--from cannot be after itself: +TIME is for --to".to_owned());
+        }
+        let from_ns = self.from.map_or(Ok(0), |from| from.of(recording, 0))?;
+        let to_ns = self.to.map_or(Ok(u64::MAX), |to| to.of(recording, from_ns))?;
         if from_ns > to_ns {
             return Err("nothing lies between --from and --to: the first is later".to_owned());
         }
@@ -348,22 +307,6 @@ mod tests {
     }
 
     #[test]
-    fn moments_have_units_or_are_shares() {
-        let after = |ms| Ok(Moment::After(Duration::from_millis(ms)));
-        assert_eq!("2.5s".parse(), after(2500));
-        assert_eq!("2.5".parse(), after(2500));
-        assert_eq!("500ms".parse(), after(500));
-        assert_eq!("7000us".parse(), after(7));
-        assert_eq!("1m".parse(), after(60_000));
-        assert_eq!("0".parse(), after(0));
-        assert_eq!("50%".parse(), Ok(Moment::Percent(50.0)));
-        for text in ["", "s", "-1", "1d", "1 s", "101%", "%", "inf", "1e3", "..", "ä", "9e99h"] {
-            assert!(text.parse::<Moment>().is_err(), "{text}");
-        }
-        assert!("99999999999999h".parse::<Moment>().is_err());
-    }
-
-    #[test]
     fn times_count_from_the_begin_of_the_recording() {
         assert_eq!(times("", ""), Ok((0, u64::MAX)));
         assert_eq!(times("1s", "1500ms"), Ok((11_000_000_000, 11_500_000_000)));
@@ -372,6 +315,8 @@ mod tests {
         assert!(times("3s", "2s").unwrap_err().contains("--from"));
         assert!(times("5s", "").unwrap_err().contains("took 4.000 s"));
         assert!(times("", "1h").is_ok());
+        assert_eq!(times("-3s", "+1s"), Ok((11_000_000_000, 12_000_000_000)));
+        assert!(times("+1s", "").unwrap_err().contains("for --to"));
     }
 
     #[test]

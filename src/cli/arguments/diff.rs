@@ -61,11 +61,11 @@ pub struct BaseArguments {
     pub base_thread: Vec<String>,
 
     /// Look at samples from here on, before; without --base-to up to the end
-    #[arg(long, group = "base", value_name = "TIME")]
+    #[arg(long, group = "base", value_name = "TIME", allow_hyphen_values = true)]
     pub base_from: Option<Moment>,
 
     /// Look at samples up to here, before; without --base-from from the begin on
-    #[arg(long, group = "base", value_name = "TIME")]
+    #[arg(long, group = "base", value_name = "TIME", allow_hyphen_values = true)]
     pub base_to: Option<Moment>,
 
     /// Look at samples in this span only, before; repeatable

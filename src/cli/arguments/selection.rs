@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-use crate::view::{CallNumber, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue};
+use crate::view::{
+    CallNumber, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue, TimeRange,
+};
 
 /// What of a trace is looked at.
 #[derive(Debug, Args)]
@@ -11,13 +13,19 @@ pub struct SelectionArguments {
     #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub thread: Vec<String>,
 
-    /// Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%
-    #[arg(long, value_name = "TIME")]
+    /// Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03
+    ///
+    /// Units are us, ms, s, m and h. Times of day and dates (2026-11-21T14:03:05) are of UTC.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
 
-    /// Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%
-    #[arg(long, value_name = "TIME")]
+    /// Look at samples up to here: as --from, or +10s after it
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
+
+    /// The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    pub time_range: Option<TimeRange>,
 
     /// Measure CPU time (cpu) or all time (wall); by default all that was recorded
     ///
@@ -49,7 +57,9 @@ pub struct SelectionArguments {
 
 impl From<SelectionArguments> for Selection {
     fn from(arguments: SelectionArguments) -> Self {
-        let SelectionArguments { thread, from, to, mode, state, syscall, .. } = arguments;
+        let SelectionArguments { thread, time_range, mode, state, syscall, .. } = arguments;
+        let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
+        let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();

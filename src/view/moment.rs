@@ -1,0 +1,290 @@
+//! A moment of a recording, as users name it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::date;
+use super::recording::Recording;
+
+/// Longer than any recording; keeps all sums of times far from their limits.
+const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+const EXPECTED: &str = "expected a time such as 2.5s, 500ms or 1m since the begin, -30s (before the \
+    end), +10s (after --from), 50%, 14:03 or 2026-11-21T14:03:05 (UTC)";
+
+/// A moment of a recording.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Moment {
+    /// So long after its begin.
+    After(Duration),
+    /// So long before its end.
+    BeforeEnd(Duration),
+    /// So long after the begin of what is looked at.
+    Later(Duration),
+    /// When this share of it, in percent, was over.
+    Percent(f64),
+    /// At this time of day, in nanoseconds since midnight UTC.
+    TimeOfDay(u64),
+    /// At this time, in nanoseconds since 1970.
+    Date(u64),
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(before) = text.strip_prefix('-') {
+            return Ok(Self::BeforeEnd(duration(before)?));
+        }
+        if let Some(later) = text.strip_prefix('+') {
+            return Ok(Self::Later(duration(later)?));
+        }
+        if let Some(number) = text.strip_suffix('%') {
+            let number = number_of(number)?;
+            let is_share = number <= 100.0;
+            let share = is_share.then_some(Self::Percent(number));
+            return share.ok_or_else(|| "expected a percentage from 0% to 100%".to_owned());
+        }
+        if text.contains(':') {
+            return clock(text).ok_or_else(|| EXPECTED.to_owned());
+        }
+        Ok(Self::After(duration(text)?))
+    }
+}
+
+/// From one moment to another: `5s-10s`, `5s..10s` or `1s+9s`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimeRange(pub Moment, pub Moment);
+
+impl FromStr for TimeRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once("..").or_else(|| {
+            // The first sign behind the first moment's digits; dates have signs of their own.
+            let sign = text.char_indices().skip(1).find(|(_, c)| matches!(c, '-' | '+'))?.0;
+            let end = if text[sign..].starts_with('-') { sign + 1 } else { sign };
+            (!text.contains('T')).then(|| (&text[..sign], &text[end..]))
+        });
+        let (from, to) =
+            parts.ok_or("expected two times, such as 5s-10s, 14:03..14:05 or 1s+9s")?;
+        Ok(Self(from.parse()?, to.parse()?))
+    }
+}
+
+impl Moment {
+    /// When that is, on the clock of the samples; `from_ns` is the begin of what is looked at.
+    ///
+    /// # Errors
+    /// A sentence for the user, if the trace does not say what it takes to know.
+    pub(super) fn of(self, recording: &Recording, from_ns: u64) -> Result<u64, String> {
+        let begin_ns = recording.begin_ns().unwrap_or(0);
+        let end_ns = recording.end_ns().unwrap_or(begin_ns);
+        let length_ns = end_ns.saturating_sub(begin_ns);
+        Ok(match self {
+            Self::After(time) => begin_ns.saturating_add(nanoseconds(time)),
+            Self::BeforeEnd(time) => end_ns.saturating_sub(nanoseconds(time)),
+            Self::Later(time) => from_ns.max(begin_ns).saturating_add(nanoseconds(time)),
+            Self::Percent(percent) => {
+                begin_ns.saturating_add((length_ns as f64 * percent / 100.0) as u64)
+            }
+            Self::TimeOfDay(time_ns) => {
+                let began_ns = realtime(recording)?;
+                let of_first_day = began_ns - began_ns % DAY_NS + time_ns;
+                // Of the next day, if it is not in the first one and the recording was still going on.
+                let is_next =
+                    of_first_day < began_ns && of_first_day + DAY_NS <= began_ns + length_ns;
+                let date_ns = of_first_day + if is_next { DAY_NS } else { 0 };
+                (begin_ns + date_ns).saturating_sub(began_ns)
+            }
+            Self::Date(date_ns) => {
+                begin_ns.saturating_add(date_ns).saturating_sub(realtime(recording)?)
+            }
+        })
+    }
+}
+
+fn realtime(recording: &Recording) -> Result<u64, String> {
+    let known = recording.number("start_realtime_ns").filter(|ns| *ns < u64::MAX / 4);
+    known.ok_or_else(|| {
+        "the trace does not say on which date it was recorded: give times since its begin, as 2.5s"
+            .to_owned()
+    })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn number_of(digits: &str) -> Result<f64, String> {
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = digits.parse::<f64>().ok().filter(|number| is_plain && number.is_finite());
+    number.ok_or_else(|| EXPECTED.to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    let number = number_of(digits)?;
+    let unit_s = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("unknown unit `{unit}`: use us, ms, s, m, h or %")),
+    };
+    if number * unit_s > TIME_MAX_S {
+        return Err("no recording is that long".to_owned());
+    }
+    Ok(Duration::from_secs_f64(number * unit_s))
+}
+
+/// `14:03`, `14:03:05.5`, or the same behind a date; `Z` and ` UTC` at the end say what holds anyway.
+fn clock(text: &str) -> Option<Moment> {
+    let text = text.strip_suffix('Z').or_else(|| text.strip_suffix(" UTC")).unwrap_or(text);
+    let Some((day, time)) = text.split_once(['T', ' ']) else {
+        return Some(Moment::TimeOfDay(time_of_day(text)?));
+    };
+    let mut parts = day.split('-').map(|part| digits(part, part.len()));
+    let [year, month, day] = [parts.next()??, parts.next()??, parts.next()??];
+    if parts.next().is_some() {
+        return None;
+    }
+    let days = date::days(year, month, day)?;
+    Some(Moment::Date(days * DAY_NS + time_of_day(time)?))
+}
+
+fn time_of_day(text: &str) -> Option<u64> {
+    let mut parts = text.split(':');
+    let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    let seconds = parts.next().unwrap_or("0");
+    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    let second = digits(whole, 2)?;
+    digits(fraction, 9)?;
+    if parts.next().is_some() || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let fraction_ns: u64 = format!("{fraction:0<9}").parse().ok()?;
+    Some((hour * 3600 + minute * 60 + second) * 1_000_000_000 + fraction_ns)
+}
+
+/// A number of so many digits at most.
+fn digits(text: &str, most: usize) -> Option<u64> {
+    let is_number = (1..=most).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Value;
+
+    /// Of 4 s, on 2026-11-21 from 23:59:58 on.
+    fn recording() -> Recording {
+        let mut recording = Recording { closed: true, ..Recording::default() };
+        for (key, ns) in [
+            ("start_monotonic_ns", 10_000_000_000),
+            ("end_monotonic_ns", 14_000_000_000),
+            ("start_realtime_ns", 1_795_305_598_000_000_000),
+        ] {
+            recording.metadata.insert(key.to_owned(), Value::Unsigned(ns));
+        }
+        recording
+    }
+
+    #[test]
+    fn moments_have_units_or_are_shares() {
+        let ms = Duration::from_millis;
+        let after = |time| Ok(Moment::After(ms(time)));
+        assert_eq!("2.5s".parse(), after(2500));
+        assert_eq!("2.5".parse(), after(2500));
+        assert_eq!("500ms".parse(), after(500));
+        assert_eq!("7000us".parse(), after(7));
+        assert_eq!("1m".parse(), after(60_000));
+        assert_eq!("0".parse(), after(0));
+        assert_eq!("50%".parse(), Ok(Moment::Percent(50.0)));
+        assert_eq!("-1m".parse(), Ok(Moment::BeforeEnd(ms(60_000))));
+        assert_eq!("+10".parse(), Ok(Moment::Later(ms(10_000))));
+        for text in ["", "s", "--1", "1d", "1 s", "101%", "%", "inf", "1e3", "..", "ä", "9e99h"] {
+            assert!(text.parse::<Moment>().is_err(), "{text}");
+        }
+        assert!("99999999999999h".parse::<Moment>().is_err());
+    }
+
+    #[test]
+    fn times_of_day_and_dates_are_those_of_the_calendar() {
+        let of = |text: &str| text.parse::<Moment>().ok();
+        let noon = 12 * 3_600_000_000_000;
+        assert_eq!(of("12:00"), Some(Moment::TimeOfDay(noon)));
+        assert_eq!(of("12:00:05.25"), Some(Moment::TimeOfDay(noon + 5_250_000_000)));
+        let date = Some(Moment::Date(1_795_260_153_000_000_000));
+        for text in ["2026-11-21T11:22:33", "2026-11-21 11:22:33 UTC", "2026-11-21T11:22:33.000Z"] {
+            assert_eq!(of(text), date, "{text}");
+        }
+        for text in [
+            "24:00",
+            "12:60",
+            "12:00:61",
+            "1:2:3:4",
+            ":",
+            "12:",
+            "2026-13-01T00:00",
+            "2026-02-29T00:00",
+            "2026-11T00:00",
+            "12:00:00.1234567890",
+            "T12:00",
+            "2026-11-21T",
+            "-1-1-1T00:00",
+            "+1:00",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn moments_are_found_in_the_recording() {
+        let at = |text: &str, from_ns| text.parse::<Moment>().unwrap().of(&recording(), from_ns);
+        for (text, s) in [
+            ("1s", 11.0),
+            ("-1s", 13.0),
+            ("+500ms", 12.5),
+            ("25%", 11.0),
+            ("23:59:59", 11.0),
+            ("00:00:01", 13.0),
+            // Before it, and after it: not of another day.
+            ("23:59:57", 9.0),
+            ("00:00:05", 0.0),
+            ("2026-11-22T00:00:00.5", 12.5),
+            ("2026-11-23T00:00:00", 86_412.0),
+        ] {
+            assert_eq!(at(text, 12_000_000_000), Ok((s * 1e9) as u64), "{text}");
+        }
+        assert_eq!(
+            at("+1s", 0),
+            Ok(11_000_000_000),
+            "after the begin, where nothing was asked for"
+        );
+        let mut undated = recording();
+        undated.metadata.remove("start_realtime_ns");
+        let error = Moment::TimeOfDay(0).of(&undated, 0).unwrap_err();
+        assert!(error.contains("since its begin"), "{error}");
+    }
+
+    #[test]
+    fn ranges_are_two_moments() {
+        let range = |text: &str| text.parse::<TimeRange>().ok();
+        let s = |s| Moment::After(Duration::from_secs(s));
+        assert_eq!(range("5s-10s"), Some(TimeRange(s(5), s(10))));
+        assert_eq!(range("5..10"), Some(TimeRange(s(5), s(10))));
+        assert_eq!(range("1s+9s"), Some(TimeRange(s(1), Moment::Later(Duration::from_secs(9)))));
+        let minutes = |minute: u64| Moment::TimeOfDay((14 * 60 + minute) * 60_000_000_000);
+        assert_eq!(range("14:03-14:05"), Some(TimeRange(minutes(3), minutes(5))));
+        let end = |s| Moment::BeforeEnd(Duration::from_secs(s));
+        assert_eq!(range("-30s..-10s"), Some(TimeRange(end(30), end(10))));
+        assert!(range("2026-11-21T14:03..2026-11-21T14:05").is_some());
+        for text in ["", "5s", "-5s", "5s-", "2026-11-21T14:03-2026-11-21T14:05", "a-b"] {
+            assert_eq!(range(text), None, "{text}");
+        }
+    }
+}
