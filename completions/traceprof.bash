@@ -112,7 +112,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-f -o -h --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
+            opts="-I -X -f -o -h --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -155,6 +155,30 @@ _traceprof() {
                     return 0
                     ;;
                 --tag)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --focus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -I)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ignore)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -X)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -246,7 +270,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -h --format --output --threads --no-idle --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --force --help"
+            opts="-f -o -t -I -X -h --format --output --threads --no-idle --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -312,6 +336,30 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --focus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -I)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ignore)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -X)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -334,7 +382,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -o -h --verbose --timeline --idle --follow --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --min-percent --depth --output --force --help"
+            opts="-v -I -X -o -h --verbose --timeline --idle --follow --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -381,6 +429,30 @@ _traceprof() {
                     return 0
                     ;;
                 --tag)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --focus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -I)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ignore)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -X)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -87,6 +87,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
@@ -111,6 +113,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks and flame graphs: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
@@ -125,6 +129,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l syscall -d 
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-thread -d 'Look at this thread only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-from -d 'Look at samples from here on, before; without --base-to up to the end' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-to -d 'Look at samples up to here, before; without --base-from from the begin on' -r

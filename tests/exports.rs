@@ -157,6 +157,42 @@ fn the_numbers_of_every_format_add_up_to_those_of_the_trace() {
 }
 
 #[test]
+fn stacks_with_a_function_and_those_without_it_are_all() {
+    let made = demo();
+    for format in Format::ALL {
+        let of = |options: &[&str]| {
+            let options: Vec<_> = ["--mode", "cpu"].iter().chain(options).copied().collect();
+            total(format, &exported(&made, format.name(), &options), false)
+        };
+        let [whole, with, without] =
+            [of(&[]), of(&["--include", "^serve$"]), of(&["--ignore", "^serve$"])];
+        assert!(with > 0.0 && without > 0.0, "{format}");
+        assert!((with + without - whole).abs() < 1e-6, "{format}: {with} + {without}, not {whole}");
+        // Of a stack that has both: it is included by one and excluded by the other.
+        assert_eq!(
+            of(&["-I", "main", "-I", "_start", "-X", "e$"]),
+            of(&["-X", "e$", "-I", "^main$"])
+        );
+    }
+}
+
+#[test]
+fn print_says_which_stacks_it_shows_and_a_timeline_has_none() {
+    let made = demo();
+    let print = |options: &[&str]| {
+        let mut command = traceprof(&["print", "--mode", "cpu"]);
+        command.arg(made.path()).args(options).output().expect("traceprof")
+    };
+    let output = print(&["--include", "serve", "--exclude", "_start"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("stacks with /serve/, stacks without /_start/"), "{said}");
+    assert!(said.contains("serve") && !said.contains("memcpy"), "{said}");
+    let output = print(&["--timeline", "--include", "serve"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("leave out --timeline"));
+}
+
+#[test]
 fn nothing_is_exported_of_nothing() {
     let made = demo();
     for format in Format::ALL {

@@ -119,6 +119,9 @@ impl Failure {
             ViewError::NoContext => {
                 Self::new(ExitCode::Usage, anyhow::anyhow!(ViewError::no_context()))
             }
+            ViewError::NoStacks => {
+                Self::new(ExitCode::Usage, anyhow::anyhow!(ViewError::NO_STACKS))
+            }
             ViewError::Output(error) => {
                 let error = anyhow::Error::from(error).context("writing the output");
                 Self::new(ExitCode::Output, error)

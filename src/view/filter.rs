@@ -5,9 +5,10 @@ use std::str::FromStr;
 
 use super::context::ContextFilter;
 use super::mode::{Mode, is_wall};
+use super::stack_filter::StackFilter;
 use super::waits::call_name;
 use crate::proc;
-use crate::trace::{RunState, Sample};
+use crate::trace::{LocationId, RunState, Sample};
 
 /// Names that a message proposes.
 const PROPOSED: usize = 3;
@@ -51,7 +52,7 @@ impl FromStr for StateName {
 }
 
 /// What a sample must be to be looked at. The default is time on the processor.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
     /// What is measured.
     pub mode: Mode,
@@ -61,10 +62,17 @@ pub struct Filter {
     pub calls: BTreeSet<u32>,
     /// The contexts that are looked at.
     pub context: ContextFilter,
+    /// The stacks that are looked at.
+    pub stacks: StackFilter,
 }
 
 impl Filter {
-    /// Whether a sample is looked at.
+    /// Whether a sample with this stack is looked at.
+    pub fn keeps(&self, sample: &Sample, stack: &[LocationId]) -> bool {
+        self.has(sample) && self.stacks.has(stack)
+    }
+
+    /// Whether a sample is looked at, whatever its stack.
     pub fn has(&self, sample: &Sample) -> bool {
         // Each mode has samples of its own, which are weighed otherwise.
         if is_wall(sample) != (self.mode == Mode::Wall) {
@@ -80,7 +88,7 @@ impl Filter {
 
     /// Whether only some of what is measured is looked at.
     pub fn is_narrow(&self) -> bool {
-        self.is_of_waits() || !self.context.is_empty()
+        self.is_of_waits() || !self.context.is_empty() || !self.stacks.is_empty()
     }
 
     /// Whether it asks for what wall clock time alone has.
@@ -95,7 +103,7 @@ impl Filter {
         let states =
             (!states.is_empty()).then(|| format!("threads that are {}", states.join(" or ")));
         let calls = (!calls.is_empty()).then(|| format!("in {}", calls.join(" or ")));
-        states.into_iter().chain(calls).chain(self.context.texts())
+        states.into_iter().chain(calls).chain(self.context.texts()).chain(self.stacks.texts())
     }
 }
 

@@ -97,7 +97,7 @@ fn gather<'a>(
     for window in &selected.windows {
         let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
             *told |= is_told(sample);
-            if !filter.has(sample) {
+            if !filter.keeps(sample, stack) {
                 return;
             }
             let (first_ns, last_ns) = times_ns.unwrap_or((u64::MAX, 0));

@@ -10,6 +10,7 @@ use super::mode::Mode;
 use super::moment::Moment;
 use super::recording::Recording;
 use super::rows::{Limits, counted};
+use super::stack_filter::{FunctionPattern, StackFilter};
 use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
 
 /// Most threads that a text names.
@@ -39,6 +40,10 @@ pub struct Selection {
     pub roots: Vec<RootId>,
     /// The tags that they have: any of those of one name, all of different names.
     pub tags: Vec<TagValue>,
+    /// The functions that stacks have, any of them; none for all stacks.
+    pub include: Vec<FunctionPattern>,
+    /// The functions that stacks must not have.
+    pub exclude: Vec<FunctionPattern>,
     /// What the samples are grouped by.
     pub by: Option<By>,
 }
@@ -102,7 +107,7 @@ impl Selection {
     /// A sentence for the user: no thread or tag is called so, or nothing lies between the two times.
     pub fn resolve(&self, trace: &LazyTrace) -> Result<Selected, String> {
         let recording = Recording::of(trace);
-        let filter = self.filter(&recording, &texts_of(trace))?;
+        let filter = self.filter_in(trace, &recording)?;
         self.resolve_in(&recording, trace.threads(), filter)
     }
 
@@ -143,12 +148,18 @@ impl Selection {
     /// Which samples are meant, and what they are grouped by; tags that are not there yet may still come.
     pub fn looked_at(&self, trace: &LazyTrace) -> Result<(Filter, Option<Grouping>), String> {
         let recording = Recording::of(trace);
-        let filter = self.filter(&recording, &texts_of(trace))?;
+        let filter = self.filter_in(trace, &recording)?;
         Ok((filter, self.grouping(&recording)))
     }
 
     fn grouping(&self, recording: &Recording) -> Option<Grouping> {
         self.by.as_ref().map(|by| Grouping::new(by, &recording.tags()))
+    }
+
+    fn filter_in(&self, trace: &LazyTrace, recording: &Recording) -> Result<Filter, String> {
+        let stacks = StackFilter::new(&self.include, &self.exclude, trace);
+        let stacks = stacks.map_err(|error| format!("the names of functions: {error}"))?;
+        Ok(Filter { stacks, ..self.filter(recording, &texts_of(trace))? })
     }
 
     fn filter(&self, recording: &Recording, find: FindText<'_>) -> Result<Filter, String> {
@@ -157,7 +168,8 @@ impl Selection {
         let usual = if recording.has_wall() { Mode::Wall } else { Mode::Cpu };
         let context = ContextFilter::new(&self.spans, &self.roots);
         let context = context.with_tags(&self.tags, &recording.tags(), find)?;
-        let filter = Filter { mode: self.mode.unwrap_or(usual), states, calls, context };
+        let mode = self.mode.unwrap_or(usual);
+        let filter = Filter { mode, states, calls, context, ..Filter::default() };
         match (recording.has_wall(), filter.mode) {
             (false, Mode::Wall) => Err("the trace holds CPU time only: record it with \
                 `--mode wall` or `--mode cpu,wall`"

@@ -3,7 +3,8 @@
 use clap::Args;
 
 use crate::view::{
-    CallNumber, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue, TimeRange,
+    CallNumber, FunctionPattern, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue,
+    TimeRange,
 };
 
 /// What of a trace is looked at.
@@ -53,6 +54,14 @@ pub struct SelectionArguments {
     /// Look at samples with this value of a tag only; repeatable: any of one name, all of several
     #[arg(long, value_name = "NAME=VALUE")]
     pub tag: Vec<TagValue>,
+
+    /// Look at stacks only that have a function whose name matches a regular expression; repeatable
+    #[arg(short = 'I', long, value_name = "REGEX", visible_alias = "focus")]
+    pub include: Vec<FunctionPattern>,
+
+    /// Leave out stacks that have a function whose name matches a regular expression; repeatable
+    #[arg(short = 'X', long, value_name = "REGEX", visible_alias = "ignore")]
+    pub exclude: Vec<FunctionPattern>,
 }
 
 impl From<SelectionArguments> for Selection {
@@ -61,8 +70,10 @@ impl From<SelectionArguments> for Selection {
         let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
         let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
+        let SelectionArguments { include, exclude, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
-        Self { threads: thread, from, to, mode, states, calls, spans, roots, tags, by: None }
+        let all = Self { threads: thread, from, to, mode, states, calls, ..Self::default() };
+        Self { spans, roots, tags, include, exclude, ..all }
     }
 }

@@ -50,7 +50,7 @@ impl Side {
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
                 told |= is_told(sample);
-                if !filter.has(sample) {
+                if !filter.keeps(sample, stack) {
                     return;
                 }
                 let block = block_of(sample.time_ns, (from_ns, to_ns));

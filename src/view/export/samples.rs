@@ -36,7 +36,7 @@ pub(super) fn of_thread(
         }
         let window = Window { threads: Some([thread].into()), ..window.clone() };
         trace.for_each_sample(&window, &mut |_, sample, stack| {
-            if selected.filter.has(sample) {
+            if selected.filter.keeps(sample, stack) {
                 f(sample, stack);
             }
         })?;

@@ -58,6 +58,9 @@ pub fn write(
     options: &TimelineOptions,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
+    if !selected.filter.stacks.is_empty() {
+        return Err(ViewError::NoStacks);
+    }
     let recording = Recording::of(trace);
     let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
     let (seen, shown) = if looks_closer(&recording, selected) {
