@@ -112,7 +112,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-I -X -f -o -h --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
+            opts="-f -o -h --thread --from --to --mode --state --syscall --span --root-span --tag --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -127,10 +127,6 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --time-range)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -155,30 +151,6 @@ _traceprof() {
                     return 0
                     ;;
                 --tag)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --include)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --focus)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -I)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --exclude)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ignore)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -X)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -270,7 +242,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -I -X -h --format --output --threads --no-idle --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --force --help"
+            opts="-f -o -t -h --format --output --threads --no-idle --by --thread --from --to --mode --state --syscall --span --root-span --tag --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -308,10 +280,6 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --time-range)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -333,30 +301,6 @@ _traceprof() {
                     return 0
                     ;;
                 --tag)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --include)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --focus)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -I)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --exclude)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ignore)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -X)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -382,13 +326,21 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -I -X -o -h --verbose --timeline --idle --follow --by --thread --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --min-percent --depth --output --force --help"
+            opts="-v -t -o -h --verbose --summary --timeline --threads --aggregate --inverted --by --top --idle --follow --json --color --thread --from --to --mode --state --syscall --span --root-span --tag --min-percent --depth --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -401,10 +353,6 @@ _traceprof() {
                     return 0
                     ;;
                 --to)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --time-range)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -429,30 +377,6 @@ _traceprof() {
                     return 0
                     ;;
                 --tag)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --include)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --focus)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -I)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --exclude)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ignore)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -X)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

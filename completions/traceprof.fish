@@ -76,7 +76,9 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'What trees are made of: function, module, line, thread, span, root-span or tag:NAME' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l top -d 'Print a table of the N heaviest functions instead of trees, or of what --by says' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l color -d 'Colours: auto, always or never' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
@@ -93,9 +95,14 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percen
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l summary -d 'Print the summary alone, which is one screen: what was recorded, when the target was busy, the functions that used most'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l timeline -d 'Print calls in the order of their times'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s t -l threads -d 'Give each thread a tree of its own'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate -d 'One tree for all threads'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l inverted -d 'Callees first: the functions that samples were taken in, below each those that called it'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads too, which are summed up at the end otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write one JSON object instead of text: recording, quality, strip, functions, trees or top'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'

@@ -30,7 +30,7 @@ impl Place {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_traceprof"));
         command.args(words).current_dir(self.directory.path()).stdin(Stdio::null());
-        command.env_remove("COLUMNS").env("NO_COLOR", "1");
+        command.env_remove("COLUMNS").env("NO_COLOR", "1").env("LC_ALL", "C.UTF-8");
         command
     }
 

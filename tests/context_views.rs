@@ -273,8 +273,8 @@ fn what_cannot_be_is_refused_with_what_there_is() {
         ("print", &["--span", "span-1"], "hexadecimal digits"),
         ("print", &["--span", "0"], "0 is no id"),
         ("print", &["--tag", "route"], "expected NAME=VALUE"),
-        ("print", &["--by", "route"], "expected span, root-span or tag:NAME"),
-        ("print", &["--by", "span", "--timeline"], "cannot be used with '--timeline'"),
+        ("print", &["--by", "route"], "thread, span, root-span or tag:NAME"),
+        ("print", &["--by", "span", "--timeline"], "--by cannot be used with --timeline: "),
     ] {
         let said = refused(action, &made, options);
         assert!(said.contains(part), "{options:?}: {said}");

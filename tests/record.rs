@@ -100,7 +100,7 @@ fn every_thread_of_a_rust_program_is_sampled_with_demangled_names() {
         assert!((sampled - done).abs() < 8.0, "{function}: {sampled:.1} %, rounds {done:.1} %");
     }
     assert!(folded.count_containing("threads::Two as threads::Work") > 0, "trait method");
-    let tree = outcome.trace.view(&["print"]);
+    let tree = outcome.trace.view(&["print", "--threads"]);
     for thread in ["crunch-0", "crunch-1", "crunch-2", "crunch-3"] {
         assert!(tree.contains(thread), "thread {thread} in:\n{tree}");
     }

@@ -5,7 +5,7 @@ use traceprof::trace::{
 };
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{Limits, Profile, Recording, ThreadGrower};
+use traceprof::view::{Limits, Profile, Recording, Split, ThreadGrower};
 
 use crate::snapshot;
 
@@ -153,7 +153,8 @@ fn demo() -> Profile {
 }
 
 fn print(profile: &Profile, verbose: bool, min_percent: f64, depth: Option<usize>) -> String {
-    let options = TreeOptions { verbose, limits: Limits { min_percent, depth }, idle: false };
+    let limits = Limits { min_percent, depth };
+    let options = TreeOptions { verbose, limits, split: Split::Threads, ..TreeOptions::default() };
     let mut out = Vec::new();
     tree::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()

@@ -7,7 +7,7 @@ use traceprof::trace::{LazyTrace, RunState, Sample, ThreadId, Value};
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::timeline::{self, TimelineOptions};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{self, Limits, Mode, Profile, Selection};
+use traceprof::view::{self, Limits, Mode, Profile, Selection, Split};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
@@ -139,7 +139,9 @@ fn load(made: &Trace, selection: &Selection) -> Profile {
 }
 
 fn print(profile: &Profile, verbose: bool, idle: bool) -> String {
-    let options = TreeOptions { verbose, limits: Limits { min_percent: 0.5, depth: None }, idle };
+    let limits = Limits { min_percent: 0.5, depth: None };
+    let options =
+        TreeOptions { verbose, limits, idle, split: Split::Threads, ..TreeOptions::default() };
     let mut out = Vec::new();
     tree::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()

@@ -15,7 +15,7 @@ use super::exit::ExitCode;
 
 pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
-pub use print::PrintArguments;
+pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
 pub use selection::SelectionArguments;
 

@@ -4,6 +4,7 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
+mod combinations;
 mod detach;
 mod diff;
 mod doctor;
@@ -23,6 +24,7 @@ mod recover;
 mod reindex;
 mod source;
 mod stacks;
+pub mod terminal;
 pub mod values;
 mod verify;
 mod watch;

@@ -1,30 +1,41 @@
 //! `traceprof print`.
 
-use super::arguments::PrintArguments;
+use std::io::Write;
+
+use anyhow::anyhow;
+
+use super::arguments::{Key, PrintArguments};
+use super::combinations;
 use super::exit::{ExitCode, Failure};
 use super::follow;
 use super::output::Destination;
 use super::source;
+use super::terminal;
 use crate::trace::LazyTrace;
-use crate::view::{self, Limits, Profile, Selected, Selection, ViewError, timeline, tree};
+use crate::view::functions::RowOf;
+use crate::view::json::{self, Part};
+use crate::view::{
+    self, Limits, Profile, Selected, Selection, Split, TreeOptions, ViewError, screen, timeline,
+    top, tree,
+};
 
 /// Prints the trace.
 pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
-    let style = Style {
-        timeline: arguments.timeline,
-        verbose: arguments.verbose,
-        idle: arguments.idle,
-        limits: Limits { min_percent: arguments.min_percent.0, depth: arguments.depth },
+    combinations::check(&arguments).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let output = Destination::new(arguments.output.clone(), arguments.force, &arguments.file)?;
+    let style = Style::new(&arguments, output == Destination::Standard);
+    let by = match arguments.by {
+        Some(Key::Samples(by)) => Some(by),
+        _ => None,
     };
-    let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
+    let selection = Selection { by, ..Selection::from(arguments.selection) };
     if arguments.follow {
         return follow::run(&arguments.file, selection, &style);
     }
     let trace = source::open(&arguments.file)?;
     let told = trace.notices().len();
     let selected = source::select(&trace, &selection)?;
-    Destination::new(arguments.output, arguments.force, &arguments.file)?
-        .write(|out| style.whole(&trace, &selected, out).map_err(Failure::of_view))?;
+    output.write(|out| style.whole(&trace, &selected, out).map_err(Failure::of_view))?;
     source::tell_from(&trace, told);
     Ok(ExitCode::Ok)
 }
@@ -33,47 +44,95 @@ pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
 #[derive(Debug)]
 pub(super) struct Style {
     timeline: bool,
-    verbose: bool,
-    idle: bool,
-    limits: Limits,
+    json: bool,
+    /// What follows the summary.
+    part: Part,
+    options: TreeOptions,
 }
 
 impl Style {
-    /// The summary and the trees.
+    fn new(arguments: &PrintArguments, is_standard: bool) -> Self {
+        let limits = Limits { min_percent: arguments.min_percent.0, depth: arguments.depth };
+        let (steps, by_thread) = match arguments.by {
+            Some(Key::Steps(steps)) => (steps, false),
+            Some(Key::Thread) if arguments.top.is_some() => (RowOf::Thread, false),
+            Some(Key::Thread) => (RowOf::Function, true),
+            Some(Key::Samples(_)) | None => (RowOf::Function, false),
+        };
+        let split = match arguments {
+            _ if by_thread => Split::ByThread,
+            PrintArguments { threads: true, .. } => Split::Threads,
+            PrintArguments { aggregate: true, .. } | PrintArguments { inverted: true, .. } => {
+                Split::Together
+            }
+            _ => Split::Pools,
+        };
+        let part = match (arguments.summary, arguments.top) {
+            (true, _) => Part::Summary,
+            (false, Some(most)) => Part::Top(most.get()),
+            (false, None) => Part::Trees,
+        };
+        let options = TreeOptions {
+            verbose: arguments.verbose,
+            steps,
+            split,
+            inverted: arguments.inverted,
+            limits,
+            idle: arguments.idle,
+            look: terminal::look(arguments.color, is_standard),
+        };
+        Self { timeline: arguments.timeline, json: arguments.json, part, options }
+    }
+
+    /// The summary and what follows it.
     pub(super) fn whole(
         &self,
         trace: &LazyTrace,
         selected: &Selected,
-        out: &mut dyn std::io::Write,
+        out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let Self { timeline, verbose, idle, limits } = *self;
-        if timeline {
-            let options = timeline::TimelineOptions { verbose, limits };
-            return timeline::write(trace, selected, &options, out);
+        if self.timeline {
+            return timeline::write(trace, selected, &self.of_timeline(), out);
         }
-        let profile = self.load(trace, &selected.for_tree(&limits))?;
+        let profile = self.load(trace, selected)?;
         source::tell_if_empty(selected, profile.count().samples);
-        Ok(tree::write(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
+        if self.json {
+            return Ok(json::write(&profile, self.part, &self.options, out)?);
+        }
+        let with_functions = !matches!(self.part, Part::Top(_));
+        screen::write(&profile, with_functions, &self.options, out)?;
+        self.write(&profile, out)
     }
 
-    fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
-        let load = if self.verbose { view::load_with_contexts } else { view::load };
-        load(trace, selected)
-    }
-
-    /// The trees alone.
+    /// What follows the summary, alone.
     pub(super) fn trees(
         &self,
         trace: &LazyTrace,
         selected: &Selected,
-        out: &mut dyn std::io::Write,
+        out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let Self { timeline, verbose, idle, limits } = *self;
-        if timeline {
-            let options = timeline::TimelineOptions { verbose, limits };
-            return timeline::write_threads(trace, selected, &options, out);
+        if self.timeline {
+            return timeline::write_threads(trace, selected, &self.of_timeline(), out);
         }
-        let profile = self.load(trace, &selected.for_tree(&limits))?;
-        Ok(tree::write_threads(&profile, &tree::TreeOptions { verbose, limits, idle }, out)?)
+        self.write(&self.load(trace, selected)?, out)
+    }
+
+    fn write(&self, profile: &Profile, out: &mut dyn Write) -> Result<(), ViewError> {
+        match self.part {
+            Part::Summary => Ok(()),
+            Part::Trees => Ok(tree::write_threads(profile, &self.options, out)?),
+            Part::Top(most) => Ok(top::write(profile, most, &self.options, out)?),
+        }
+    }
+
+    fn of_timeline(&self) -> timeline::TimelineOptions {
+        let TreeOptions { verbose, limits, .. } = self.options;
+        timeline::TimelineOptions { verbose, limits }
+    }
+
+    fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
+        let TreeOptions { verbose, inverted, .. } = self.options;
+        let load = if verbose && !inverted { view::load_with_contexts } else { view::load };
+        load(trace, &selected.for_tree(&self.options.limits))
     }
 }

@@ -87,7 +87,23 @@ pub struct CallTree<Id> {
     calls: Vec<Call<Id>>,
 }
 
+impl<Id> Default for CallTree<Id> {
+    /// The thread alone.
+    fn default() -> Self {
+        let thread = Call { caller: 0, step: Step::Thread, own: Count::default() };
+        Self { calls: vec![thread] }
+    }
+}
+
 impl<Id: Copy + Eq + Hash> CallTree<Id> {
+    /// Adds a call of one that is there, and says where it is.
+    pub(super) fn push(&mut self, caller: usize, step: Step<Id>, own: Count) -> usize {
+        // Four billion calls do not fit in memory; were they to, the rest goes to the thread.
+        let caller = u32::try_from(caller).unwrap_or(0);
+        self.calls.push(Call { caller, step, own });
+        self.calls.len() - 1
+    }
+
     /// All calls, callers first; call 0 is the thread.
     pub fn calls(&self) -> &[Call<Id>] {
         &self.calls
@@ -124,8 +140,7 @@ pub struct Grower<Id> {
 
 impl<Id: Copy + Eq + Hash> Default for Grower<Id> {
     fn default() -> Self {
-        let thread = Call { caller: 0, step: Step::Thread, own: Count::default() };
-        Self { tree: CallTree { calls: vec![thread] }, known: HashMap::new(), last: Vec::new() }
+        Self { tree: CallTree::default(), known: HashMap::new(), last: Vec::new() }
     }
 }
 
@@ -155,10 +170,31 @@ impl<Id: Copy + Eq + Hash> Grower<Id> {
     where
         Other: Copy + Eq + Hash,
     {
+        self.graft_below(None, tree, (false, map));
+    }
+
+    /// The same below a step of their own. A frame that is called by itself is one with its caller, if
+    /// `merges`.
+    pub(super) fn graft_below<Other>(
+        &mut self,
+        below: Option<Step<Id>>,
+        tree: &CallTree<Other>,
+        (merges, map): (bool, impl Fn(Other) -> Id),
+    ) where
+        Other: Copy + Eq + Hash,
+    {
         let mut here = vec![0u32; tree.calls.len()];
-        self.tree.calls[0].own += tree.calls[0].own;
+        if let Some(step) = below {
+            here[0] = self.callee(0, step);
+        }
+        self.tree.calls[here[0] as usize].own += tree.calls[0].own;
         for (index, call) in tree.calls.iter().enumerate().skip(1) {
-            here[index] = self.callee(here[call.caller()], call.step.map(&map));
+            let (caller, step) = (here[call.caller()], call.step.map(&map));
+            let is_same = merges && matches!(step, Step::Frame(_));
+            here[index] = match is_same && self.tree.calls[caller as usize].step == step {
+                true => caller,
+                false => self.callee(caller, step),
+            };
             self.tree.calls[here[index] as usize].own += call.own;
         }
     }

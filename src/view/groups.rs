@@ -154,6 +154,13 @@ const NONE: &str = "(none)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u32);
 
+impl GroupId {
+    /// The group with this place among those of [`Groups::named`].
+    pub(super) fn new(place: u32) -> Self {
+        Self(place)
+    }
+}
+
 /// All groups that are not told apart.
 pub(super) const OTHERS: GroupId = GroupId(u32::MAX);
 
@@ -253,9 +260,19 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// Groups that are not of samples: what one is, and many are, and what each is called.
+    pub(super) fn named(nouns: [&str; 2], labels: Vec<String>) -> Self {
+        Self { nouns: nouns.map(str::to_owned), labels, ..Self::default() }
+    }
+
     /// What they are: `span`.
     pub(super) fn noun(&self) -> &str {
         &self.nouns[0]
+    }
+
+    /// What one is, and many are.
+    pub(super) fn nouns(&self) -> &[String; 2] {
+        &self.nouns
     }
 
     /// How many groups a step stands for.

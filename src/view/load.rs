@@ -12,6 +12,7 @@ use super::groups::{Grouper, Grouping};
 use super::profile::{Profile, ThreadGrower, ThreadProfile};
 use super::recording::Recording;
 use super::selection::Selected;
+use super::strip::Strip;
 use super::waits::Waits;
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, ThreadId, TraceError, Window};
 
@@ -47,7 +48,7 @@ fn load_with(
         let heaviest = gathered.groupers.map(|grouper| grouper.map(Grouper::heaviest));
         gathered = gather(trace, selected, heaviest)?;
     }
-    let Gathered { mut growers, mut waits, groupers, told, times_ns } = gathered;
+    let Gathered { mut growers, mut waits, groupers, told, times_ns, strip } = gathered;
     waits.resolve(trace)?;
     // Now that all is read: what is lost is known.
     let recording = Recording::of(trace).showing(selected);
@@ -68,7 +69,8 @@ fn load_with(
     let [groups, contexts] = groupers.map(named);
     let (groups, contexts) = (groups?, contexts?);
     let (mode, narrow) = (filter.mode, filter.is_narrow());
-    let recorded = Profile { recording, mode, narrow, told, times_ns, ..Profile::default() };
+    let seen = Profile { mode, narrow, told, times_ns, strip, ..Profile::default() };
+    let recorded = Profile { recording, ..seen };
     let objects = Profile { modules, methods, locations, ..recorded };
     Ok(Profile { groups, contexts, waits, threads, ..objects })
 }
@@ -83,6 +85,7 @@ struct Gathered<'a> {
     /// Some have a context.
     told: bool,
     times_ns: Option<(u64, u64)>,
+    strip: Strip,
 }
 
 /// Looks at all samples once. If there are too many groups, they are all that it knows.
@@ -92,8 +95,9 @@ fn gather<'a>(
     groupers: [Option<Grouper<'a>>; 2],
 ) -> Result<Gathered<'a>, TraceError> {
     let filter = &selected.filter;
-    let mut gathered = Gathered { groupers, ..Gathered::default() };
-    let Gathered { growers, waits, groupers, told, times_ns } = &mut gathered;
+    let strip = Strip::new(&Recording::of(trace), selected);
+    let mut gathered = Gathered { groupers, strip, ..Gathered::default() };
+    let Gathered { growers, waits, groupers, told, times_ns, strip } = &mut gathered;
     for window in &selected.windows {
         let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
             *told |= is_told(sample);
@@ -102,6 +106,7 @@ fn gather<'a>(
             }
             let (first_ns, last_ns) = times_ns.unwrap_or((u64::MAX, 0));
             *times_ns = Some((first_ns.min(sample.time_ns), last_ns.max(sample.time_ns)));
+            strip.add(filter.mode, sample);
             let [group, context] = groupers;
             let group = group.as_mut().map(|grouper| grouper.of(sample));
             let context = context.as_mut().filter(|_| is_told(sample)).map(|it| it.of(sample));

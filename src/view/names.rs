@@ -8,7 +8,7 @@ use super::escape::escaped;
 use super::groups::Groups;
 use super::profile::Profile;
 use super::waits::Waits;
-use crate::trace::{Location, LocationId, MethodId};
+use crate::trace::{Location, LocationId, MethodId, Module};
 
 /// Index of a name. Two locations with the same name are one line of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +84,52 @@ impl Names {
         names
     }
 
+    /// Names by module: the last part of its path.
+    pub(super) fn of_modules(profile: &Profile) -> Self {
+        let mut names = Self::empty(profile);
+        let mut ids = HashMap::new();
+        let mut known = Vec::with_capacity(profile.modules.len());
+        for Module { path, .. } in &profile.modules {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            // One that was mapped anew is the same to a reader.
+            known.push(*ids.entry(path).or_insert_with(|| names.add(name, path)));
+        }
+        // Code that was made at run time, and what is in no module that is known.
+        let none = names.add("[no module]", "");
+        let module = |place: &Location| profile.method(place.method).and_then(|it| it.module);
+        let id = |place| module(place).and_then(|id| known.get(id.0 as usize)).copied();
+        names.by_location =
+            profile.locations.iter().map(|place| id(place).unwrap_or(none)).collect();
+        names
+    }
+
+    /// Names by line of the source, with the function; by function where the line is not known.
+    pub(super) fn of_lines(profile: &Profile) -> Self {
+        let mut names = Self::of_functions(profile);
+        let mut ids = HashMap::new();
+        for (at, location) in profile.locations.iter().enumerate() {
+            let (Some(file), 1.., Some(method)) =
+                (&location.file, location.line, profile.method(location.method))
+            else {
+                continue;
+            };
+            let key = (names.by_location[at], file, location.line);
+            let id = match ids.get(&key) {
+                Some(id) => *id,
+                None => {
+                    let name = if method.name.is_empty() { "[unnamed]" } else { &method.name };
+                    let text = format!("{name} at {file}:{}", location.line);
+                    let qualifier = names.names[key.0.0 as usize].qualifier.clone();
+                    let id = names.add(&text, &qualifier);
+                    ids.insert(key, id);
+                    id
+                }
+            };
+            names.by_location[at] = id;
+        }
+        names
+    }
+
     /// The name of a location.
     pub(super) fn id(&self, location: LocationId) -> NameId {
         self.by_location.get(location.0 as usize).copied().unwrap_or(UNKNOWN)
@@ -114,6 +160,11 @@ impl Names {
     /// The groups that samples are in.
     pub(super) fn groups(&self) -> Option<&Groups> {
         self.groups.as_deref()
+    }
+
+    /// Groups of threads, where the samples have none.
+    pub(super) fn group_by(&mut self, groups: Arc<Groups>) {
+        self.groups = Some(groups);
     }
 
     fn empty(profile: &Profile) -> Self {

@@ -10,6 +10,7 @@ use super::groups::{GroupId, Groups};
 use super::mode::Mode;
 use super::recording::Recording;
 use super::states::StateTimes;
+use super::strip::Strip;
 use super::waits::{WaitId, Waits};
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
 
@@ -46,6 +47,8 @@ pub struct Profile {
     pub told: bool,
     /// Time of the first and of the last sample that is in it.
     pub times_ns: Option<(u64, u64)>,
+    /// How busy the target was when.
+    pub strip: Strip,
     /// What the stacks of all threads are grouped by, if they are.
     pub groups: Option<Arc<Groups>>,
     /// What threads worked on, if that is a step of their stacks.

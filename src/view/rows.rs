@@ -7,12 +7,15 @@
 use std::io::{self, Write};
 
 use super::calls::{CallTree, Count, Step};
+use super::columns::Columns;
+use super::forest::TreeOptions;
 use super::groups::is_others;
-use super::mode::{Unit, wall_seconds};
+use super::look::Ink;
+use super::mode::Unit;
 use super::names::{NameId, Names};
 
-/// What of a tree is shown.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What of a tree is shown. The default is everything.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limits {
     /// Calls below this share of the tree are summed up in one line per caller.
     pub min_percent: f64,
@@ -46,10 +49,33 @@ pub(super) struct Rows<'a> {
     callees: Vec<Vec<usize>>,
 }
 
+/// A line of a tree.
+pub(super) struct Line<'t> {
+    /// The number of its caller's line, counted from 0; none if that is the thread.
+    pub(super) caller: Option<usize>,
+    /// The branches before the call.
+    pub(super) lead: &'t str,
+    /// What the call is, as text.
+    pub(super) text: &'t str,
+    /// What it is; if that is several that are summed up, how many.
+    pub(super) what: Result<Step<NameId>, u64>,
+    /// With all that it called.
+    pub(super) total: Count,
+    /// In itself.
+    pub(super) own: Count,
+}
+
 /// A line to write.
 enum Row {
     Call { index: usize, depth: usize, lead: String, below: String, text: String },
-    Folded { count: Count, lead: String, text: String },
+    Folded { folded: Folded, lead: String },
+}
+
+/// Calls that are summed up.
+struct Folded {
+    number: u64,
+    count: Count,
+    text: String,
 }
 
 impl<'a> Rows<'a> {
@@ -77,40 +103,66 @@ impl<'a> Rows<'a> {
     }
 
     /// Writes the head of the columns and all lines.
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let weights = match self.scale.unit {
-            Unit::Periods(Some(_)) => "    total      self  time (s)",
-            Unit::Periods(None) => "    total      self",
-            Unit::Microseconds => " total (s)   self (s)",
-        };
-        writeln!(out, " total %  self %   all % {weights}  call")?;
+    pub(super) fn write(&self, options: &TreeOptions, out: &mut dyn Write) -> io::Result<()> {
+        let look = options.look;
+        let columns = Columns::new(look, self.scale, self.totals[0].weight, !options.inverted);
+        let head = columns.head();
+        let noun = if options.inverted { "call, then its callers" } else { "call" };
+        writeln!(out, "{}", look.paint(Some(Ink::Heading), &format!("{head}{noun}")))?;
+        self.for_each(&mut |line| {
+            let numbers = columns.row(line.total, line.own);
+            let (lead, mark) = (line.lead, if line.what.is_err() { "... " } else { "" });
+            let used = head.len() + lead.chars().count() + mark.len();
+            let text = look.fit(line.text, used);
+            let stands_for = !matches!(line.what, Ok(Step::Frame(_) | Step::Group(_)));
+            let text = look.paint(stands_for.then_some(Ink::Faint), &text);
+            writeln!(out, "{numbers}{}{mark}{text}", look.paint(Some(Ink::Faint), lead))
+        })
+    }
+
+    /// All lines, each after that of its caller.
+    pub(super) fn for_each(
+        &self,
+        visit: &mut dyn FnMut(Line<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
         // A stack of its own: the depth of the tree is the target's choice.
         let mut pending = Vec::new();
-        self.push_callees(&mut pending, 0, 0, "");
-        while let Some(row) = pending.pop() {
+        self.push_callees(&mut pending, 0, 0, ("", None));
+        let mut number = 0;
+        while let Some((caller, row)) = pending.pop() {
             match row {
                 Row::Call { index, depth, lead, below, text } => {
-                    self.columns(out, self.totals[index], self.own[index])?;
-                    writeln!(out, "{lead}{text}")?;
-                    self.push_callees(&mut pending, index, depth, &below);
+                    let (lead, text) = (&*lead, &*text);
+                    let what = Ok(self.tree.calls()[index].step);
+                    let (total, own) = (self.totals[index], self.own[index]);
+                    visit(Line { caller, lead, text, what, total, own })?;
+                    self.push_callees(&mut pending, index, depth, (&below, Some(number)));
                 }
-                Row::Folded { count, lead, text } => {
-                    self.columns(out, count, Count::default())?;
-                    writeln!(out, "{lead}... {text}")?;
+                Row::Folded { folded, lead } => {
+                    let Folded { number, count: total, text } = folded;
+                    let (lead, text, own) = (&*lead, &*text, Count::default());
+                    visit(Line { caller, lead, text, what: Err(number), total, own })?;
                 }
             }
+            number += 1;
         }
         Ok(())
     }
 
     /// Pushes what `caller` called, the last line first.
-    fn push_callees(&self, pending: &mut Vec<Row>, caller: usize, depth: usize, lead: &str) {
+    fn push_callees(
+        &self,
+        pending: &mut Vec<(Option<usize>, Row)>,
+        caller: usize,
+        depth: usize,
+        (lead, line): (&str, Option<usize>),
+    ) {
         let (shown, folded) = self.split(caller, depth);
         let first = pending.len();
         let linear = shown.len() == 1;
-        if let Some((count, text)) = folded {
+        if let Some(folded) = folded {
             let mark = if linear { "╰╴ " } else { "└─ " };
-            pending.push(Row::Folded { count, lead: format!("{lead}{mark}"), text });
+            pending.push((line, Row::Folded { folded, lead: format!("{lead}{mark}") }));
         }
         let mut last = pending.is_empty() || pending.len() == first;
         for (index, text) in self.texts(shown).into_iter().rev() {
@@ -121,7 +173,7 @@ impl<'a> Rows<'a> {
             };
             last = false;
             let (lead, below) = (format!("{lead}{mark}"), format!("{lead}{bar}"));
-            pending.push(Row::Call { index, depth: depth + 1, lead, below, text });
+            pending.push((line, Row::Call { index, depth: depth + 1, lead, below, text }));
         }
         if linear && pending.len() - first == 2 {
             // The folded side branch comes first, so that the chain goes on below it.
@@ -130,7 +182,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The callees to show, and what the others come to.
-    fn split(&self, caller: usize, depth: usize) -> (&[usize], Option<(Count, String)>) {
+    fn split(&self, caller: usize, depth: usize) -> (&[usize], Option<Folded>) {
         let callees = &self.callees[caller];
         let too_deep = self.limits.depth.is_some_and(|limit| depth >= limit);
         let least = self.limits.min_percent / 100.0 * self.totals[0].weight as f64;
@@ -155,14 +207,15 @@ impl<'a> Rows<'a> {
         } else {
             format!("below {} %", self.limits.min_percent)
         };
-        let what = match groups {
+        let (number, what) = match groups {
             Some(groups) => {
-                groups.others(hidden.iter().map(|index| groups.number(step(index))).sum())
+                let number = hidden.iter().map(|index| groups.number(step(index))).sum();
+                (number, groups.others(number))
             }
-            None => counted(hidden.len() as u64, "call"),
+            None => (hidden.len() as u64, counted(hidden.len() as u64, "call")),
         };
         let text = format!("{what} {reason}, {}", counted(count.samples, "sample"));
-        (shown, Some((count, text)))
+        (shown, Some(Folded { number, count, text }))
     }
 
     /// The names of siblings, told apart where two are called the same.
@@ -182,24 +235,6 @@ impl<'a> Rows<'a> {
             }
         };
         siblings.iter().map(|index| (*index, text(*index))).collect()
-    }
-
-    fn columns(&self, out: &mut dyn Write, total: Count, own: Count) -> io::Result<()> {
-        let whole = self.totals[0].weight;
-        let share = percent(total.weight, whole);
-        let own_share = dash(own.weight, format!("{:.1}", percent(own.weight, whole)));
-        let all = percent(total.weight, self.scale.all);
-        write!(out, "{share:8.1} {own_share:>7} {all:7.1} ")?;
-        if let Unit::Microseconds = self.scale.unit {
-            let own_time = dash(own.weight, wall_seconds(own.weight));
-            return write!(out, "{:>10} {own_time:>10}  ", wall_seconds(total.weight));
-        }
-        let own_weight = dash(own.weight, own.weight.to_string());
-        write!(out, "{:9} {own_weight:>9}", total.weight)?;
-        if let Some(time) = self.scale.unit.seconds(total.weight) {
-            write!(out, " {time:>9}")?;
-        }
-        write!(out, "  ")
     }
 }
 
@@ -232,8 +267,4 @@ pub(super) fn seconds(periods: u64, period_ns: f64) -> String {
         _ => 3,
     };
     format!("{:.digits$}", periods as f64 * period_ns / 1e9)
-}
-
-fn dash(number: u64, text: String) -> String {
-    if number == 0 { "-".to_owned() } else { text }
 }

@@ -31,7 +31,8 @@ impl StateTimes {
         self.known.iter().fold(self.other, |sum, us| sum.saturating_add(*us))
     }
 
-    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Every state with its time.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let known = RunState::ALL.map(|state| (state.name(), self.of(state)));
         let other = (self.other > 0).then_some(("other", self.other));
         known.into_iter().chain(other)

@@ -11,6 +11,7 @@ use traceprof_abi::unwind::EndReason;
 use super::context::is_told;
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
+use super::look::{Ink, Look};
 use super::mode::{Mode, wall_seconds};
 use super::profile::Profile;
 use super::recording::Recording;
@@ -18,6 +19,11 @@ use super::rows::{counted, percent};
 use super::selection::Selected;
 use super::states::StateTimes;
 use crate::trace::{LazyTrace, ThreadId, ThreadSummary, TraceError, Value};
+
+/// Columns of a label and the space after it.
+const LABEL: usize = 10;
+/// Lines that a command takes on a terminal.
+const COMMAND_LINES: usize = 2;
 
 /// How many samples are shown, as far as that is known without reading them.
 #[derive(Debug, Default)]
@@ -77,6 +83,11 @@ impl Seen {
         Ok((seen, threads))
     }
 
+    /// How the unwinding of the samples ended: how many by the number of the [`EndReason`].
+    pub(super) fn ends(&self) -> &BTreeMap<u16, u64> {
+        &self.ends
+    }
+
     /// All samples of some threads.
     pub(super) fn in_threads<'a>(threads: impl Iterator<Item = &'a ThreadSummary>) -> Self {
         let mut seen = Self::default();
@@ -88,8 +99,13 @@ impl Seen {
     }
 }
 
-/// Writes the head.
+/// Writes the head alone.
 pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
+    write_lines(&lines(recording, seen), &Look::default(), out).map(|_| ())
+}
+
+/// The lines of the head: what each is about, and what it says.
+pub(super) fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
         ("recorded", recorded(recording)),
@@ -107,12 +123,31 @@ pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> 
         ("ended", recording.text("write_error").map(|why| format!("early: {why}"))),
         ("note", unfinished(recording)),
     ];
+    lines.into_iter().filter_map(|(label, text)| text.map(|text| (label, text))).collect()
+}
+
+/// Writes such lines, and says how many they are on the terminal.
+pub(super) fn write_lines(
+    lines: &[(&str, String)],
+    look: &Look,
+    out: &mut dyn Write,
+) -> io::Result<usize> {
+    let mut count = 0;
     for (label, text) in lines {
-        if let Some(text) = text {
-            writeln!(out, "{label:9} {}", escaped(&text))?;
+        let mut texts = look.wrapped(&escaped(text), LABEL);
+        // A command line may be as long as a book; figures are never cut.
+        if *label == "command" && texts.len() > COMMAND_LINES {
+            let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
+            texts.push(look.fit(&rest, LABEL).into_owned());
+        }
+        count += texts.len();
+        let mut label = format!("{label:9}");
+        for text in texts {
+            writeln!(out, "{} {text}", look.paint(Some(Ink::Heading), &label))?;
+            label = " ".repeat(LABEL - 1);
         }
     }
-    Ok(())
+    Ok(count)
 }
 
 fn command(recording: &Recording) -> Option<String> {

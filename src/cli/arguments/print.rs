@@ -1,12 +1,43 @@
 //! The arguments of `print`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 
 use super::SelectionArguments;
+use crate::cli::terminal::Color;
 use crate::cli::values::Percent;
 use crate::view::By;
+use crate::view::functions::RowOf;
+
+/// What trees and tables are made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// Steps of the stacks.
+    Steps(RowOf),
+    /// Threads.
+    Thread,
+    /// What the application says it works on.
+    Samples(By),
+}
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "function" => Ok(Self::Steps(RowOf::Function)),
+            "module" => Ok(Self::Steps(RowOf::Module)),
+            "line" => Ok(Self::Steps(RowOf::Line)),
+            "thread" => Ok(Self::Thread),
+            _ => text.parse().map(Self::Samples).map_err(|_| {
+                "expected function, module, line, thread, span, root-span or tag:NAME".to_owned()
+            }),
+        }
+    }
+}
 
 /// Arguments of `print`.
 #[derive(Debug, Args)]
@@ -22,27 +53,75 @@ pub struct PrintArguments {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Print the summary alone, which is one screen: what was recorded, when the target was busy, the
+    /// functions that used most
+    #[arg(long)]
+    pub summary: bool,
+
     /// Print calls in the order of their times
     #[arg(long)]
     pub timeline: bool,
+
+    /// Give each thread a tree of its own
+    ///
+    /// Without, threads of one process have one together if their names differ by trailing digits only:
+    /// worker-1 and worker-2 are the pool worker-*. The main thread is in no pool.
+    #[arg(short, long, alias = "per-thread")]
+    pub threads: bool,
+
+    /// One tree for all threads
+    #[arg(long, alias = "merge-threads")]
+    pub aggregate: bool,
+
+    /// Callees first: the functions that samples were taken in, below each those that called it
+    ///
+    /// One tree for all threads, unless --threads is given. Where a function was called by nothing in
+    /// some of its stacks, [thread] stands for its caller.
+    #[arg(long, aliases = ["invert", "reverse"])]
+    pub inverted: bool,
+
+    /// What trees are made of: function, module, line, thread, span, root-span or tag:NAME
+    ///
+    /// A function, a module or a line is what a step of a tree is; consecutive calls within a module are
+    /// one. By thread, span (or its root, or the value of a tag) there is one tree for all threads, whose
+    /// first level they are, heaviest first; `(none)` stands for samples without. The ten heaviest are
+    /// always shown.
+    #[arg(long, value_name = "KEY")]
+    pub by: Option<Key>,
+
+    /// Print a table of the N heaviest functions instead of trees, or of what --by says
+    ///
+    /// A recursive function counts once per stack in its total.
+    #[arg(long, value_name = "N")]
+    pub top: Option<NonZeroUsize>,
 
     /// Show idle threads too, which are summed up at the end otherwise
     ///
     /// Of wall clock time: a thread is idle that ran for less than 1 % of its time, slept for the rest
     /// of it in one place, and does not wait for a lock. If all threads are idle, all are shown.
-    #[arg(long, conflicts_with = "timeline")]
+    #[arg(long)]
     pub idle: bool,
 
     /// Go on with what is added to the trace, until its recording ends
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
 
-    /// Group the calls of all threads by span, root-span or tag:NAME
+    /// Write one JSON object instead of text: recording, quality, strip, functions, trees or top
     ///
-    /// One tree for all threads, whose first level is the span (or its root, or the value of the tag),
-    /// heaviest first; `(none)` stands for samples without. The ten heaviest are always shown.
-    #[arg(long, value_name = "KEY", conflicts_with = "timeline")]
-    pub by: Option<By>,
+    /// `all` is what is looked at; every weight has `weight` (of `weight_unit`), `seconds`, `percent` (of
+    /// all) and `samples`. `quality` says how stacks ended, what was lost and how long the target stood
+    /// still. `strip` has the weights of equal parts of the time. `functions` and `top` have `rows` and
+    /// `others`; each tree has its `threads` and a flat list of `calls`, where `caller` is the index of the
+    /// caller, or null. What is left out is a call of the kind `others`.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Colours: auto, always or never
+    ///
+    /// auto means on a terminal, unless NO_COLOR is set or TERM is dumb. On a terminal there are bars too,
+    /// and long names are cut to its width (or to COLUMNS, if that is set); what is piped is never cut.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
 
     /// What of the trace is looked at.
     #[command(flatten)]

@@ -14,6 +14,7 @@ use crate::view::mode::{Mode, Unit};
 use crate::view::profile::{Profile, mark_of};
 use crate::view::recording::Recording;
 use crate::view::selection::Selected;
+use crate::view::strip::bounds;
 
 /// What is compared.
 #[derive(Debug)]
@@ -103,15 +104,6 @@ impl Side {
         let block_s = self.length_ns as f64 / 1e9 / BLOCKS as f64;
         (block_s > 0.0).then_some(self.weight_s()? / block_s)
     }
-}
-
-/// The time that is looked at, as far as there is a recording of it.
-fn bounds(recording: &Recording, selected: &Selected) -> (u64, u64) {
-    let (begin_ns, end_ns) =
-        (recording.begin_ns().unwrap_or(0), recording.end_ns().unwrap_or(u64::MAX));
-    let from_ns = selected.windows.iter().map(|window| window.from_ns).min().unwrap_or(0);
-    let to_ns = selected.windows.iter().map(|window| window.to_ns).max().unwrap_or(u64::MAX);
-    (from_ns.max(begin_ns), to_ns.min(end_ns))
 }
 
 fn block_of(time_ns: u64, (from_ns, to_ns): (u64, u64)) -> usize {

@@ -1,0 +1,120 @@
+//! Which options of `print` go together; what does not is refused with the nearest that does.
+
+use super::arguments::{Key, PrintArguments};
+use crate::view::functions::RowOf;
+
+/// Refuses what makes no sense together.
+///
+/// # Errors
+/// A sentence for the user, which says what to do instead.
+pub(super) fn check(arguments: &PrintArguments) -> Result<(), String> {
+    let sets: [fn(&PrintArguments) -> Option<String>; 4] =
+        [of_timeline, of_summary, of_top, of_trees];
+    let wrong = sets.into_iter().find_map(|set| set(arguments));
+    wrong.map_or(Ok(()), Err)
+}
+
+/// The first of these options that is given, in what it says instead.
+fn first(given: &[(bool, &str, &str)], with: &str) -> Option<String> {
+    let (_, option, instead) = given.iter().find(|(is_given, ..)| *is_given)?;
+    Some(format!("{option} cannot be used with {with}: {instead}"))
+}
+
+fn of_timeline(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.timeline;
+    let trees = "leave out --timeline";
+    first(
+        &[
+            (is_given(arguments.json), "--json", "use dump --json, which lists every sample"),
+            (is_given(arguments.summary), "--summary", trees),
+            (is_given(arguments.threads), "--threads", "it has each thread on its own anyway"),
+            (is_given(arguments.aggregate), "--aggregate", trees),
+            (is_given(arguments.inverted), "--inverted", trees),
+            (
+                is_given(arguments.by.is_some()),
+                "--by",
+                "leave out --timeline, or choose samples with --span, --tag or --thread",
+            ),
+            (is_given(arguments.top.is_some()), "--top", trees),
+            (
+                is_given(arguments.idle),
+                "--idle",
+                "it shows idle threads anyway; choose threads with --thread",
+            ),
+        ],
+        "--timeline",
+    )
+}
+
+fn of_summary(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.summary;
+    let either = "leave out one of them";
+    first(
+        &[
+            (is_given(arguments.verbose), "--verbose", either),
+            (is_given(arguments.follow), "--follow", "leave out --summary to see what is added"),
+            (is_given(arguments.top.is_some()), "--top", "it has a summary anyway"),
+            (is_given(arguments.threads), "--threads", either),
+            (is_given(arguments.aggregate), "--aggregate", either),
+            (is_given(arguments.inverted), "--inverted", either),
+            (is_given(arguments.by.is_some()), "--by", "use --by with --top, or leave it out"),
+            (is_given(arguments.depth.is_some()), "--depth", either),
+        ],
+        "--summary",
+    )
+}
+
+fn of_top(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.top.is_some();
+    first(
+        &[
+            (is_given(arguments.verbose), "--verbose", "use --by line"),
+            (is_given(arguments.threads), "--threads", "use --by thread, or --thread NAME"),
+            (is_given(arguments.aggregate), "--aggregate", "it is of all threads anyway"),
+            (is_given(arguments.inverted), "--inverted", "it is sorted by self time anyway"),
+            (is_given(arguments.depth.is_some()), "--depth", "leave out one of them"),
+        ],
+        "--top",
+    )
+}
+
+fn of_trees(arguments: &PrintArguments) -> Option<String> {
+    let PrintArguments { threads, aggregate, inverted, verbose, follow, json, .. } = *arguments;
+    let (steps, groups, by_thread) = match &arguments.by {
+        Some(Key::Steps(steps)) => (Some(*steps), false, false),
+        Some(Key::Thread) => (None, false, true),
+        Some(Key::Samples(_)) => (None, true, false),
+        None => (None, false, false),
+    };
+    let steps = steps.is_some_and(|steps| steps != RowOf::Function);
+    let rules = [
+        (
+            json && follow,
+            "--json cannot be used with --follow: use --json when the recording has ended",
+        ),
+        (threads && aggregate, "--threads cannot be used with --aggregate: leave out one of them"),
+        (
+            threads && by_thread,
+            "--threads cannot be used with --by thread: either tells threads apart",
+        ),
+        (
+            threads && groups,
+            "--threads cannot be used with --by span, root-span or tag:NAME, which have one tree of all \
+             threads: choose threads with --thread",
+        ),
+        (
+            inverted && by_thread,
+            "--inverted cannot be used with --by thread: use --inverted --threads",
+        ),
+        (
+            inverted && groups,
+            "--inverted cannot be used with --by span, root-span or tag:NAME: look at one of them with \
+             --span, --root-span or --tag",
+        ),
+        (
+            verbose && steps,
+            "--verbose cannot be used with --by module or line: use --by line, or --verbose alone",
+        ),
+    ];
+    rules.into_iter().find(|(is_given, _)| *is_given).map(|(_, text)| text.to_owned())
+}

@@ -1,0 +1,221 @@
+//! Which trees a profile is shown as, and which threads are in each.
+//!
+//! # Invariants
+//! - Every thread that is shown is in one section, among the light or the idle ones, or without a
+//!   sample: the weights of all add up to the profile's.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::calls::{CallTree, Count, Grower, Step};
+use super::escape::escaped;
+use super::functions::RowOf;
+use super::groups::{GroupId, Groups};
+use super::idle;
+use super::invert::inverted;
+use super::look::Look;
+use super::mode::Unit;
+use super::names::{NameId, Names};
+use super::profile::{Profile, ThreadProfile};
+use super::rows::{Limits, Scale, counted};
+
+/// Which threads have a tree together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Split {
+    /// Those of one process whose names differ by their trailing digits only.
+    #[default]
+    Pools,
+    /// Each has its own.
+    Threads,
+    /// All.
+    Together,
+    /// All, and the first level tells them apart.
+    ByThread,
+}
+
+/// How a profile is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TreeOptions {
+    /// Say where each function is: by place in the source or the module.
+    pub verbose: bool,
+    /// What a step of a tree is: a function, a module or a line.
+    pub steps: RowOf,
+    /// Which threads have a tree together; all if the samples are grouped.
+    pub split: Split,
+    /// Callees first: below each function in which samples were taken those that called it.
+    pub inverted: bool,
+    /// What is left out.
+    pub limits: Limits,
+    /// Show the trees of idle threads too; of CPU time there are none.
+    pub idle: bool,
+    /// What it is written to.
+    pub look: Look,
+}
+
+/// Threads with one tree.
+pub(super) struct Section<'a> {
+    pub(super) title: String,
+    pub(super) threads: Vec<&'a ThreadProfile>,
+    pub(super) count: Count,
+}
+
+impl<'a> Section<'a> {
+    fn new(title: String, threads: Vec<&'a ThreadProfile>) -> Self {
+        let mut count = Count::default();
+        for thread in &threads {
+            count += thread.count;
+        }
+        Self { title, threads, count }
+    }
+}
+
+/// All of a profile, sorted.
+pub(super) struct Forest<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) options: &'a TreeOptions,
+    pub(super) names: Names,
+    pub(super) scale: Scale,
+    /// The heaviest first; the light ones last, together.
+    pub(super) sections: Vec<Section<'a>>,
+    /// Threads that only wait for work.
+    pub(super) idle: Vec<&'a ThreadProfile>,
+    /// Threads without a sample.
+    pub(super) without: Vec<&'a ThreadProfile>,
+}
+
+impl<'a> Forest<'a> {
+    /// The trees of a profile.
+    pub(super) fn new(profile: &'a Profile, options: &'a TreeOptions) -> Self {
+        let mut names = match (options.steps, options.verbose) {
+            (RowOf::Module, _) => Names::of_modules(profile),
+            (RowOf::Line, _) => Names::of_lines(profile),
+            (_, true) => Names::of_places(profile),
+            (_, false) => Names::of_functions(profile),
+        };
+        let loops = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
+        let is_loop = |place: usize| loops.get(place).copied().unwrap_or(false);
+        let (mut busy, mut idle) = (Vec::new(), Vec::new());
+        for (place, thread) in profile.threads.iter().enumerate() {
+            if is_loop(place) { idle.push(thread) } else { busy.push(thread) }
+        }
+        busy.sort_by_key(heaviest);
+        let sampled = busy.partition_point(|thread| thread.count.samples > 0);
+        let without = busy.split_off(sampled);
+        let of = match idle.iter().any(|thread| thread.count.weight > 0) {
+            true => "all but the idle",
+            false => "all",
+        };
+        let sections = sections(&busy, options, (&names, of));
+        if options.split == Split::ByThread {
+            let labels = busy.iter().map(|thread| describe(thread)).collect();
+            names.group_by(Arc::new(Groups::named(["thread", "threads"], labels)));
+        }
+        let scale = Scale {
+            all: profile.count().weight,
+            unit: Unit::new(profile.mode, &profile.recording),
+        };
+        Self { profile, options, names, scale, sections, idle, without }
+    }
+
+    /// The tree of a section.
+    pub(super) fn tree(&self, section: &Section<'_>) -> CallTree<NameId> {
+        let mut grower = Grower::<NameId>::default();
+        let merges = self.options.steps == RowOf::Module;
+        for (place, thread) in section.threads.iter().enumerate() {
+            // Threads are fewer than the 32 bits of their ids.
+            let group = (self.options.split == Split::ByThread)
+                .then(|| Step::Group(GroupId::new(u32::try_from(place).unwrap_or(u32::MAX))));
+            grower.graft_below(group, &thread.tree, (merges, |place| self.names.id(place)));
+        }
+        let tree = grower.finish();
+        match self.options.inverted {
+            true => inverted(&tree, &self.options.limits),
+            false => tree,
+        }
+    }
+
+    /// Whether all threads are in one tree.
+    pub(super) fn is_one(&self) -> bool {
+        self.names.groups().is_some() || self.options.split == Split::Together
+    }
+}
+
+/// The threads of each tree, from those that have samples.
+fn sections<'a>(
+    busy: &[&'a ThreadProfile],
+    options: &TreeOptions,
+    (names, of): (&Names, &str),
+) -> Vec<Section<'a>> {
+    if busy.is_empty() {
+        return Vec::new();
+    }
+    let number = counted(busy.len() as u64, "thread");
+    let whole = |title| vec![Section::new(title, busy.to_vec())];
+    let split = match (names.groups(), options.split) {
+        (Some(groups), _) => return whole(format!("{number} by {}", groups.noun())),
+        (None, Split::ByThread) => return whole(format!("{number} by thread")),
+        (None, Split::Together) => return whole(format!("{number} together")),
+        (None, Split::Threads) => busy.iter().map(|it| (describe(it), vec![*it])).collect(),
+        (None, Split::Pools) => pools(busy),
+    };
+    let mut all: Vec<Section<'a>> =
+        split.into_iter().map(|(title, threads)| Section::new(title, threads)).collect();
+    // Those of one weight stay in the order of their heaviest threads.
+    all.sort_by_key(|section| Reverse(section.count.weight));
+    // Idle threads are no measure: beside a thousand of them every other one would be light.
+    let shown: u64 = all.iter().map(|section| section.count.weight).sum();
+    let least = options.limits.min_percent / 100.0 * shown as f64;
+    let heavy = all.partition_point(|section| section.count.weight as f64 >= least);
+    if heavy + 1 < all.len() {
+        let light = all.split_off(heavy).into_iter().flat_map(|section| section.threads);
+        let light: Vec<&ThreadProfile> = light.collect();
+        let number = counted(light.len() as u64, "thread");
+        let percent = options.limits.min_percent;
+        all.push(Section::new(format!("{number} below {percent} % of {of}, together"), light));
+    }
+    all
+}
+
+/// Threads by what their names begin with. The main thread is in none: it does something else, whatever
+/// it is called.
+fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfile>)> {
+    let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
+    for profile in threads {
+        let thread = &profile.thread;
+        let stem = thread.name.trim_end_matches(|c: char| c.is_ascii_digit());
+        pools.entry((thread.pid, thread.pid == thread.tid, stem)).or_default().push(*profile);
+    }
+    let mut pools: Vec<_> = pools.into_iter().collect();
+    pools.sort_by_key(|(_, threads)| threads.first().map(heaviest));
+    let titled = |((pid, _, stem), threads): ((u32, bool, &str), Vec<&'a ThreadProfile>)| {
+        let first = threads[0];
+        let title = match threads.iter().any(|other| other.thread.name != first.thread.name) {
+            _ if threads.len() == 1 => describe(first),
+            differ => {
+                let (name, star) = if differ { (stem, "*") } else { (&*first.thread.name, "") };
+                let name = escaped(name);
+                format!("pool \"{name}{star}\" ({} threads) of process {pid}", threads.len())
+            }
+        };
+        (title, threads)
+    };
+    pools.into_iter().map(titled).collect()
+}
+
+/// The order of threads: the heaviest first.
+fn heaviest(profile: &&ThreadProfile) -> (Reverse<u64>, u32, u32) {
+    (Reverse(profile.count.weight), profile.thread.pid, profile.thread.tid)
+}
+
+/// A thread in one phrase.
+pub(super) fn describe(profile: &ThreadProfile) -> String {
+    let thread = &profile.thread;
+    let name = escaped(&thread.name);
+    let process = if thread.pid == thread.tid {
+        String::new()
+    } else {
+        format!(" of process {}", thread.pid)
+    };
+    format!("thread {} \"{name}\"{process}", thread.tid)
+}

@@ -1,0 +1,134 @@
+//! The summary of one screen: what was recorded and how good it is, how busy the target was over time,
+//! and the functions that used most. It is what one pastes into a ticket.
+//!
+//! # Invariants
+//! - On a terminal of 80 columns and 24 lines all of it is seen, with the prompt below it; lines that few
+//!   recordings have take the place of functions.
+
+use std::io::{self, Write};
+
+use super::forest::TreeOptions;
+use super::functions::{RowOf, Table, TableRow};
+use super::idle;
+use super::look::{Ink, Look, padded};
+use super::mode::Unit;
+use super::profile::Profile;
+use super::rows::{counted, percent};
+use super::summary::{self, Seen};
+
+/// Lines of a screen that the summary may take.
+const LINES_MAX: usize = 22;
+/// Functions that are named of each kind, if there is room and if there is little.
+const NAMED_MAX: usize = 8;
+const NAMED_MIN: usize = 5;
+/// Columns of a share and the spaces beside it.
+const SHARE: usize = 10;
+
+/// Writes the summary; without the functions where the heaviest of something follow anyway.
+pub fn write(
+    profile: &Profile,
+    with_functions: bool,
+    options: &TreeOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let look = &options.look;
+    let mut lines = summary::lines(&profile.recording, &Seen::in_profile(profile));
+    let unit = Unit::new(profile.mode, &profile.recording);
+    let base_ns = profile.recording.begin_ns().unwrap_or(0);
+    lines.extend(profile.strip.line(unit, base_ns, look).map(|line| ("activity", line)));
+    let used = summary::write_lines(&lines, look, out)?;
+    let table = with_functions.then(|| Functions::new(profile, options.idle));
+    match table.filter(|it| !it.table.rows.is_empty()) {
+        Some(functions) => functions.write(used, look, out),
+        None => Ok(()),
+    }
+}
+
+/// The functions of the threads that do something.
+struct Functions {
+    table: Table,
+    idle: u64,
+}
+
+impl Functions {
+    fn new(profile: &Profile, with_idle: bool) -> Self {
+        let idle = if with_idle { Vec::new() } else { idle::idle_threads(profile) };
+        let is_idle = |place: &usize| idle.get(*place).copied().unwrap_or(false);
+        let threads = profile.threads.iter().enumerate();
+        let busy = threads.filter(|(place, _)| !is_idle(place)).map(|(_, thread)| thread);
+        let table = Table::of_threads(profile, busy, RowOf::Function);
+        Self { table, idle: idle.iter().filter(|idle| **idle).count() as u64 }
+    }
+
+    /// Writes them below so many lines.
+    fn write(&self, used: usize, look: &Look, out: &mut dyn Write) -> io::Result<()> {
+        // An empty line, and the heads; one below the other there are two of those.
+        let (heads, lists) = if look.width.is_some() { (2, 1) } else { (3, 2) };
+        let room = LINES_MAX.saturating_sub(used + heads) / lists;
+        let most = room.clamp(NAMED_MIN, NAMED_MAX);
+        let own: Vec<&TableRow> =
+            self.table.rows.iter().filter(|row| row.own.weight > 0).take(most).collect();
+        let total: Vec<&TableRow> = self.table.by_total().into_iter().take(most).collect();
+        let aside = match self.idle {
+            0 => String::new(),
+            idle => format!(" (without {})", counted(idle, "idle thread")),
+        };
+        writeln!(out)?;
+        match look.width {
+            Some(width) => self.beside(width, [&own, &total], &aside, (look, out)),
+            None => {
+                writeln!(out, " self %  function{aside}")?;
+                for row in own {
+                    writeln!(out, "{:7.1}  {}", self.share(row.own.weight), named(row))?;
+                }
+                writeln!(out, "total %  function{aside}")?;
+                for row in total {
+                    writeln!(out, "{:7.1}  {}", self.share(row.total.weight), named(row))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Both lists in the columns of a terminal.
+    fn beside(
+        &self,
+        width: usize,
+        [own, total]: [&[&TableRow]; 2],
+        aside: &str,
+        (look, out): (&Look, &mut dyn Write),
+    ) -> io::Result<()> {
+        let half = width / 2;
+        let room = half.saturating_sub(SHARE);
+        let left =
+            look.cut(&format!(" self %  function{aside}"), half.saturating_sub(1)).into_owned();
+        let head = format!("{}total %  function", padded(&left, half));
+        writeln!(out, "{}", look.paint(Some(Ink::Heading), &head))?;
+        let cell = |row: Option<&&TableRow>, of: fn(&TableRow) -> u64| {
+            let Some(row) = row else { return (padded("", SHARE - 1), String::new()) };
+            let share = self.share(of(row));
+            let number = format!("{share:7.1}");
+            let number = look.paint(Ink::of_share(share), &number).into_owned();
+            (format!("{number}  "), look.cut(&row.name, room).into_owned())
+        };
+        for place in 0..own.len().max(total.len()) {
+            let (share, name) = cell(own.get(place), |row| row.own.weight);
+            let name = padded(&name, half.saturating_sub(SHARE - 1));
+            let (other_share, other) = cell(total.get(place), |row| row.total.weight);
+            writeln!(out, "{}", format!("{share}{name}{other_share}{other}").trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn share(&self, weight: u64) -> f64 {
+        percent(weight, self.table.all.weight)
+    }
+}
+
+/// A function and its module.
+fn named(row: &TableRow) -> String {
+    match row.qualifier.is_empty() {
+        true => row.name.clone(),
+        false => format!("{} ({})", row.name, row.qualifier),
+    }
+}
