@@ -34,6 +34,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say o
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "view" -d 'Write a page for a browser: flame graph, time line, functions, spans'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "diff" -d 'Say what changed between two traces, or two parts of one'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "verify" -d 'Check every byte of a trace and of its index'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "recover" -d 'Save what can be read of a damaged or unfinished trace'
@@ -76,68 +77,66 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'What trees are made of: function, module, line, thread, span, root-span or tag:NAME' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l top -d 'Print a table of the N heaviest functions instead of trees, or of what --by says' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l color -d 'Colours: auto, always or never' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l summary -d 'Print the summary alone, which is one screen: what was recorded, when the target was busy, the functions that used most'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l timeline -d 'Print calls in the order of their times'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s t -l threads -d 'Give each thread a tree of its own'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate -d 'One tree for all threads'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l inverted -d 'Callees first: the functions that samples were taken in, below each those that called it'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads too, which are summed up at the end otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write one JSON object instead of text: recording, quality, strip, functions, trees or top'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script or otlp' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script or html' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks and flame graphs: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l open -d 'Open the page with the program that the desktop opens pages with (xdg-open)'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work; by default they are folded into one line'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-thread -d 'Look at this thread only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-from -d 'Look at samples from here on, before; without --base-to up to the end' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-to -d 'Look at samples up to here, before; without --base-from from the begin on' -r
@@ -145,7 +144,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-span -
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-root-span -d 'Look at samples below this root span only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-tag -d 'Look at samples with this value of a tag only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Most lines of changes' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'Format to write: table, json or folded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'Format to write: table, json, folded or flamegraph' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l paths -d 'Compare every path from the root too, not only every function'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Write one JSON object, as --format json'

@@ -120,6 +120,7 @@ fn help_is_on_the_standard_output_and_ends_well() {
         "print",
         "dump",
         "export",
+        "view",
         "verify",
         "recover",
         "reindex",

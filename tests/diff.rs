@@ -1,13 +1,15 @@
 //! What changed between two traces: those made by hand, and those of a program that knows it.
 
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value as Json;
 use traceprof::trace::{Sample, TagKey, TagKind, ThreadId, Value};
 use traceprof_abi::storage::log::flags::WALL;
 
-use crate::common::{Maker, Target, Trace, alone, maker, needs_recording, record_team, traceprof};
+use crate::common::{
+    Maker, Target, Trace, alone, has_command, maker, needs_recording, record_team, skip, traceprof,
+};
 use crate::snapshot;
 
 use maker::BEGIN_NS;
@@ -265,7 +267,7 @@ fn what_cannot_be_compared_is_refused() {
     for (traces, options, part) in [
         (&[&before][..], &[][..], "<AFTER>"),
         (&[&before, &after], &["--thread", "nobody"], "no thread is called"),
-        (&[&before, &after], &["--format", "svg"], "table, json, folded"),
+        (&[&before, &after], &["--format", "png"], "table, json, folded, flamegraph"),
         (&[&before, &after], &["--json", "--format", "folded"], "cannot be used with"),
         (&[&before], &["--base-from", "60%", "--base-to", "50%"], "the first is later"),
         (&[&before], &["--base-from", "100%"], "nothing to compare"),
@@ -284,7 +286,9 @@ fn hostile_names_stay_in_their_line() {
         program.finish()
     };
     let traces = [&hostile(1, 20), &hostile(2, 60)];
-    for options in [&["--paths"][..], &["--json", "--paths"], &["--format", "folded"]] {
+    for options in
+        [&["--paths"][..], &["--json", "--paths"], &["--format", "folded"], &["--format", "svg"]]
+    {
         let text = shown(&traces, options);
         assert!(text.contains("u001b") || text.contains("\\u{1b}[2J"), "{text}");
         assert!(text.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{text:?}");
@@ -292,6 +296,51 @@ fn hostile_names_stay_in_their_line() {
     let folded = shown(&traces, &["--format", "folded"]);
     assert_eq!(folded.lines().count(), 2);
     assert!(folded.lines().all(|line| line.matches(';').count() == 1), "{folded}");
+}
+
+/// Widths are of what is now; what has a colour is what the table tells, and noise has none.
+#[test]
+fn a_picture_is_of_what_is_now_coloured_by_what_changed() {
+    let (before, after) = (made(3, BEFORE), made(4, AFTER));
+    let svg = shown(&[&before, &after], &["--format", "flamegraph"]);
+    let frames: Vec<(&str, &str)> = svg
+        .split("<title>")
+        .skip(1)
+        .map(|part| {
+            let (title, rest) = part.split_once("</title>").unwrap();
+            (title, rest.split_once("fill=\"").unwrap().1.split_once('"').unwrap().0)
+        })
+        .collect();
+    let weight = |title: &str| -> u64 {
+        let number = title.rsplit_once(" (").unwrap().1.split(' ').next().unwrap();
+        number.replace(',', "").parse().unwrap()
+    };
+    assert!(frames.iter().any(|(title, _)| *title == "all (10,000 periods, 100%)"));
+    let folded = after.view(&["export", "--format", "folded"]);
+    let lines = folded.lines().filter(|line| line.contains("memchr") || line.contains("escape"));
+    let now: u64 = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    let named = |name: &str| *frames.iter().find(|(title, _)| title.starts_with(name)).expect(name);
+    let (memchr, escape) = (named("memchr ("), named("escape ("));
+    assert_eq!(weight(memchr.0) + weight(escape.0), now);
+    assert!(memchr.0.contains("%; -") && escape.0.contains("%; +"), "{memchr:?} {escape:?}");
+    assert_eq!([memchr.1, escape.1].map(|color| color.ends_with(",255)")), [true, false]);
+    assert!(escape.1.starts_with("rgb(255,"), "{escape:?}");
+    for name in ["log (", "_start (", "serve ("] {
+        let (title, color) = named(name);
+        assert_eq!(color, "rgb(250,250,250)", "{title}");
+        assert!(title.ends_with("; 0.00%)"), "{title}");
+    }
+    assert!(svg.contains("red has more in itself, blue less: "), "{svg}");
+    // Nothing but noise, and names that are no markup.
+    let same = shown(&[&before, &made(5, BEFORE)], &["--format", "svg"]);
+    assert!(same.contains("no path changed in itself by more than noise"), "{same}");
+    if !has_command("xmllint") {
+        skip!("xmllint, which reads the pictures");
+    }
+    let path = before.dir().join("diff.svg");
+    std::fs::write(&path, svg).unwrap();
+    let output = Command::new("xmllint").args(["--noout", "--nonet"]).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// `ratios` tells by its own clocks how much time each function took.

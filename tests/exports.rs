@@ -11,7 +11,7 @@ use traceprof::trace::{Sample, Value};
 use traceprof::view::export::Format;
 use traceprof_abi::storage::log::flags::WALL;
 
-use crate::common::{Maker, Trace, maker, traceprof};
+use crate::common::{Maker, Page, Trace, maker, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
@@ -105,6 +105,7 @@ fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
             let unit = if is_wall { 1.0 } else { ns };
             weights.map(|weight| weight.as_f64().unwrap()).sum::<f64>() / unit
         }
+        Format::Html => Page::parse(text()).weight(if is_wall { "wall" } else { "cpu" }) as f64,
         Format::PerfScript => {
             let heads = text().lines().filter(|line| line.ends_with(':'));
             heads.map(|line| line.split(' ').nth_back(1).unwrap().parse::<f64>().unwrap()).sum()
@@ -212,7 +213,7 @@ fn formats_are_named_in_full() {
     let output = command.arg(made.path()).output().expect("traceprof");
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp";
+    let all = "folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp, html";
     assert!(said.contains(&format!("the formats are: {all}")), "{said}");
     for format in Format::ALL {
         assert_eq!(format.name().parse(), Ok(format));
@@ -229,6 +230,7 @@ fn a_name_tells_the_format() {
         ("a.speedscope.json", Format::Speedscope),
         ("a.perf", Format::PerfScript),
         ("a.otlp", Format::Otlp),
+        ("a.html", Format::Html),
     ] {
         assert_eq!(Format::of_path(name.as_ref()), Some(format), "{name}");
     }

@@ -5,6 +5,7 @@ mod export;
 mod print;
 mod record;
 mod selection;
+mod view;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ pub use export::ExportArguments;
 pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
 pub use selection::SelectionArguments;
+pub use view::ViewArguments;
 
 /// Attach sampling profiler for Linux
 ///
@@ -132,7 +134,24 @@ pub enum Action {
     /// /v1development/profiles: a profile of time and one of samples for each process, with thread.name,
     /// thread.id and tags as attributes and links to spans. It is that of OTLP 1.10, which is alpha: another
     /// version of the protocol may not read it.
+    ///
+    /// The format `html` is the page that `traceprof view` writes.
     Export(ExportArguments),
+    /// Write a page for a browser: flame graph, time line, functions, spans
+    ///
+    /// One HTML file with all samples in it, by default beside the trace, under its name with .html. It needs
+    /// no network and no server, and its policy forbids it to load or send anything: it can be
+    /// attached to a ticket and opened from there. What it shows is part of its address behind the #,
+    /// so that a link leads back to it.
+    ///
+    /// Drag over the time line to choose a window, click on threads, spans or functions; the flame
+    /// graph shows what is chosen at once. / searches with a regular expression, and the share that
+    /// matches is told; Esc goes back; the arrows move from frame to frame. CPU time and all time have
+    /// a switch if both were recorded.
+    ///
+    /// Of more than a million samples, those of one thread, one stack and one context are merged that are
+    /// near in time; the page says how near. Weights always add up to those of the trace.
+    View(ViewArguments),
     /// Say what changed between two traces, or two parts of one
     ///
     /// Functions are matched by name and by the file name of their module, so the traces may be of two
@@ -152,7 +171,8 @@ pub enum Action {
     ///
     /// The format `folded` has a line `root;caller;leaf BEFORE AFTER` per stack, as tools for differential
     /// flame graphs read it; `json` has all functions of at least 10 samples with their intervals, noise
-    /// included.
+    /// included. `flamegraph` is a picture of what is now for a browser: red has more of all time in
+    /// itself than before, blue less; what is no more than noise has no colour.
     Diff(DiffArguments),
     /// Say of each module of a trace where its names came from, and how to get more
     ///

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 39] = [
+pub(super) const EXAMPLES: [Example; 42] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -119,6 +119,12 @@ pub(super) const EXAMPLES: [Example; 39] = [
         "Text for tools that read what perf script writes",
         "traceprof export out.trace --format perf-script --output out.perf",
     ),
+    example("view", "Look at a trace in a browser", "traceprof view out.trace --open"),
+    example(
+        "view",
+        "A page of two seconds, to attach to a ticket",
+        "traceprof view out.trace --from 2s --to 4s -o ticket.html",
+    ),
     example("diff", "What changed?", "traceprof diff before.trace after.trace"),
     example(
         "diff",
@@ -134,6 +140,11 @@ pub(super) const EXAMPLES: [Example; 39] = [
         "diff",
         "For a differential flame graph",
         "traceprof diff before.trace after.trace --format folded -o both.folded",
+    ),
+    example(
+        "diff",
+        "A flame graph of what is now, coloured by what changed",
+        "traceprof diff before.trace after.trace --format flamegraph -o diff.svg",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),

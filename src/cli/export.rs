@@ -27,6 +27,12 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     let trace = source::open(&arguments.file)?;
     let told = trace.notices().len();
     let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
+    let ExportArguments { threads, no_idle, output, force, .. } = arguments;
+    let output = Destination::new(output, force, &arguments.file)?;
+    if format == Format::Html {
+        // A page has both kinds of time.
+        return super::view::write(&trace, &selection, no_idle, &output);
+    }
     let mut selected = source::select(&trace, &selection)?;
     if format.is_by_context() {
         selected.by = Some(Grouping::by_context());
@@ -34,9 +40,8 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
     source::tell_from(&trace, told);
     source::tell_if_empty(&selected, profile.count().samples);
-    let ExportArguments { threads, no_idle, .. } = arguments;
     let options = ExportOptions { format, threads, no_idle };
-    Destination::new(arguments.output, arguments.force, &arguments.file)?.write(|out| {
+    output.write(|out| {
         export::write(&trace, (&selected, &profile), &options, out).map_err(Failure::of_view)
     })
 }

@@ -27,6 +27,7 @@ mod stacks;
 pub mod terminal;
 pub mod values;
 mod verify;
+mod view;
 mod watch;
 
 use std::ffi::OsString;
@@ -69,6 +70,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),
+        Action::View(arguments) => view::run(arguments),
         Action::Diff(arguments) => diff::run(arguments),
         Action::Info(arguments) => modules::run(&arguments),
         Action::Verify(arguments) => return verify::run(&arguments),

@@ -196,6 +196,19 @@ impl<'a> Grouper<'a> {
         id
     }
 
+    /// The number of its group, from 1 on; of one that is not told apart a number above all others.
+    pub(super) fn number_of(&mut self, sample: &Sample) -> u32 {
+        match self.of(sample) {
+            OTHERS => OTHERS.0,
+            GroupId(id) => id.saturating_add(1),
+        }
+    }
+
+    /// How many groups there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     fn find(&mut self, key: Told) -> GroupId {
         if self.kept.as_ref().is_some_and(|(kept, _)| !kept.contains(&key)) {
             return OTHERS;
@@ -292,7 +305,12 @@ impl Groups {
 
     /// What it stands for, if the groups are by context.
     pub(super) fn context(&self, id: GroupId) -> Option<&Context> {
-        self.contexts.get(id.0 as usize)
+        self.context_at(id.0 as usize)
+    }
+
+    /// The same of the group at a place.
+    pub(super) fn context_at(&self, place: usize) -> Option<&Context> {
+        self.contexts.get(place)
     }
 }
 

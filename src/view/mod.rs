@@ -17,6 +17,7 @@ mod filter;
 mod forest;
 pub mod functions;
 mod groups;
+pub mod html;
 mod idle;
 mod invert;
 pub mod json;

@@ -3,10 +3,12 @@
 #![allow(unsafe_code, reason = "two system calls that no crate in use wraps")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod browser;
 mod folded;
 mod host;
 mod jail;
 pub(crate) mod maker;
+mod page;
 mod peak;
 mod program;
 mod recorder;
@@ -14,6 +16,7 @@ mod snapshot;
 mod target;
 mod team;
 
+pub(crate) use browser::{BROWSER, Browser};
 pub(crate) use folded::Folded;
 pub(crate) use host::{
     child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle, timers,
@@ -21,6 +24,7 @@ pub(crate) use host::{
 };
 pub(crate) use jail::{ERRNO, KILL, without, without_perf};
 pub(crate) use maker::Maker;
+pub(crate) use page::{Page, PageSample};
 pub(crate) use peak::peak_kib;
 pub(crate) use program::{
     cpp_program, go_program, go_program_by, has_command, java_classes, newest_go, program,

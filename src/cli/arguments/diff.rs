@@ -35,7 +35,7 @@ pub struct DiffArguments {
     #[arg(long, value_name = "N", default_value = "40")]
     pub top: usize,
 
-    /// Format to write: table, json or folded
+    /// Format to write: table, json, folded or flamegraph
     #[arg(short, long, default_value = "table")]
     pub format: DiffFormat,
 

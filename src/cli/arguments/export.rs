@@ -14,11 +14,10 @@ pub struct ExportArguments {
     /// Trace file to convert
     pub file: PathBuf,
 
-    /// Format to write: folded, flamegraph, pprof, firefox, speedscope,
-    /// perf-script or otlp
+    /// Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp or html
     ///
     /// By default that of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof, .json,
-    /// .speedscope.json, .perf, .otlp.
+    /// .speedscope.json, .perf, .otlp, .html.
     #[arg(short, long)]
     pub format: Option<Format>,
 

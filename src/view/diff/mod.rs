@@ -4,6 +4,7 @@
 //! Does not read more than two sides at once, and does not match what was renamed.
 
 pub mod estimate;
+mod flamegraph;
 mod folded;
 mod head;
 mod json;
@@ -33,6 +34,8 @@ pub enum DiffFormat {
     Json,
     /// `root;caller;leaf BEFORE AFTER`, a line per stack: what differential flame graphs are made of.
     Folded,
+    /// A picture of the stacks that are now, as SVG, coloured by what changed.
+    Flamegraph,
 }
 
 impl FromStr for DiffFormat {
@@ -43,7 +46,8 @@ impl FromStr for DiffFormat {
             "table" => Ok(Self::Table),
             "json" => Ok(Self::Json),
             "folded" | "collapsed" => Ok(Self::Folded),
-            _ => Err("the formats are: table, json, folded".to_owned()),
+            "flamegraph" | "svg" => Ok(Self::Flamegraph),
+            _ => Err("the formats are: table, json, folded, flamegraph".to_owned()),
         }
     }
 }
@@ -70,8 +74,11 @@ pub fn write(
     if options.format == DiffFormat::Folded {
         return folded::write(&paths, [before, after], out);
     }
-    let comparison = Comparison::new(before, after, &paths, options.paths);
+    // The picture has paths, and what is noise is told of each of them.
+    let with_paths = options.paths || options.format == DiffFormat::Flamegraph;
+    let comparison = Comparison::new(before, after, &paths, with_paths);
     match options.format {
+        DiffFormat::Flamegraph => flamegraph::write(&comparison, out),
         DiffFormat::Json => json::write(&comparison, out),
         _ => table::write(&comparison, options.top, out),
     }

@@ -39,17 +39,28 @@ pub(super) fn write(
     if lines.values().all(|weight| *weight == 0) {
         return write_empty(&title, out);
     }
-    let mut stacks: Vec<(&str, u64)> =
-        lines.iter().map(|(line, weight)| (&**line, *weight)).collect();
+    let stacks: Vec<(&str, u64)> = lines.iter().map(|(line, weight)| (&**line, *weight)).collect();
+    let counted = stacks.into_iter().map(|(stack, weight)| (stack, weight.to_string())).collect();
+    let subtitle = with_legend(profile.mode, details);
+    draw(counted, colors(profile), [&title, &subtitle, unit(profile.mode)], out)
+}
+
+/// Draws stacks, each with its count, or with what was before and is now: then colours are those of the
+/// change, and widths of what is now.
+fn draw(
+    mut stacks: Vec<(&str, String)>,
+    mut colors: PaletteMap,
+    [title, subtitle, unit]: [&str; 3],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     // Frame by frame: as lines, `f(int)` would come between `f` and `f;g`, and be drawn between them.
     stacks.sort_by(|(one, _), (other, _)| one.split(';').cmp(other.split(';')));
     let lines: Vec<String> =
-        stacks.into_iter().map(|(stack, weight)| drawable(&format!("{stack} {weight}"))).collect();
-    let mut colors = colors(profile);
+        stacks.into_iter().map(|(stack, counts)| drawable(&format!("{stack} {counts}"))).collect();
     let mut drawn = Options::default();
-    drawn.title = drawable(&title);
-    drawn.subtitle = Some(drawable(&with_legend(profile.mode, details)));
-    drawn.count_name = unit(profile.mode).to_owned();
+    drawn.title = drawable(title);
+    drawn.subtitle = Some(drawable(subtitle));
+    drawn.count_name = unit.to_owned();
     drawn.deterministic = true;
     drawn.palette_map = Some(&mut colors);
     drawn.text_truncate_direction = TextTruncateDirection::Right;
@@ -59,8 +70,17 @@ pub(super) fn write(
     writeln!(out)
 }
 
+/// The same, of changes.
+pub(in crate::view) fn draw_changes(
+    stacks: Vec<(&str, String)>,
+    texts: [&str; 3],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    draw(stacks, PaletteMap::default(), texts, out)
+}
+
 /// What widths are counted in.
-fn unit(mode: Mode) -> &'static str {
+pub(in crate::view) fn unit(mode: Mode) -> &'static str {
     match mode {
         Mode::Cpu => "periods",
         Mode::Wall => "µs",

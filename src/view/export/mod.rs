@@ -1,14 +1,14 @@
 //! Traces in the formats of other tools.
 
 mod firefox;
-mod flamegraph;
+pub(super) mod flamegraph;
 pub(super) mod folded;
 mod otlp;
 mod perf_script;
 mod pprof;
 mod samples;
 mod speedscope;
-mod subject;
+pub(super) mod subject;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -16,6 +16,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::error::ViewError;
+use super::html::{self, PageOptions};
 use super::profile::Profile;
 use super::selection::Selected;
 use crate::trace::LazyTrace;
@@ -37,10 +38,12 @@ pub enum Format {
     PerfScript,
     /// A protobuf message: what collectors of OpenTelemetry take.
     Otlp,
+    /// A page with every sample, which a browser shows by itself.
+    Html,
 }
 
 /// How files of a format are called.
-const ENDS: [(&str, Format); 9] = [
+const ENDS: [(&str, Format); 10] = [
     (".folded", Format::Folded),
     (".collapsed", Format::Folded),
     (".svg", Format::Flamegraph),
@@ -51,11 +54,12 @@ const ENDS: [(&str, Format); 9] = [
     (".json", Format::Firefox),
     (".perf", Format::PerfScript),
     (".otlp", Format::Otlp),
+    (".html", Format::Html),
 ];
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Folded,
         Self::Flamegraph,
         Self::Pprof,
@@ -63,6 +67,7 @@ impl Format {
         Self::Speedscope,
         Self::PerfScript,
         Self::Otlp,
+        Self::Html,
     ];
 
     /// Its name on the command line.
@@ -75,6 +80,7 @@ impl Format {
             Self::Speedscope => "speedscope",
             Self::PerfScript => "perf-script",
             Self::Otlp => "otlp",
+            Self::Html => "html",
         }
     }
 
@@ -102,7 +108,7 @@ impl Format {
 
     /// Whether spans and tags are kept beside the stacks.
     pub fn has_contexts(self) -> bool {
-        matches!(self, Self::Pprof | Self::Firefox | Self::Otlp)
+        matches!(self, Self::Pprof | Self::Firefox | Self::Otlp | Self::Html)
     }
 }
 
@@ -118,6 +124,7 @@ impl FromStr for Format {
             "speedscope" => Ok(Self::Speedscope),
             "perf-script" | "perf" => Ok(Self::PerfScript),
             "otlp" => Ok(Self::Otlp),
+            "html" => Ok(Self::Html),
             _ => {
                 let known = Self::ALL.map(Self::name).join(", ");
                 Err(format!("the formats are: {known}"))
@@ -158,6 +165,10 @@ pub fn write(
         Format::Firefox => firefox::write(trace, (selected, profile), options, out),
         Format::Speedscope => speedscope::write(trace, (selected, profile), options, out),
         Format::PerfScript => perf_script::write(trace, (selected, profile), options, out),
+        Format::Html => {
+            let page = PageOptions { no_idle: options.no_idle, ..PageOptions::default() };
+            html::write(trace, &[(selected, profile)], &page, out)
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::view::recording::Recording;
 use crate::view::rows::counted;
 
 /// What is recorded, in a word, if the trace says it.
-pub(super) fn program(recording: &Recording) -> Option<String> {
+pub(in crate::view) fn program(recording: &Recording) -> Option<String> {
     let Some(Value::List(words)) = recording.metadata.get("command_line") else { return None };
     let Some(Value::Text(path)) = words.first() else { return None };
     Some(escaped(path.rsplit('/').next().unwrap_or(path)).into_owned())

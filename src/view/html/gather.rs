@@ -1,0 +1,188 @@
+//! All samples of what is selected, thread after thread, with the tree of their stacks.
+
+use super::PageOptions;
+use super::columns::Columns;
+use super::entries::{Entries, Entry};
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, TraceError, Window};
+use crate::view::calls::{CallTree, Count, Grower, Step};
+use crate::view::context::is_told;
+use crate::view::groups::{Grouper, Grouping, Groups};
+use crate::view::idle::idle_threads;
+use crate::view::mode::Mode;
+use crate::view::profile::{Profile, mark_of};
+use crate::view::recording::Recording;
+use crate::view::selection::Selected;
+use crate::view::waits::Waits;
+
+/// Contexts that are told apart, the heaviest.
+const CONTEXTS_MAX: usize = 1 << 16;
+
+/// What a page is made of.
+pub(super) struct Gathered<'a> {
+    /// The threads that have samples in it.
+    pub(super) threads: Vec<Shown<'a>>,
+    /// The stacks of all of them.
+    pub(super) tree: CallTree<LocationId>,
+    pub(super) waits: Waits,
+    /// What they worked on.
+    pub(super) contexts: Groups,
+    /// How many contexts there are; 0 of an entry is none, and the one after the last is all others.
+    pub(super) context_count: usize,
+    /// By mode.
+    pub(super) modes: Vec<ModeEntries>,
+    /// When the time of entries begins.
+    pub(super) begin_ns: u64,
+}
+
+/// A thread of the page.
+pub(super) struct Shown<'a> {
+    pub(super) summary: &'a ThreadSummary,
+    /// It only waits for work.
+    pub(super) idle: bool,
+}
+
+/// The samples of a mode.
+#[derive(Debug)]
+pub(super) struct ModeEntries {
+    pub(super) mode: Mode,
+    /// By thread of the page.
+    pub(super) threads: Vec<Vec<Entry>>,
+    /// How far apart samples may have been that are one entry; 0 if none are merged.
+    pub(super) cell_us: u64,
+}
+
+impl ModeEntries {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.threads.iter().flatten()
+    }
+}
+
+/// One look at all samples.
+struct Look<'a> {
+    growing: Grower<LocationId>,
+    waits: Waits,
+    contexts: Grouper<'a>,
+    modes: Vec<ModeEntries>,
+}
+
+impl<'a> Gathered<'a> {
+    /// Those of what is selected of each mode.
+    pub(super) fn new(
+        trace: &'a LazyTrace,
+        sides: &[(&Selected, &Profile)],
+        options: &PageOptions,
+    ) -> Result<Self, TraceError> {
+        let recording = Recording::of(trace);
+        let begin_ns = recording.begin_ns().unwrap_or(0);
+        let threads = shown(trace, sides, options);
+        let by = Grouping::by_context().heaviest(CONTEXTS_MAX);
+        let entries_max = options.entries_max;
+        let look = |contexts| look(trace, sides, (&threads, begin_ns, entries_max), contexts);
+        let mut seen = look(Grouper::new(&by))?;
+        if seen.contexts.has_too_many() {
+            seen = look(seen.contexts.heaviest())?;
+        }
+        let Look { growing, mut waits, contexts, modes } = seen;
+        waits.resolve(trace)?;
+        let context_count = contexts.len();
+        let contexts = contexts.finish(trace, &recording.tags())?;
+        let tree = growing.finish();
+        Ok(Self { threads, tree, waits, contexts, context_count, modes, begin_ns })
+    }
+
+    /// Adds the columns of the samples: of each mode, thread after thread.
+    pub(super) fn write(&self, columns: &mut Columns) {
+        for entries in &self.modes {
+            let mode = entries.mode.name();
+            let all = || entries.all();
+            let deltas = entries.threads.iter().flat_map(|thread| {
+                let before = std::iter::once(0).chain(thread.iter().map(|entry| entry.time_us));
+                thread.iter().zip(before).map(|(entry, before)| entry.time_us - before)
+            });
+            columns.add(format!("{mode}.time"), deltas);
+            columns.add(format!("{mode}.call"), all().map(|entry| entry.call.into()));
+            columns.add(format!("{mode}.weight"), all().map(|entry| entry.weight));
+            columns.add(format!("{mode}.context"), all().map(|entry| entry.context.into()));
+            columns.add(format!("{mode}.samples"), all().map(|entry| entry.samples));
+        }
+    }
+}
+
+/// The threads that have samples in any mode.
+fn shown<'a>(
+    trace: &'a LazyTrace,
+    sides: &[(&Selected, &Profile)],
+    options: &PageOptions,
+) -> Vec<Shown<'a>> {
+    let idle: Vec<Vec<bool>> = sides.iter().map(|(_, profile)| idle_threads(profile)).collect();
+    // Profiles have the threads that their selections cover, which are the same in each.
+    let covered = trace
+        .threads()
+        .iter()
+        .filter(|thread| sides.first().is_some_and(|(selected, _)| selected.covers(thread)));
+    let has_samples = |place: usize| {
+        sides.iter().any(|(_, profile)| {
+            profile.threads.get(place).is_some_and(|thread| thread.count.samples > 0)
+        })
+    };
+    let of = |(place, summary): (usize, &'a ThreadSummary)| {
+        let idle = idle.iter().any(|idle| idle.get(place).copied().unwrap_or(false));
+        (has_samples(place) && !(idle && options.no_idle)).then_some(Shown { summary, idle })
+    };
+    covered.enumerate().filter_map(of).collect()
+}
+
+/// Looks at all samples once. If there are too many contexts, they are all that it knows.
+fn look<'a>(
+    trace: &LazyTrace,
+    sides: &[(&Selected, &Profile)],
+    (threads, begin_ns, entries_max): (&[Shown<'_>], u64, u64),
+    mut contexts: Grouper<'a>,
+) -> Result<Look<'a>, TraceError> {
+    let (mut growing, mut waits) = (Grower::default(), Waits::default());
+    let mut modes = Vec::new();
+    for (selected, profile) in sides.iter().copied() {
+        let mode = selected.filter.mode;
+        let mut of_mode = ModeEntries { mode, threads: Vec::new(), cell_us: 0 };
+        let all = profile.count().samples;
+        for thread in threads {
+            let own = profile.threads.iter().find(|it| it.thread == thread.summary.thread);
+            let own = own.map_or(0, |own| own.count.samples);
+            let most = (all > entries_max).then(|| share(own, all, entries_max));
+            let mut entries = Entries::new(most, mode == Mode::Wall);
+            let mut add = |_, sample: &Sample, stack: &[LocationId]| {
+                if !selected.filter.keeps(sample, stack) || contexts.has_too_many() {
+                    return;
+                }
+                let context = if is_told(sample) { contexts.number_of(sample) } else { 0 };
+                let frames = stack.iter().map(|location| Step::Frame(*location));
+                let wait = waits.id(sample).map(Step::Wait);
+                let steps = mark_of(sample, stack).into_iter().chain(frames).chain(wait);
+                let call = growing.add(steps, Count::default());
+                entries.add(Entry {
+                    time_us: sample.time_ns.saturating_sub(begin_ns) / 1000,
+                    // A tree has no more calls than fit.
+                    call: u32::try_from(call).unwrap_or(0),
+                    context,
+                    weight: sample.weight.into(),
+                    samples: 1,
+                });
+            };
+            for window in &selected.windows {
+                let window = Window { threads: Some([thread.summary.id].into()), ..window.clone() };
+                trace.for_each_sample(&window, &mut add)?;
+            }
+            let (entries, cell_us) = entries.finish();
+            of_mode.threads.push(entries);
+            of_mode.cell_us = of_mode.cell_us.max(cell_us);
+        }
+        modes.push(of_mode);
+    }
+    Ok(Look { growing, waits, contexts, modes })
+}
+
+/// How many entries a thread has of all, so that each has its share and none has nothing.
+fn share(own: u64, all: u64, most: u64) -> usize {
+    let share = u128::from(most) * u128::from(own) / u128::from(all.max(1));
+    usize::try_from(share).unwrap_or(usize::MAX).max(16)
+}

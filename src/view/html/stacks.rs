@@ -1,0 +1,178 @@
+//! The tree of stacks as tables: calls, which refer to frames, which refer to functions and files.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::columns::Columns;
+use super::gather::Gathered;
+use crate::trace::LocationId;
+use crate::view::calls::{CallTree, Step};
+use crate::view::escape::escaped;
+use crate::view::names::{NameId, Names};
+use crate::view::profile::Profile;
+use crate::view::waits::Waits;
+
+/// What a function is, as the page knows it; a wait is this and the number of its state.
+const CODE: u64 = 0;
+const MARK: u64 = 1;
+const WAIT: u64 = 2;
+
+/// What a frame is one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Function {
+    Code(NameId),
+    /// No function, but what stands for one.
+    Other(Step<()>),
+}
+
+/// The place of a call in a function: file by number, 0 for none, and line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Frame {
+    function: u32,
+    file: u32,
+    line: u32,
+}
+
+/// The tables of a tree.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    /// Names, with what tells equal ones apart.
+    names: Vec<(String, String)>,
+    kinds: Vec<u64>,
+    files: Vec<String>,
+    frames: Vec<Frame>,
+    /// By call: how far back its caller is, and its frame.
+    calls: Vec<(u64, u32)>,
+}
+
+/// Fills tables.
+struct Maker<'a> {
+    profile: &'a Profile,
+    names: Names,
+    waits: &'a Waits,
+    tables: Tables,
+    functions: HashMap<Function, u32>,
+    files: HashMap<String, u32>,
+    frames: HashMap<Frame, u32>,
+    by_step: HashMap<Step<LocationId>, u32>,
+}
+
+impl Tables {
+    /// Those of all stacks; a profile of any mode has all names.
+    pub(super) fn new(gathered: &Gathered<'_>, profile: Option<&Profile>) -> Self {
+        let Some(profile) = profile else { return Self::default() };
+        let mut maker = Maker {
+            profile,
+            names: Names::of_functions(profile),
+            waits: &gathered.waits,
+            tables: Self::default(),
+            functions: HashMap::new(),
+            files: HashMap::new(),
+            frames: HashMap::new(),
+            by_step: HashMap::new(),
+        };
+        maker.fill(&gathered.tree);
+        maker.tables
+    }
+
+    /// Adds the columns.
+    pub(super) fn write(&self, columns: &mut Columns) {
+        columns.add("function.kind".to_owned(), self.kinds.iter().copied());
+        let frames = || self.frames.iter();
+        columns.add("frame.function".to_owned(), frames().map(|frame| frame.function.into()));
+        columns.add("frame.file".to_owned(), frames().map(|frame| frame.file.into()));
+        columns.add("frame.line".to_owned(), frames().map(|frame| frame.line.into()));
+        columns.add("call.caller".to_owned(), self.calls.iter().map(|(back, _)| *back));
+        columns.add("call.frame".to_owned(), self.calls.iter().map(|(_, frame)| (*frame).into()));
+    }
+
+    /// The texts that the columns refer to.
+    pub(super) fn texts(&self) -> Value {
+        let (names, modules): (Vec<_>, Vec<_>) =
+            self.names.iter().map(|(name, module)| (name, module)).unzip();
+        json!({ "functions": names, "modules": modules, "files": self.files })
+    }
+}
+
+impl Maker<'_> {
+    fn fill(&mut self, tree: &CallTree<LocationId>) {
+        for (index, call) in tree.calls().iter().enumerate() {
+            let frame = match self.by_step.get(&call.step) {
+                Some(frame) => *frame,
+                None => {
+                    let frame = self.frame(call.step);
+                    self.by_step.insert(call.step, frame);
+                    frame
+                }
+            };
+            self.tables.calls.push(((index - call.caller()) as u64, frame));
+        }
+    }
+
+    fn frame(&mut self, step: Step<LocationId>) -> u32 {
+        let frame = match step {
+            Step::Frame(location) => {
+                let function = self.function(Function::Code(self.names.id(location)));
+                let known = self.profile.locations.get(location.0 as usize);
+                let line = known.map_or(0, |location| location.line);
+                let file = known.and_then(|location| location.file.as_deref());
+                Frame { function, file: file.map_or(0, |file| self.file(file)), line }
+            }
+            other => {
+                let function = self.function(Function::Other(other.map(|_| ())));
+                Frame { function, file: 0, line: 0 }
+            }
+        };
+        let all = &mut self.tables.frames;
+        *self.frames.entry(frame).or_insert_with(|| {
+            all.push(frame);
+            last(all.len())
+        })
+    }
+
+    fn function(&mut self, function: Function) -> u32 {
+        if let Some(known) = self.functions.get(&function) {
+            return *known;
+        }
+        let (name, module, kind) = match function {
+            Function::Code(id) => {
+                let step = Step::Frame(id);
+                let of = |text: &str| text.to_owned();
+                (of(self.names.text(step)), of(self.names.qualifier(step)), CODE)
+            }
+            Function::Other(Step::Wait(id)) => {
+                let state = self.waits.get(id).map_or(0, |wait| wait.state);
+                (self.waits.name(id).to_owned(), String::new(), WAIT + u64::from(state))
+            }
+            Function::Other(step) => {
+                // It holds no frame, whose name could be another.
+                let step = step.map(|()| self.names.id(LocationId(u32::MAX)));
+                (self.names.text(step).to_owned(), String::new(), MARK)
+            }
+        };
+        self.tables.names.push((name, module));
+        self.tables.kinds.push(kind);
+        let id = last(self.tables.names.len());
+        self.functions.insert(function, id);
+        id
+    }
+
+    /// The number of a file, from 1 on.
+    fn file(&mut self, file: &str) -> u32 {
+        let all = &mut self.tables.files;
+        let file = escaped(file);
+        if let Some(known) = self.files.get(&*file) {
+            return *known;
+        }
+        all.push(file.clone().into_owned());
+        let number = last(all.len()) + 1;
+        self.files.insert(file.into_owned(), number);
+        number
+    }
+}
+
+/// The index of the last row. More than four billion fit in no memory.
+fn last(length: usize) -> u32 {
+    u32::try_from(length.saturating_sub(1)).unwrap_or(u32::MAX - 1)
+}

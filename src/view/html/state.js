@@ -1,0 +1,177 @@
+// What is chosen: part of the address behind the #, so that a link leads back to it.
+
+const TABS = ['flame', 'functions', 'spans'];
+
+class Choice {
+  constructor(trace) {
+    this.trace = trace;
+    this.clear();
+  }
+
+  clear() {
+    Object.assign(this, {
+      mode: 0, window: null, threads: null, context: null, search: '', zoom: [], inverted: false,
+      flipped: false, idle: false, tab: 'flame', sort: 'own', ascending: false, spansBy: null,
+    });
+  }
+
+  /** The window in microseconds since the begin of the recording. */
+  get times() {
+    return this.window || { from: this.trace.fromUs, to: this.trace.toUs };
+  }
+
+  /** From the address; what makes no sense there is left out. */
+  read(hash) {
+    this.clear();
+    const { trace } = this;
+    const given = new URLSearchParams(hash.replace(/^#/, ''));
+    this.mode = Math.max(trace.modes.findIndex(mode => mode.name === given.get('mode')), 0);
+    const [from, to] = ['from', 'to'].map(name => given.has(name) ? Number(given.get(name)) * 1e6 : NaN);
+    if (from >= 0 || to >= 0) this.setWindow(from >= 0 ? from : trace.fromUs, to >= 0 ? to : trace.toUs);
+    const ids = (given.get('thread') || '').split(',').filter(Boolean);
+    const threads = ids.map(id => trace.threads.findIndex(thread => thread.id === id)).filter(at => at >= 0);
+    this.threads = threads.length ? new Set(threads) : null;
+    for (const kind of kindsOfContexts(trace)) {
+      if (given.has(kind)) this.context = { kind, value: given.get(kind) };
+    }
+    this.search = given.get('search') || '';
+    const zoom = (given.get('zoom') || '').split('.').filter(Boolean).map(Number);
+    this.zoom = zoom.every(name => name < trace.texts.functions.length) ? zoom : [];
+    this.inverted = given.get('order') === 'callees';
+    this.flipped = given.get('rows') === 'upwards';
+    this.idle = given.get('idle') === 'shown';
+    this.tab = TABS.includes(given.get('view')) ? given.get('view') : 'flame';
+    const sort = given.get('sort') || '';
+    if (['own', 'total', 'name', 'module'].includes(sort.replace(/^-/, ''))) {
+      this.sort = sort.replace(/^-/, '');
+      this.ascending = sort.startsWith('-');
+    }
+  }
+
+  /** What the address says of it. */
+  write() {
+    const { trace } = this;
+    const said = new URLSearchParams();
+    const seconds = us => String(Math.round(us) / 1e6);
+    if (this.mode) said.set('mode', trace.modes[this.mode].name);
+    if (this.window) {
+      said.set('from', seconds(this.window.from));
+      said.set('to', seconds(this.window.to));
+    }
+    if (this.threads) said.set('thread', [...this.threads].map(at => trace.threads[at].id).join(','));
+    if (this.context) said.set(this.context.kind, this.context.value);
+    if (this.search) said.set('search', this.search);
+    if (this.zoom.length) said.set('zoom', this.zoom.join('.'));
+    if (this.inverted) said.set('order', 'callees');
+    if (this.flipped) said.set('rows', 'upwards');
+    if (this.idle) said.set('idle', 'shown');
+    if (this.tab !== 'flame') said.set('view', this.tab);
+    if (this.sort !== 'own' || this.ascending) said.set('sort', (this.ascending ? '-' : '') + this.sort);
+    return said.toString();
+  }
+
+  /** Whether a thread's samples are looked at. Those that only wait for work would hide all others in all time. */
+  has(thread) {
+    if (this.threads) return this.threads.has(thread);
+    return !this.leavesOut(thread);
+  }
+
+  leavesOut(thread) {
+    return !this.threads && !this.idle && this.trace.modes[this.mode].isWall && this.trace.threads[thread].idle;
+  }
+
+  /** A window, within what there is; all of it is none. */
+  setWindow(from, to) {
+    const { fromUs, toUs } = this.trace;
+    const inside = us => Math.min(Math.max(Math.round(us), fromUs), toUs);
+    const [low, high] = [inside(Math.min(from, to)), inside(Math.max(from, to))];
+    this.window = high <= low || (low === fromUs && high === toUs) ? null : { from: low, to: high };
+  }
+
+  /** Which contexts fit, by number; none is asked for if it is null. */
+  fitting() {
+    if (!this.context) return null;
+    const { kind, value } = this.context;
+    const fits = new Uint8Array(this.trace.contexts.length + 1);
+    if (value === NONE) fits[0] = 1;
+    this.trace.contexts.forEach((context, at) => {
+      if ((valueOf(context, kind) ?? NONE) === value) fits[at + 1] = 1;
+    });
+    return fits;
+  }
+
+  /** The expression that is searched for, and whether it is one; a text that is none is looked for as it is. */
+  expression() {
+    if (!this.search) return { expression: null, isValid: true };
+    try {
+      return { expression: new RegExp(this.search, 'i'), isValid: true };
+    } catch {
+      return { expression: new RegExp(literally(this.search), 'i'), isValid: false };
+    }
+  }
+}
+
+const NONE = '(none)';
+const OTHERS = '(other)';
+
+function literally(text) {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+}
+
+/** What contexts of a trace can be grouped by: `span`, `root` and `tag:NAME`. */
+function kindsOfContexts(trace) {
+  const kinds = new Set();
+  for (const context of trace.contexts) {
+    if (context.root) kinds.add('root');
+    if (context.span) kinds.add('span');
+    for (const [name] of context.tags || []) kinds.add('tag:' + name);
+  }
+  return [...kinds].sort((one, other) => rankOfKind(one) - rankOfKind(other));
+}
+
+function rankOfKind(kind) {
+  return kind === 'root' ? 0 : kind === 'span' ? 1 : 2;
+}
+
+function titleOfKind(kind) {
+  return kind === 'root' ? 'Root spans' : kind === 'span' ? 'Spans' : kind.slice('tag:'.length);
+}
+
+/** What a context has of a kind; undefined if nothing. */
+function valueOf(context, kind) {
+  if (context.others) return OTHERS;
+  if (kind === 'root') return context.root ?? undefined;
+  if (kind === 'span') return context.span ?? undefined;
+  const found = context.tags.find(([name]) => 'tag:' + name === kind);
+  return found && found[1];
+}
+
+/** A weight as text: time, if it is known how long a sampling period is. */
+function weightText(mode, weight) {
+  if (!mode.unitNs) return `${Math.round(weight).toLocaleString('en')} periods`;
+  return timeText(weight * mode.unitNs / 1000);
+}
+
+function timeText(us) {
+  if (us >= 1e6) return `${(us / 1e6).toFixed(us >= 1e8 ? 1 : us >= 1e7 ? 2 : 3)} s`;
+  if (us >= 1000) return `${(us / 1000).toFixed(us >= 1e5 ? 0 : us >= 1e4 ? 1 : 2)} ms`;
+  return `${Math.round(us)} µs`;
+}
+
+function shareText(part, all) {
+  const percent = all > 0 ? part * 100 / all : 0;
+  return `${percent.toFixed(percent >= 9.95 ? 1 : 2)} %`;
+}
+
+/** An element with these properties and children; texts are never markup. */
+function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith('aria-') || key === 'role' || key === 'scope') made.setAttribute(key, value);
+    else made[key] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+const at = id => document.getElementById(id);

@@ -1,0 +1,283 @@
+// The time line: a row per thread or pool of threads, and the window that is chosen by dragging over it.
+
+const LANE = 20;
+/** Pixels of one cell of time. */
+const CELL = 2;
+/** Rows of a pool that are shown when it is unfolded; the others share one. */
+const UNFOLDED_MAX = 100;
+
+/** What threads of a pool have in common: the name without a number at its end. */
+function poolOf(name) {
+  return name.replace(/[-_:#/. ]*\d+$/, '') || name;
+}
+
+/** The rows: pools heaviest first, then the threads that only wait for work. */
+function lanesOf(trace, mode, unfolded) {
+  const weights = trace.threads.map((_, thread) => {
+    let sum = 0;
+    for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) sum += mode.weight[row];
+    return sum;
+  });
+  const heaviestFirst = (one, other) => weights[other] - weights[one] || one - other;
+  const sumOf = threads => threads.reduce((sum, thread) => sum + weights[thread], 0);
+  const pools = new Map(), idle = [];
+  trace.threads.forEach((thread, at) => {
+    if (weights[at] <= 0) return;
+    if (thread.idle) {
+      idle.push(at);
+      return;
+    }
+    const pool = poolOf(thread.name);
+    if (!pools.has(pool)) pools.set(pool, []);
+    pools.get(pool).push(at);
+  });
+  const lanes = [];
+  const single = (thread, inner) => ({
+    key: 'thread ' + thread, threads: [thread], inner,
+    label: trace.threads[thread].name, detail: `${trace.threads[thread].name}, thread ${trace.threads[thread].id}`,
+  });
+  const group = (key, label, detail, threads) => {
+    threads.sort(heaviestFirst);
+    const isUnfolded = unfolded.has(key);
+    lanes.push({ key, label, detail, threads, folds: true, isUnfolded });
+    if (!isUnfolded) return;
+    const shown = threads.length > UNFOLDED_MAX ? threads.slice(0, UNFOLDED_MAX - 1) : threads;
+    lanes.push(...shown.map(thread => single(thread, true)));
+    const rest = threads.slice(shown.length);
+    if (rest.length) lanes.push({ key: key + ' rest', label: `${rest.length} others`, detail: `${rest.length} other threads`, threads: rest, inner: true });
+  };
+  const all = [...pools].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
+  for (const [pool, threads] of all) {
+    if (threads.length === 1) lanes.push(single(threads[0], false));
+    else group('pool ' + pool, `${pool} ×${threads.length}`, `${threads.length} threads called ${pool}…`, threads);
+  }
+  if (idle.length) group('idle', `${idle.length} idle`, `${idle.length} threads that only wait for work`, idle);
+  return lanes;
+}
+
+class Timeline {
+  constructor(page) {
+    this.page = page;
+    this.unfolded = new Set();
+    this.listen();
+  }
+
+  /** Makes the rows of the mode that is shown. */
+  layout() {
+    const { trace, mode } = this.page;
+    this.lanes = lanesOf(trace, mode, this.unfolded);
+    this.width = Math.max(at('strip').clientWidth, 40);
+    at('labels').replaceChildren(...this.lanes.map(lane => this.label(lane)));
+    at('strip').style.height = this.lanes.length * LANE + 'px';
+    // The bar of the rows takes room from them.
+    this.width = Math.max(at('strip').clientWidth, 40);
+    this.draw();
+  }
+
+  label(lane) {
+    const fold = lane.folds
+      ? element('button', {
+        type: 'button', className: 'fold', textContent: lane.isUnfolded ? '▾' : '▸', 'aria-expanded': String(lane.isUnfolded),
+        'aria-label': `Threads of ${lane.label}`, onclick: () => this.toggle(lane.key),
+      })
+      : element('span', { className: 'blank' });
+    const pick = element('button', {
+      type: 'button', className: 'pick', textContent: lane.label, title: `${lane.detail}. With Ctrl it is added to what is chosen.`,
+      onclick: event => this.pick(lane, event.ctrlKey || event.metaKey || event.shiftKey),
+    });
+    lane.button = pick;
+    return element('li', { className: lane.inner ? 'inner' : '' }, fold, pick);
+  }
+
+  toggle(key) {
+    if (!this.unfolded.delete(key)) this.unfolded.add(key);
+    this.layout();
+    const same = this.lanes.find(lane => lane.key === key);
+    if (same) same.button.previousSibling.focus();
+  }
+
+  pick(lane, isAdded) {
+    const { threads } = this.page.choice;
+    const isChosen = threads && lane.threads.every(thread => threads.has(thread));
+    const chosen = new Set(isAdded && threads ? threads : []);
+    for (const thread of lane.threads) {
+      if (isChosen) chosen.delete(thread);
+      else chosen.add(thread);
+    }
+    this.page.change({ threads: chosen.size ? chosen : null });
+  }
+
+  /** Marks what is chosen, without drawing the rows again. */
+  mark() {
+    const { choice } = this.page;
+    for (const lane of this.lanes) {
+      const isChosen = Boolean(choice.threads) && lane.threads.every(thread => choice.threads.has(thread));
+      lane.button.setAttribute('aria-pressed', String(isChosen));
+    }
+    const brush = at('brush');
+    brush.hidden = !choice.window;
+    if (choice.window) {
+      const [from, to] = [choice.window.from, choice.window.to].map(us => this.pixelOf(us));
+      brush.style.left = from + 'px';
+      brush.style.width = Math.max(to - from, 1) + 'px';
+    }
+  }
+
+  pixelOf(us) {
+    const { fromUs, toUs } = this.page.trace;
+    return (us - fromUs) / Math.max(toUs - fromUs, 1) * this.width;
+  }
+
+  timeOf(pixel) {
+    const { fromUs, toUs } = this.page.trace;
+    return fromUs + Math.min(Math.max(pixel / this.width, 0), 1) * (toUs - fromUs);
+  }
+
+  draw() {
+    this.drawAxis();
+    const pen = fit(at('heat'), this.width, this.lanes.length * LANE);
+    const { colors } = this.page;
+    this.lanes.forEach((lane, index) => {
+      const top = index * LANE;
+      pen.fillStyle = index % 2 ? colors.back : colors.panel;
+      pen.fillRect(0, top, this.width, LANE);
+      this.drawLane(pen, lane, top);
+    });
+    this.mark();
+  }
+
+  drawAxis() {
+    const { colors, trace } = this.page;
+    const canvas = at('axis');
+    const pen = fit(canvas, Math.max(canvas.parentElement.clientWidth - at('legend').offsetWidth, 40), 24);
+    const room = this.width;
+    const length = Math.max(trace.toUs - trace.fromUs, 1);
+    const step = niceStep(length / Math.max(room / 90, 1));
+    pen.fillStyle = colors.soft;
+    pen.strokeStyle = colors.line;
+    pen.font = '11px system-ui, sans-serif';
+    for (let us = Math.ceil(trace.fromUs / step) * step; us <= trace.toUs; us += step) {
+      const x = Math.round(this.pixelOf(us)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(x, 14);
+      pen.lineTo(x, 24);
+      pen.stroke();
+      const text = axisText(us, step);
+      const width = pen.measureText(text).width;
+      pen.fillText(text, Math.min(Math.max(x - width / 2, 1), room - width - 1), 11);
+    }
+  }
+
+  /** How much of each cell is in which state, of all threads of a row together. */
+  cellsOf(lane) {
+    const { trace, mode, fits } = this.page;
+    const cells = Math.ceil(this.width / CELL);
+    const used = new Float64Array(cells * STATES.length);
+    const cellUs = Math.max(trace.toUs - trace.fromUs, 1) / cells;
+    for (const thread of lane.threads) {
+      for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) {
+        if (fits && !fits[mode.context[row]]) continue;
+        const state = mode.isWall ? trace.stateOfCall[mode.call[row]] : 0;
+        const begin = (mode.since[row] - trace.fromUs) / cellUs, end = (mode.time[row] - trace.fromUs) / cellUs;
+        const last = Math.min(Math.floor(end), cells - 1);
+        if (end <= begin) {
+          // Nobody said how long a period is: one sample fills its cell.
+          used[last * STATES.length + state] += 1;
+          continue;
+        }
+        for (let cell = Math.min(Math.floor(begin), last); cell <= last; cell++) {
+          const part = Math.min(end, cell + 1) - Math.max(begin, cell);
+          if (part > 0) used[cell * STATES.length + state] += part;
+        }
+      }
+    }
+    return used;
+  }
+
+  drawLane(pen, lane, top) {
+    const { colors, mode } = this.page;
+    const used = this.cellsOf(lane);
+    const room = LANE - 2;
+    // The lowest is what runs.
+    const order = [0, 1, 3, 4, 5, 2];
+    for (let cell = 0; cell * STATES.length < used.length; cell++) {
+      let bottom = top + LANE - 1;
+      for (const state of order) {
+        const share = Math.min(used[cell * STATES.length + state] / lane.threads.length, 1);
+        if (share <= 0) continue;
+        const height = Math.min(Math.max(share * room, mode.isWall ? 0 : 2), bottom - top - 1);
+        pen.fillStyle = mode.isWall ? colors.states[state] : colors.heat(share);
+        pen.fillRect(cell * CELL, bottom - height, CELL, height);
+        bottom -= height;
+      }
+    }
+  }
+
+  listen() {
+    const strip = at('strip');
+    let begun = null;
+    const pixel = event => event.clientX - strip.getBoundingClientRect().left;
+    strip.addEventListener('pointerdown', event => {
+      if (event.button !== 0) return;
+      begun = pixel(event);
+      strip.setPointerCapture(event.pointerId);
+    });
+    strip.addEventListener('pointermove', event => {
+      const x = pixel(event);
+      this.hint(event, x);
+      if (begun === null || Math.abs(x - begun) < 3) return;
+      this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
+      this.page.refreshSoon();
+    });
+    const end = event => {
+      if (begun === null) return;
+      const x = pixel(event);
+      // A click without dragging shows all again.
+      if (Math.abs(x - begun) < 3) this.page.choice.window = null;
+      else this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
+      begun = null;
+      this.page.refresh();
+    };
+    strip.addEventListener('pointerup', end);
+    strip.addEventListener('pointercancel', end);
+    strip.addEventListener('pointerleave', hideTooltip);
+    strip.addEventListener('keydown', event => this.key(event));
+  }
+
+  hint(event, x) {
+    const lane = this.lanes[Math.floor((event.clientY - at('heat').getBoundingClientRect().top) / LANE)];
+    if (!lane) return hideTooltip();
+    showTooltip([lane.detail, timeText(this.timeOf(x))], event.clientX, event.clientY);
+  }
+
+  key(event) {
+    if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
+    event.preventDefault();
+    const { choice, trace } = this.page;
+    const { fromUs, toUs } = trace;
+    const length = toUs - fromUs, step = length / 50 * (event.key === 'ArrowLeft' ? -1 : 1);
+    if (!choice.window) {
+      const tenth = length / 10;
+      if (event.key === 'ArrowRight') choice.setWindow(fromUs, fromUs + tenth);
+      else choice.setWindow(toUs - tenth, toUs);
+    } else {
+      const { from, to } = choice.window;
+      const moved = Math.min(Math.max(step, fromUs - from), toUs - to);
+      if (event.shiftKey) choice.setWindow(from, Math.max(to + step, from + length / 500));
+      else choice.setWindow(from + moved, to + moved);
+    }
+    this.page.refresh();
+  }
+}
+
+/** A step of 1, 2 or 5 and zeros that is not shorter. */
+function niceStep(us) {
+  const unit = 10 ** Math.floor(Math.log10(Math.max(us, 1)));
+  return unit * [1, 2, 5, 10].find(factor => factor * unit >= us);
+}
+
+function axisText(us, step) {
+  if (step >= 1e6) return `${us / 1e6} s`;
+  if (step >= 1e3) return us >= 1e6 ? `${+(us / 1e6).toFixed(3)} s` : `${us / 1e3} ms`;
+  return `${us} µs`;
+}

@@ -1,0 +1,100 @@
+// What the page is of: the block of text in it, unpacked into columns.
+'use strict';
+
+/** A wait is a function of this kind plus the number of its state. */
+const MARK = 1, WAIT = 2;
+const STATES = ['running', 'runnable', 'sleeping', 'disk', 'stopped', 'other'];
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let at = 0; at < bytes.length; at++) bytes[at] = binary.charCodeAt(at);
+  return bytes;
+}
+
+/** Numbers of seven bits a byte, the lowest first; the last byte of each is below 128. */
+function unpack(bytes, make) {
+  let count = 0;
+  for (let at = 0; at < bytes.length; at++) if (bytes[at] < 128) count++;
+  const numbers = make(count);
+  let value = 0, scale = 1, row = 0;
+  for (let at = 0; at < bytes.length; at++) {
+    const byte = bytes[at];
+    if (byte < 128) {
+      numbers[row++] = value + byte * scale;
+      value = 0;
+      scale = 1;
+    } else {
+      value += (byte & 127) * scale;
+      scale *= 128;
+    }
+  }
+  return numbers;
+}
+
+const small = count => new Uint32Array(count);
+const large = count => new Float64Array(count);
+
+async function readTrace() {
+  const packed = fromBase64(document.getElementById('trace').textContent.trim());
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(bytes.buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+  const columns = new Map();
+  let at = 4 + length;
+  for (const [name, size] of head.columns) {
+    columns.set(name, bytes.subarray(at, at + size));
+    at += size;
+  }
+  const column = (name, make) => unpack(columns.get(name), make);
+  const trace = {
+    ...head,
+    kinds: column('function.kind', small),
+    frames: {
+      function: column('frame.function', small),
+      file: column('frame.file', small),
+      line: column('frame.line', small),
+    },
+    calls: { caller: column('call.caller', small), frame: column('call.frame', small) },
+  };
+  const { caller, frame } = trace.calls;
+  for (let call = 0; call < caller.length; call++) caller[call] = call - caller[call];
+  // What a thread does is told by the innermost step of its stack.
+  trace.stateOfCall = Uint8Array.from(frame, it => {
+    const kind = trace.kinds[trace.frames.function[it]];
+    return kind < WAIT ? 0 : Math.min(kind - WAIT, STATES.length - 1);
+  });
+  trace.modes = head.modes.map(mode => readMode(mode, name => columns.get(mode.name + '.' + name), trace));
+  return trace;
+}
+
+/** The samples of a mode, thread after thread: those of `t` are from `first[t]` to `first[t + 1]`. */
+function readMode(mode, bytes, trace) {
+  const first = new Uint32Array(mode.entries.length + 1);
+  mode.entries.forEach((count, thread) => { first[thread + 1] = first[thread] + count; });
+  const time = unpack(bytes('time'), large);
+  const weight = unpack(bytes('weight'), large);
+  // The time that a sample stands for ends with it.
+  const unitUs = (mode.unitNs || 0) / 1000;
+  const since = new Float64Array(time.length);
+  const longest = new Float64Array(mode.entries.length);
+  for (let thread = 0; thread < mode.entries.length; thread++) {
+    let now = 0;
+    for (let row = first[thread]; row < first[thread + 1]; row++) {
+      now += time[row];
+      time[row] = now;
+      since[row] = Math.max(now - weight[row] * unitUs, Math.min(trace.fromUs, now));
+      longest[thread] = Math.max(longest[thread], now - since[row]);
+    }
+  }
+  const context = unpack(bytes('context'), small);
+  // Those that are not told apart have a number above all.
+  const others = trace.contexts.length;
+  for (let row = 0; row < context.length; row++) if (context[row] > others) context[row] = others;
+  return {
+    ...mode, isWall: mode.name === 'wall', first, time, since, longest, weight, context,
+    call: unpack(bytes('call'), small), samplesOf: unpack(bytes('samples'), small),
+  };
+}

@@ -1,0 +1,206 @@
+//! Chromium without a window, driven over the DevTools protocol through a pair of pipes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use super::scratch_dir;
+
+/// The command that the tests start.
+pub(crate) const BROWSER: &str = "chromium";
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A browser with one page.
+pub(crate) struct Browser {
+    child: Child,
+    to: File,
+    from: Receiver<Json>,
+    session: Option<String>,
+    calls: u64,
+    /// What it reported without being asked.
+    events: Vec<Json>,
+    _dir: TempDir,
+}
+
+impl Browser {
+    /// Opens a page of a file, in a window of this size; `fragment` is what comes behind the #.
+    pub(crate) fn open(page: &Path, fragment: &str, (width, height): (u32, u32)) -> Self {
+        let mut browser = Self::start();
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = browser.call("Target.attachToTarget", attach);
+        browser.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        browser.call("Emulation.setDeviceMetricsOverride", size);
+        let url = format!("file://{}{fragment}", page.display());
+        browser.call("Page.navigate", json!({ "url": url }));
+        browser.wait_for("document.documentElement.dataset.ready === 'yes'");
+        browser
+    }
+
+    fn start() -> Self {
+        let dir = scratch_dir();
+        let pipes = ["in", "out"].map(|name| dir.path().join(name));
+        for pipe in &pipes {
+            mkfifo(pipe, Mode::S_IRWXU).expect("a pipe");
+        }
+        // Both ways: to open it waits for nobody then.
+        let to = OpenOptions::new().read(true).write(true).open(&pipes[0]).expect("a pipe");
+        let words = pipes[1].clone();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "in=$1 out=$2; shift 2; exec \"$@\" 3<\"$in\" 4>\"$out\"", "sh"])
+            .args(&pipes)
+            // Root may not have its sandbox; the page is our own.
+            .args([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"])
+            .args(["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage"])
+            .args(["--remote-debugging-pipe"])
+            .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().expect(BROWSER);
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            // This waits for the browser, and ends with it.
+            let messages =
+                BufReader::new(File::open(words).expect("a pipe")).split(0).map_while(Result::ok);
+            for message in messages.filter_map(|it| serde_json::from_slice(&it).ok()) {
+                if sender.send(message).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, to, from: receiver, session: None, calls: 0, events: Vec::new(), _dir: dir }
+    }
+
+    /// Calls a method and waits for what it returns.
+    pub(crate) fn call(&mut self, method: &str, params: Json) -> Json {
+        self.calls += 1;
+        let mut message = json!({ "id": self.calls, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        write!(self.to, "{message}\0").expect("a message");
+        loop {
+            let mut answer = self.from.recv_timeout(PATIENCE).expect("an answer of the browser");
+            if answer["id"] != self.calls {
+                self.events.push(answer);
+                continue;
+            }
+            assert!(answer["error"].is_null(), "{method}: {answer}");
+            return answer["result"].take();
+        }
+    }
+
+    /// What an expression of the page is.
+    pub(crate) fn evaluate(&mut self, expression: &str) -> Json {
+        let mut answer = self.try_evaluate(expression);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].take()
+    }
+
+    fn try_evaluate(&mut self, expression: &str) -> Json {
+        let params =
+            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        self.call("Runtime.evaluate", params)
+    }
+
+    /// The text of an element.
+    pub(crate) fn text(&mut self, selector: &str) -> String {
+        let text =
+            self.evaluate(&format!("document.querySelector({}).textContent", json!(selector)));
+        text.as_str().expect(selector).to_owned()
+    }
+
+    /// A number that the page keeps beside a text of it.
+    pub(crate) fn number(&mut self, selector: &str, name: &str) -> f64 {
+        let value =
+            self.evaluate(&format!("document.querySelector({}).dataset.{name}", json!(selector)));
+        value
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("{selector}: {value}"))
+    }
+
+    pub(crate) fn wait_for(&mut self, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        // There may be no page yet, or no such element.
+        while self.try_evaluate(expression)["result"]["value"] != true {
+            assert!(Instant::now() < deadline, "never: {expression}; {:?}", self.problems());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Moves, presses or releases the pointer.
+    pub(crate) fn mouse(&mut self, kind: &str, (x, y): (f64, f64)) {
+        let pressed = i32::from(kind != "mouseReleased");
+        let button = if kind == "mouseMoved" { "none" } else { "left" };
+        let params = json!({ "type": kind, "x": x, "y": y, "button": button, "buttons": pressed, "clickCount": 1 });
+        self.call("Input.dispatchMouseEvent", params);
+    }
+
+    /// Drags from one place to another.
+    pub(crate) fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        self.mouse("mouseMoved", from);
+        self.mouse("mousePressed", from);
+        self.mouse("mouseMoved", ((from.0 + to.0) / 2.0, to.1));
+        self.mouse("mouseMoved", to);
+        self.mouse("mouseReleased", to);
+    }
+
+    /// Presses a key; one character types itself.
+    pub(crate) fn key(&mut self, key: &str) {
+        let text = if key.chars().count() == 1 { key } else { "" };
+        let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
+        self.call("Input.dispatchKeyEvent", json!({ "type": kind, "key": key, "text": text }));
+        self.call("Input.dispatchKeyEvent", json!({ "type": "keyUp", "key": key }));
+    }
+
+    /// Where an element is on the page: left, top, width, height.
+    pub(crate) fn place(&mut self, selector: &str) -> [f64; 4] {
+        let selector = json!(selector);
+        let place = self.evaluate(&format!(
+            "(({{x, y, width, height}}) => [x, y, width, height])\
+             (document.querySelector({selector}).getBoundingClientRect())"
+        ));
+        std::array::from_fn(|at| place[at].as_f64().expect("a number"))
+    }
+
+    /// What went wrong in the page: exceptions, errors on its console, and whatever it asked the network for
+    /// besides itself.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let is_problem = |event: &&Json| {
+            let params = &event["params"];
+            match event["method"].as_str().unwrap_or_default() {
+                "Runtime.exceptionThrown" => true,
+                "Runtime.consoleAPICalled" => params["type"] == "error",
+                "Log.entryAdded" => params["entry"]["level"] == "error",
+                "Network.requestWillBeSent" => params["type"] != "Document",
+                _ => false,
+            }
+        };
+        self.events.iter().filter(is_problem).map(Json::to_string).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // It ends by itself when its first process is gone. There may be none any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
