@@ -55,6 +55,7 @@ mod symbols; // where names come from
 mod threads; // which thread a sample belongs to
 mod tidy; // the house rules
 mod timeline; // calls in the order of their times, as whole texts
+mod top; // the live table
 mod unique; // every function has one caller
 mod views; // the views as whole texts, from profiles made by hand
 mod waiters; // programs that wait for signals

@@ -5,6 +5,7 @@ mod export;
 mod print;
 mod record;
 mod selection;
+mod top;
 mod view;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub use export::ExportArguments;
 pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
 pub use selection::SelectionArguments;
+pub use top::TopArguments;
 pub use view::ViewArguments;
 
 /// Attach sampling profiler for Linux
@@ -67,6 +69,21 @@ pub enum Action {
     /// A stack that is longer than its copy (256 KiB) is read to its end while the thread runs again;
     /// `[read later]` marks the functions that may be of a later time.
     Stacks(StacksArguments),
+    /// Show where a process spends its time, in a table that is made anew every second
+    ///
+    /// Attaches as `record` does, and shows the heaviest functions, threads, modules or lines of the last
+    /// interval and since the start. `self` is time in a function alone, `total` that in it and in all
+    /// that it called; both are shares of all samples of their time. On a terminal keys change what is
+    /// shown: f, t, m, l what has a row, s and c what it is sorted by, p stops the table, ? explains
+    /// all of them, q or Ctrl-C ends. In a pipe, or with --iterations, tables are plain text, one after
+    /// the other, with an empty line between two; it ends with the process, at SIGINT or SIGTERM.
+    ///
+    /// The samples are in a trace in TMPDIR (or /tmp) that has no name from the first table on, so
+    /// that nothing is left whatever happens; who kills this with SIGKILL before that has to remove the
+    /// directory traceprof-top-*. Memory is that of the names. The exit code is 0 if the table was shown,
+    /// also when the process ended meanwhile.
+    #[command(override_usage = "traceprof top [OPTIONS] <--pid <PID>|PID>")]
+    Top(TopArguments),
     /// Remove what a recording left whose recorder and guardian were both killed
     ///
     /// It does nothing, and the next recording removes it too. The exit code is 0 if nothing is left,

@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 42] = [
+pub(super) const EXAMPLES: [Example; 46] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -45,6 +45,18 @@ pub(super) const EXAMPLES: [Example; 42] = [
         "stacks",
         "The same with file and line, and where in the kernel it sleeps",
         "traceprof stacks --verbose --kernel --pid 4711",
+    ),
+    example("top", "Where is the time of process 4711 now?", "traceprof top --pid 4711"),
+    example(
+        "top",
+        "By thread, waiting included",
+        "traceprof top --pid 4711 --by thread --mode wall",
+    ),
+    example("top", "Three tables for a ticket", "traceprof top --iterations 3 --interval 5s 4711"),
+    example(
+        "top",
+        "Keep what is shown for a closer look",
+        "traceprof top --pid 4711 --output out.trace",
     ),
     example("info", "Why are there no names?", "traceprof info out.trace"),
     example("print", "Print the call trees", "traceprof print out.trace"),

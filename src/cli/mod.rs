@@ -25,6 +25,7 @@ mod reindex;
 mod source;
 mod stacks;
 pub mod terminal;
+mod top;
 pub mod values;
 mod verify;
 mod view;
@@ -67,6 +68,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Detach(arguments) => detach::run(&arguments),
         Action::Doctor(arguments) => return doctor::run(&arguments),
         Action::Stacks(arguments) => stacks::run(&arguments),
+        Action::Top(arguments) => return top::run(&arguments),
         Action::Print(arguments) => return print::run(arguments),
         Action::Dump(arguments) => dump::run(&arguments),
         Action::Export(arguments) => export::run(arguments),

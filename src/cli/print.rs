@@ -15,8 +15,8 @@ use crate::trace::LazyTrace;
 use crate::view::functions::RowOf;
 use crate::view::json::{self, Part};
 use crate::view::{
-    self, Limits, Profile, Selected, Selection, Split, TreeOptions, ViewError, screen, timeline,
-    top, tree,
+    self, Limits, Profile, Selected, Selection, Split, TreeOptions, ViewError, ranking, screen,
+    timeline, tree,
 };
 
 /// Prints the trace.
@@ -121,7 +121,7 @@ impl Style {
         match self.part {
             Part::Summary => Ok(()),
             Part::Trees => Ok(tree::write_threads(profile, &self.options, out)?),
-            Part::Top(most) => Ok(top::write(profile, most, &self.options, out)?),
+            Part::Top(most) => Ok(ranking::write(profile, most, &self.options, out)?),
         }
     }
 

@@ -80,7 +80,7 @@ fn options(arguments: RecordArguments) -> Options {
     }
 }
 
-fn measure(mode: Mode, interval: Duration) -> Measure {
+pub(super) fn measure(mode: Mode, interval: Duration) -> Measure {
     match (mode.cpu, mode.wall) {
         (_, false) => Measure::Cpu,
         (false, true) => Measure::Wall(interval),
@@ -89,7 +89,7 @@ fn measure(mode: Mode, interval: Duration) -> Measure {
 }
 
 /// The rate of CPU samples that nobody gave.
-fn default_hz(measure: Measure) -> u32 {
+pub(super) fn default_hz(measure: Measure) -> u32 {
     const HZ: u32 = 199;
     match measure {
         Measure::Wall(interval) => (1.0 / interval.as_secs_f64()).round().max(1.0) as u32,

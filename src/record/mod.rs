@@ -85,6 +85,7 @@ pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
 pub use options::{EngineChoice, Measure, Options, Target};
+pub use priority::Priority;
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
 

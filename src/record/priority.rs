@@ -11,18 +11,34 @@
 //! Two system calls without pointers.
 #![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
 
+/// A thread's priority, for one that is started while that of its parent is raised.
+#[derive(Debug, Clone, Copy)]
+pub struct Priority(i32);
+
+impl Priority {
+    /// That of the calling thread.
+    pub fn of_this_thread() -> Self {
+        // SAFETY: no pointers. On Linux the priority is the thread's.
+        Self(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) })
+    }
+
+    /// Gives it to the calling thread, where that is permitted: a lower one is always.
+    pub fn assume(self) {
+        set(self.0);
+    }
+}
+
 /// The calling thread is scheduled before others, where that is permitted.
 #[derive(Debug)]
 pub(super) struct Raised {
-    before: i32,
+    before: Priority,
 }
 
 impl Raised {
     /// Raises the calling thread's priority.
     pub(super) fn raise() -> Self {
         const HIGHEST: i32 = -20;
-        // SAFETY: no pointers. On Linux the priority is the thread's.
-        let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let before = Priority::of_this_thread();
         set(HIGHEST);
         Self { before }
     }
@@ -30,11 +46,10 @@ impl Raised {
     /// Does something with the priority that there was before: threads and programs that it starts
     /// keep that one.
     pub(super) fn as_before<T>(&self, work: impl FnOnce() -> T) -> T {
-        // SAFETY: as above.
-        let raised = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        set(self.before);
+        let raised = Priority::of_this_thread();
+        self.before.assume();
         let done = work();
-        set(raised);
+        raised.assume();
         done
     }
 }

@@ -24,6 +24,10 @@ pub trait Observer {
     fn event(&mut self, event: Event);
     /// The state some time later; called several times a second.
     fn tick(&mut self, progress: &Progress);
+    /// Whether the recording is to end now; asked after each [`Self::tick`].
+    fn wants_end(&mut self) -> bool {
+        false
+    }
 }
 
 /// Something that happens once.

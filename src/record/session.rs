@@ -84,7 +84,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The time was up, or a signal asked for it.
+    /// The time was up, or a signal or the observer asked for it.
     Asked,
     /// The target is gone.
     Exited,
@@ -327,6 +327,9 @@ impl<'a> Session<'a> {
             }
             if tick.is_due() {
                 self.tick();
+                if self.observer.wants_end() {
+                    return End::Asked;
+                }
             }
         }
     }

@@ -14,10 +14,10 @@ use super::forest::{Forest, Section, TreeOptions};
 use super::functions::{Rest, RowOf, Table, TableRow};
 use super::mode::{Mode, Unit};
 use super::profile::{Profile, ThreadProfile};
+use super::ranking::{Top, nouns};
 use super::recording::Recording;
 use super::rows::{Rows, percent};
 use super::summary::Seen;
-use super::top::{Top, nouns};
 use crate::trace::Value;
 
 /// What follows the summary.

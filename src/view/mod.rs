@@ -29,6 +29,7 @@ mod moment;
 mod names;
 mod news;
 mod profile;
+pub mod ranking;
 mod recording;
 mod rows;
 pub mod screen;

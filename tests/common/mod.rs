@@ -15,6 +15,7 @@ mod recorder;
 mod snapshot;
 mod target;
 mod team;
+mod tmux;
 
 pub(crate) use browser::{BROWSER, Browser};
 pub(crate) use folded::Folded;
@@ -36,6 +37,7 @@ pub(crate) use recorder::{
 pub(crate) use snapshot::Snapshot;
 pub(crate) use target::Target;
 pub(crate) use team::record_team;
+pub(crate) use tmux::Tmux;
 
 use std::io::Write;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -12,7 +12,8 @@ const DOORS: [(&str, &[&str]); 11] = [
     ("procfs", &["src/proc.rs", "src/proc/"]),
     // The second is a test's: it steps a child of its own, which no injection ever does.
     ("ptrace", &["src/inject/", "src/unwind/tests/child.rs"]),
-    ("signal_hook", &["src/record/stop.rs"]),
+    // The second asks for changes of the terminal's size.
+    ("signal_hook", &["src/record/stop.rs", "src/cli/top/terminal.rs"]),
     ("blazesym", &["src/symbol/"]),
     ("cpp_demangle", &["src/symbol/"]),
     ("rustc_demangle", &["src/symbol/"]),

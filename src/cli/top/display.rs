@@ -1,0 +1,268 @@
+//! The thread that makes the table: every interval, and on a terminal with every key.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::read;
+
+use super::pulse::Pulse;
+use super::reader::{Reader, now_ns};
+use super::terminal::Terminal;
+use super::watcher::Shared;
+use crate::cli::exit::Failure;
+use crate::cli::output::unwritable;
+use crate::view::Mode;
+use crate::view::top::{Board, Head, Look, keys, plain, screen};
+
+/// A sample is there to be read after this, but for those that wait for names.
+const LAG: Duration = Duration::from_millis(1200);
+
+/// Where the table goes.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// A terminal, taken over when there is something to show.
+    Terminal {
+        /// While it is taken over.
+        taken: Option<Terminal>,
+        /// It may have colours.
+        has_colors: bool,
+    },
+    /// A pipe or a file.
+    Plain {
+        /// Tables that are still to come, if that is limited.
+        left: Option<u32>,
+    },
+}
+
+/// The table, over one recording or several.
+#[derive(Debug)]
+pub(super) struct Display {
+    board: Board,
+    head: Head,
+    look: Look,
+    place: Place,
+    /// Rows of a table that is printed.
+    top: usize,
+    interval: Duration,
+    /// What is read of the recording that goes on.
+    reader: Option<Reader>,
+    pulse: Pulse,
+    started: Option<Instant>,
+    /// Samples up to this time are in the table.
+    cut_ns: u64,
+    /// Lost in recordings before.
+    lost: u64,
+    printed: bool,
+    failure: Option<Failure>,
+}
+
+impl Display {
+    /// Of a process, with nothing to read yet.
+    pub(super) fn new(look: Look, head: Head, place: Place, every: (Duration, usize)) -> Self {
+        let modes = match look.has_both_modes {
+            true => &Mode::ALL[..],
+            false => std::slice::from_ref(&look.mode),
+        };
+        let (board, pulse, (interval, top)) = (Board::new(modes), Pulse::new(head.pid), every);
+        let (reader, started, failure) = (None, None, None);
+        let (cut_ns, lost, printed) = (0, 0, false);
+        Self {
+            board,
+            head,
+            look,
+            place,
+            top,
+            interval,
+            reader,
+            pulse,
+            started,
+            cut_ns,
+            lost,
+            printed,
+            failure,
+        }
+    }
+
+    /// The table is drawn, not printed.
+    pub(super) fn is_on_terminal(&self) -> bool {
+        matches!(self.place, Place::Terminal { .. })
+    }
+
+    /// What counts as seen of the next recording.
+    pub(super) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Reads this from now on.
+    pub(super) fn follow(&mut self, reader: Reader) {
+        self.reader = Some(reader);
+    }
+
+    /// What samples, for the head.
+    pub(super) fn name_engine(&mut self, engine: &str) {
+        let (_, how) = self.head.engine.split_once(' ').unwrap_or(("", &self.head.engine));
+        self.head.engine = format!("{engine} {how}");
+    }
+
+    /// The end was asked for by a key, or all tables were printed.
+    pub(super) fn is_over(&self) -> bool {
+        self.look.over
+    }
+
+    /// Why the table could not be shown.
+    pub(super) fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
+    }
+
+    /// Shows the table until the recording ends, or until it is not wanted any more.
+    pub(super) fn run(&mut self, shared: &Shared) {
+        self.failure = self.show(shared).err();
+        let is_renewed = shared.state().is_renewed && self.failure.is_none();
+        if let (Place::Terminal { taken, .. }, false) = (&mut self.place, is_renewed) {
+            // At once: what is still to be done is done on the usual screen.
+            *taken = None;
+        }
+        if self.failure.is_some() || self.look.over {
+            shared.state().is_over = true;
+        }
+    }
+
+    /// After the recording: what came last. If nobody asked for the end, it is shown.
+    pub(super) fn settle(&mut self, is_renewed: bool) -> Result<(), Failure> {
+        self.lost = self.head.lost;
+        if self.look.over {
+            return Ok(());
+        }
+        if !is_renewed {
+            self.board.begin();
+        }
+        let came = self.read(u64::MAX, now_ns())?;
+        if is_renewed || (came == 0 && self.printed) {
+            return Ok(());
+        }
+        self.head.samples = came;
+        self.print()
+    }
+
+    fn show(&mut self, shared: &Shared) -> Result<(), Failure> {
+        self.started.get_or_insert_with(Instant::now);
+        self.cut_ns = now_ns();
+        if let Place::Terminal { taken: taken @ None, has_colors } = &mut self.place {
+            *taken = Some(Terminal::enter(*has_colors).map_err(unwritable)?);
+        }
+        let mut next = Instant::now() + LAG + self.interval;
+        self.draw()?;
+        loop {
+            self.wait(shared, next.saturating_duration_since(Instant::now()))?;
+            if shared.state().is_ending || self.look.over {
+                return Ok(());
+            }
+            if Instant::now() >= next && !self.look.paused {
+                self.turn(shared)?;
+                // From now on, if that took longer than an interval.
+                next = (next + self.interval).max(Instant::now());
+                if let Place::Plain { left } = &mut self.place {
+                    *left = left.map(|left| left.saturating_sub(1));
+                    self.look.over = *left == Some(0);
+                    self.print()?;
+                }
+            }
+            self.draw()?;
+        }
+    }
+
+    /// Waits for a key, a change of size, the end, or until the time has passed.
+    fn wait(&mut self, shared: &Shared, time: Duration) -> Result<(), Failure> {
+        let stdin = io::stdin();
+        let mut sources = vec![PollFd::new(shared.wake(), PollFlags::POLLIN)];
+        if self.is_on_terminal() {
+            sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        }
+        // While it is paused there is no time to wait for.
+        let time = if self.look.paused { self.interval } else { time };
+        // Rounded up, so that no turn of the loop comes just before the time.
+        let time = PollTimeout::try_from(time + Duration::from_millis(1));
+        match poll(&mut sources, time.unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(unwritable(error.into())),
+        }
+        let has_keys = sources.get(1).and_then(PollFd::any).unwrap_or(false);
+        shared.awake();
+        if has_keys { self.take_keys() } else { Ok(()) }
+    }
+
+    fn take_keys(&mut self) -> Result<(), Failure> {
+        let mut bytes = [0; 256];
+        let read = match read(io::stdin(), &mut bytes) {
+            // The terminal is gone.
+            Ok(0) | Err(Errno::EIO) => {
+                self.look.over = true;
+                return Ok(());
+            }
+            Ok(read) => read,
+            Err(Errno::EINTR | Errno::EAGAIN) => 0,
+            Err(error) => return Err(unwritable(error.into())),
+        };
+        let page = self.terminal().map_or(1, |terminal| terminal.size().rows());
+        for key in keys(bytes.get(..read).unwrap_or_default()) {
+            self.look.press(key, page);
+        }
+        Ok(())
+    }
+
+    /// Begins a new interval, with all that can be read of it.
+    fn turn(&mut self, shared: &Shared) -> Result<(), Failure> {
+        self.board.begin();
+        let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
+        self.head.samples = self.read(until_ns, until_ns)?;
+        (self.head.cpu_percent, self.head.own_percent) = self.pulse.percents();
+        let state = shared.state();
+        if let Some(progress) = state.progress {
+            self.head.threads = progress.threads;
+            self.head.lost = self.lost.saturating_add(progress.lost);
+        }
+        self.head.notice.clone_from(&state.notice);
+        Ok(())
+    }
+
+    /// Adds the samples up to a time; how many of them are of the mode that is shown.
+    fn read(&mut self, until_ns: u64, now_ns: u64) -> Result<u64, Failure> {
+        let Some(reader) = &mut self.reader else { return Ok(0) };
+        let counts = reader.read(until_ns, &mut self.board)?;
+        self.head.interval = Duration::from_nanos(now_ns.saturating_sub(self.cut_ns));
+        self.head.elapsed = self.started.map_or(Duration::ZERO, |started| started.elapsed());
+        self.cut_ns = now_ns;
+        let shown = counts.iter().find(|(mode, _)| *mode == self.look.mode);
+        Ok(shown.map_or(0, |(_, count)| *count))
+    }
+
+    fn terminal(&self) -> Option<&Terminal> {
+        match &self.place {
+            Place::Terminal { taken, .. } => taken.as_ref(),
+            Place::Plain { .. } => None,
+        }
+    }
+
+    fn draw(&mut self) -> Result<(), Failure> {
+        let Place::Terminal { taken: Some(terminal), .. } = &self.place else { return Ok(()) };
+        let lines = screen(&self.board, &self.head, &mut self.look, terminal.size());
+        terminal.draw(&lines).map_err(unwritable)
+    }
+
+    /// Writes a table that stays, an empty line before all but the first.
+    fn print(&mut self) -> Result<(), Failure> {
+        let mut text = String::new();
+        if self.printed {
+            // A string takes whatever is written.
+            let _ = writeln!(text);
+        }
+        self.printed = true;
+        text.push_str(&plain(&self.board, &self.head, &self.look, self.top));
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritable)
+    }
+}

@@ -1,0 +1,68 @@
+//! How much CPU time the target and this process use, between two looks.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+
+use crate::proc;
+
+/// Both clocks when they were looked at last.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    pid: i32,
+    at: Instant,
+    target: Option<Duration>,
+    own: Option<Duration>,
+}
+
+impl Pulse {
+    /// From now on.
+    pub(super) fn new(pid: i32) -> Self {
+        Self { pid, at: Instant::now(), target: target_time(pid), own: own_time() }
+    }
+
+    /// What the target and this process used since, in percent of one processor; none of a process
+    /// that is gone.
+    pub(super) fn percents(&mut self) -> (Option<f64>, Option<f64>) {
+        let before = std::mem::replace(self, Self::new(self.pid));
+        let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let percent = |now: Option<Duration>, before: Option<Duration>| {
+            let used = now?.saturating_sub(before?);
+            Some(used.as_secs_f64() * 100.0 / seconds)
+        };
+        (percent(self.target, before.target), percent(self.own, before.own))
+    }
+}
+
+fn target_time(pid: i32) -> Option<Duration> {
+    let (user_ns, system_ns) = proc::mode_times_ns(pid).ok()?;
+    Some(Duration::from_nanos(user_ns.saturating_add(system_ns)))
+}
+
+fn own_time() -> Option<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    let time = |time: TimeVal| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec()).unwrap_or(0));
+        seconds + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
+    };
+    Some(time(usage.user_time()) + time(usage.system_time()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_process_is_seen_to_be_and_one_that_is_gone_is_not() {
+        let mut pulse = Pulse::new(std::process::id() as i32);
+        let started = own_time().unwrap();
+        let mut sum = 0u64;
+        while own_time().unwrap() < started + Duration::from_millis(50) {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let (target, own) = pulse.percents();
+        assert!(target.unwrap() > 0.0 && own.unwrap() > 0.0, "{target:?} {own:?}");
+        assert_eq!(Pulse::new(i32::MAX).percents().0, None);
+    }
+}

@@ -1,0 +1,82 @@
+//! Reads the samples of each interval from a trace that grows.
+
+use std::path::{Path, PathBuf};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::scratch::Scratch;
+use crate::cli::exit::Failure;
+use crate::trace::{LazyTrace, TraceError};
+use crate::view::top::{Board, Pace};
+use crate::view::{self, Filter, Mode, Selected};
+
+/// A trace that is being written.
+#[derive(Debug)]
+pub(super) struct Reader {
+    path: PathBuf,
+    trace: Option<LazyTrace>,
+    /// Removed as soon as the trace can be read without its name.
+    scratch: Option<Scratch>,
+    paces: Vec<(Mode, Pace)>,
+}
+
+impl Reader {
+    /// Of a trace at `path` that may not be there yet.
+    pub(super) fn new(path: &Path, scratch: Option<Scratch>, board: &Board) -> Self {
+        let paces = board.modes().map(|mode| (mode, Pace::default())).collect();
+        Self { path: path.to_owned(), trace: None, scratch, paces }
+    }
+
+    /// Adds the samples up to a time, on the monotonic clock, that were not added yet; how many of
+    /// each mode.
+    pub(super) fn read(
+        &mut self,
+        until_ns: u64,
+        board: &mut Board,
+    ) -> Result<Vec<(Mode, u64)>, Failure> {
+        let mut counts: Vec<(Mode, u64)> = self.paces.iter().map(|(mode, _)| (*mode, 0)).collect();
+        if !self.open().map_err(Failure::of_trace)? {
+            return Ok(counts);
+        }
+        let Some(trace) = &self.trace else { return Ok(counts) };
+        for ((mode, pace), (_, count)) in self.paces.iter_mut().zip(&mut counts) {
+            let windows = pace.windows(trace, until_ns);
+            if windows.is_empty() {
+                continue;
+            }
+            let filter = Filter { mode: *mode, ..Filter::default() };
+            let selected = Selected { windows, filter, by: None, text: None };
+            let profile = view::load(trace, &selected).map_err(Failure::of_view)?;
+            *count = profile.count().samples;
+            board.add(&profile);
+        }
+        Ok(counts)
+    }
+
+    /// Opens the trace, or takes in what came; false if there is none yet.
+    fn open(&mut self) -> Result<bool, TraceError> {
+        if let Some(trace) = &mut self.trace {
+            trace.refresh()?;
+            return Ok(true);
+        }
+        match LazyTrace::open(&self.path) {
+            // Something was written: it is read on by what is open.
+            Ok(trace) if !trace.metadata().is_empty() => {
+                self.trace = Some(trace);
+                if let Some(scratch) = &mut self.scratch {
+                    scratch.remove();
+                }
+                Ok(true)
+            }
+            Ok(_) | Err(TraceError::NotATrace { .. } | TraceError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The clock of samples, in nanoseconds.
+pub(super) fn now_ns() -> u64 {
+    // The clock is always there.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
+    now.map_or(0, |now| now.as_nanos() as u64)
+}

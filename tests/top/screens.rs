@@ -1,0 +1,142 @@
+//! The table of a trace made by hand, as whole screens.
+
+use std::time::Duration;
+
+use traceprof::trace::{LazyTrace, Sample};
+use traceprof::view::top::{Board, Head, Kind, Look, Order, Pace, Size, plain, screen};
+use traceprof::view::{Filter, Mode, Selected, load};
+
+use crate::common::{Maker, maker};
+use crate::snapshot;
+
+/// Two intervals: what is read up to 1000 ms, and the rest.
+fn board(modes: &[Mode]) -> Board {
+    let mut maker = Maker::new();
+    let main = maker.thread(101, "main");
+    let worker = maker.thread(102, "worker\x1b[2J");
+    for ms in 0..30 {
+        maker.sample(main, ms, "main parse parse parse");
+    }
+    for ms in 30..40 {
+        maker.sample(main, ms, "main write@libc");
+        maker.sample(
+            worker,
+            ms,
+            "start a_function_whose_name_is_so_long_that_it_does_not_fit_anywhere:7",
+        );
+    }
+    maker.wait_sample(worker);
+    let long = Sample { time_ns: maker::BEGIN_NS + 2_000_000_000, weight: 30, ..Sample::default() };
+    maker.full_sample(main, &long, "main parse");
+    maker.sample_ending(worker, 2001, "lost", maker::GAP);
+    let trace = maker.finish();
+    let trace = LazyTrace::open(&trace.path()).expect("a trace");
+    let mut board = Board::new(modes);
+    for mode in modes {
+        let mut pace = Pace::default();
+        for until_ns in [maker::BEGIN_NS + 1_000_000_000, u64::MAX] {
+            board.begin();
+            let windows = pace.windows(&trace, until_ns);
+            let filter = Filter { mode: *mode, ..Filter::default() };
+            let selected = Selected { windows, filter, by: None, text: None };
+            board.add(&load(&trace, &selected).expect("a profile"));
+        }
+    }
+    board
+}
+
+fn head() -> Head {
+    Head {
+        pid: 100,
+        command: "/usr/bin/demo --level \x1b[31m9".to_owned(),
+        elapsed: Duration::from_millis(3200),
+        interval: Duration::from_secs(1),
+        threads: 2,
+        cpu_percent: Some(131.25),
+        samples: 2,
+        lost: 0,
+        own_percent: Some(0.8),
+        engine: "perf at 199 Hz".to_owned(),
+        notice: None,
+    }
+}
+
+/// The lines of a screen, each with a bar at its end.
+fn drawn(look: Look, size: Size) -> String {
+    let mut look = look;
+    let lines = screen(&board(&[Mode::Cpu]), &head(), &mut look, size);
+    assert_eq!(lines.len(), size.height);
+    assert!(lines.iter().all(|line| line.text.chars().count() <= size.width), "{lines:?}");
+    lines.iter().map(|line| format!("{:6}|{}|\n", format!("{:?}", line.style), line.text)).collect()
+}
+
+#[test]
+fn a_screen_of_each_kind_is_as_it_was() {
+    let size = Size { width: 80, height: 12 };
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        text.push_str(&drawn(Look { kind, ..Look::default() }, size));
+    }
+    let look = Look { since_start: true, order: Order::Total, scroll: 2, ..Look::default() };
+    text.push_str(&drawn(look, Size { width: 60, height: 9 }));
+    text.push_str(&drawn(
+        Look { help: true, paused: true, ..look },
+        Size { width: 90, height: 20 },
+    ));
+    snapshot::check("tests/snapshots/top-screens.txt", text.as_bytes());
+}
+
+#[test]
+fn a_table_for_a_pipe_is_as_it_was_and_sums_up_what_it_leaves_out() {
+    let board = board(&Mode::ALL);
+    let mut text = plain(&board, &head(), &Look::default(), 20);
+    text.push('\n');
+    text.push_str(&plain(&board, &head(), &Look { since_start: true, ..Look::default() }, 1));
+    text.push('\n');
+    text.push_str(&plain(&board, &head(), &Look { mode: Mode::Wall, ..Look::default() }, 20));
+    text.push('\n');
+    let nothing = Board::new(&[Mode::Cpu]);
+    text.push_str(&plain(&nothing, &head(), &Look::default(), 20));
+    assert!(!text.contains('\x1b'), "{text}");
+    snapshot::check("tests/snapshots/top.txt", text.as_bytes());
+}
+
+#[test]
+fn the_smallest_terminals_are_filled_and_nothing_more() {
+    for (width, height) in [(1, 1), (1, 24), (20, 2), (34, 5), (35, 6), (200, 3)] {
+        drawn(Look::default(), Size { width, height });
+        drawn(Look { help: true, ..Look::default() }, Size { width, height });
+    }
+}
+
+/// A sample that is written late is in a later interval, and none is in two.
+#[test]
+fn every_sample_is_in_one_interval() {
+    let mut maker = Maker::new();
+    let (one, two) = (maker.thread(1, "one"), maker.thread(2, "two"));
+    maker.sample(one, 10, "main first");
+    maker.sample(two, 500, "main second");
+    maker.flush();
+    let mut trace = LazyTrace::open(&maker.trace().path()).expect("a trace");
+    let mut pace = Pace::default();
+    let mut came = Vec::new();
+    let mut take = |trace: &LazyTrace, until_ms: u64| {
+        let until_ns = maker::BEGIN_NS + until_ms * 1_000_000;
+        let mut count = 0;
+        for window in pace.windows(trace, until_ns) {
+            trace.for_each_sample(&window, &mut |_, _, _| count += 1).expect("samples");
+        }
+        came.push(count);
+    };
+    take(&trace, 100);
+    take(&trace, 400);
+    // They were taken before, and waited for a name.
+    maker.sample(one, 20, "main late");
+    maker.sample(one, 600, "main third");
+    maker.flush();
+    assert!(trace.refresh().expect("more"));
+    take(&trace, 599);
+    take(&trace, 10_000);
+    take(&trace, 20_000);
+    assert_eq!(came, [1, 0, 2, 1, 0]);
+}
