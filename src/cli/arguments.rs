@@ -1,9 +1,11 @@
 //! The command line: every subcommand and option, and nothing else.
 
+mod aliases;
 mod diff;
 mod export;
 mod print;
 mod record;
+mod refused;
 mod selection;
 mod top;
 mod view;
@@ -15,10 +17,13 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use super::examples::{EXAMPLES, with_examples};
 use super::exit::ExitCode;
 
+pub use aliases::AliasArguments;
 pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
 pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
+pub(super) use refused::Refusal;
+pub use refused::RefusedArguments;
 pub use selection::SelectionArguments;
 pub use top::TopArguments;
 pub use view::ViewArguments;
@@ -344,7 +349,9 @@ pub fn definition() -> clap::Command {
     for action in actions {
         definition = definition.mut_subcommand(action, |command| {
             let examples = with_examples(&[action]);
-            let long = format!("{examples}\n\n{}", exit_codes());
+            let words = if action == "record" { aliases::ALIASES } else { "" };
+            let between = if words.is_empty() { "" } else { "\n\n" };
+            let long = format!("{examples}\n\n{words}{between}{}", exit_codes());
             command.after_help(examples).after_long_help(long)
         });
     }

@@ -4,6 +4,7 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
+mod closing;
 mod combinations;
 mod detach;
 mod diff;
@@ -19,6 +20,7 @@ mod modules;
 mod output;
 mod print;
 mod progress;
+mod ready;
 mod record;
 mod recover;
 mod reindex;
@@ -36,7 +38,7 @@ use std::io::Write;
 
 use clap::FromArgMatches;
 
-use arguments::{Action, Arguments, definition};
+use arguments::{Action, Arguments, Refusal, definition};
 use exit::{ExitCode, Failure};
 
 /// Runs the command line `words` and says how it ended.
@@ -47,6 +49,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
+            if let Some(refusal) = refusal(&error) {
+                let _ = writeln!(std::io::stderr(), "traceprof: {refusal}");
+                return ExitCode::Usage;
+            }
             // Help and version come this way too. A closed output has nobody to tell.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
@@ -60,6 +66,11 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             failure.code
         }
     }
+}
+
+/// Words of another profiler that have no meaning here.
+fn refusal(error: &clap::Error) -> Option<&Refusal> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
 fn act(action: Action) -> Result<ExitCode, Failure> {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -12,32 +12,49 @@ use anyhow::anyhow;
 use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
-use super::progress;
+use super::ready::{PidFile, Ready, Telling};
 use super::values::{Mode, Percent};
-use crate::record::{Measure, Options, RecordError, Summary, Target, dry_run, record};
-use crate::trace::{WriteMode, WriterOptions, index_path};
+use super::{closing, progress};
+use crate::record::{
+    Measure, Occasion, Options, OutputPattern, RecordError, Summary, Target, dry_run, record,
+};
+use crate::trace::{WriteMode, WriterOptions};
 use crate::view::escape::{escaped, shell_quoted};
 
 /// Records and reports.
 pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
+    let is_json = arguments.json;
+    let mut summary = None;
+    let ended = run_into(arguments, &mut summary);
+    if is_json {
+        let told = closing::write(summary.as_ref(), ended.as_ref().err());
+        return ended.and(told);
+    }
+    ended
+}
+
+fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
+    // First: nothing else is open yet.
+    let ready = arguments.ready_fd.map(Ready::take).transpose()?;
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
-    let is_dry = arguments.dry_run;
+    let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
     let options = options(arguments);
     if is_dry {
         let steps = dry_run(&options).map_err(failure)?;
         let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
         return Destination::Standard.write(write);
     }
-    let mut observer = progress::observer(quiet);
-    let recorded = record(&options, observer.as_mut());
+    let pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
+    let mut observer = Telling { inner: progress::observer(quiet), ready };
+    let told = record(&options, &mut observer);
     // Takes the live line away before anything else is printed.
-    drop(observer);
-    let summary = recorded.map_err(failure)?;
+    drop((observer, pidfile));
+    let summary = told.map_err(failure)?;
     if !quiet {
         // Nobody to tell when the standard error is closed; the trace is written all the same.
         let _ = trailer(&summary, &mut io::stderr().lock());
     }
-    outcome(&summary, fail_under)
+    outcome(recorded.insert(summary), fail_under)
 }
 
 fn options(arguments: RecordArguments) -> Options {
@@ -45,8 +62,14 @@ fn options(arguments: RecordArguments) -> Options {
         Some(pid) => Target::Pid(pid),
         None => Target::Command(arguments.command),
     };
-    let output = arguments.output.unwrap_or_else(|| free_name(&target, taken));
-    let measure = measure(arguments.mode, arguments.wall_interval.0);
+    let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target));
+    // That of a program that is started is put in when it is known.
+    let pid = if let Target::Pid(pid) = target { Some(pid) } else { None };
+    let output = pattern.path(Occasion::now(pid));
+    let said = arguments.aliases.mode();
+    let (mode, interval) = said.unwrap_or((arguments.mode, None));
+    let measure = measure(mode, interval.unwrap_or(arguments.wall_interval).0);
+    let hz = arguments.rate.map(|rate| rate.0).or(arguments.interval.map(|it| it.0));
     let defaults = WriterOptions::default();
     let block_bytes = arguments.block_size.0;
     let writer = WriterOptions {
@@ -64,9 +87,10 @@ fn options(arguments: RecordArguments) -> Options {
     Options {
         target,
         output,
+        pattern,
         writer,
         duration: arguments.duration.map(|time| time.0),
-        freq_hz: arguments.rate.map_or(default_hz(measure), |rate| rate.0),
+        freq_hz: hz.unwrap_or_else(|| default_hz(measure)),
         measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
@@ -97,8 +121,8 @@ pub(super) fn default_hz(measure: Measure) -> u32 {
     }
 }
 
-/// The first name of the default series for which there is neither a data nor an index file.
-fn free_name(target: &Target, taken: impl Fn(&Path) -> bool) -> PathBuf {
+/// The name that nobody gave.
+fn default_pattern(target: &Target) -> OutputPattern {
     let name = match target {
         Target::Pid(pid) => pid.to_string(),
         Target::Command(words) => {
@@ -111,18 +135,7 @@ fn free_name(target: &Target, taken: impl Fn(&Path) -> bool) -> PathBuf {
         _ => '_',
     };
     let name: String = name.chars().map(safe).take(100).collect();
-    let mut number = 1u32;
-    loop {
-        let path = PathBuf::from(format!("traceprof-{name}-{number}.trace"));
-        if number == u32::MAX || !taken(&path) {
-            return path;
-        }
-        number += 1;
-    }
-}
-
-fn taken(path: &Path) -> bool {
-    path.symlink_metadata().is_ok() || index_path(path).symlink_metadata().is_ok()
+    OutputPattern::literal(Path::new(&format!("traceprof-{name}.trace"))).with_number()
 }
 
 /// The closing report, and what was counted if that was asked for.
@@ -198,10 +211,13 @@ pub(super) fn failure(error: RecordError) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) mod tests {
+    use std::path::PathBuf;
 
-    fn summary() -> Summary {
+    use super::*;
+    use crate::trace::{Metadata, Written};
+
+    pub(in crate::cli) fn summary() -> Summary {
         Summary {
             text: vec![
                 ("engine".to_owned(), "perf".to_owned()),
@@ -212,6 +228,9 @@ mod tests {
             rooted: 9,
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
+            written: Written::default(),
+            figures: Metadata::new(),
+            ended: None,
             cut_short: None,
             pid: 7,
             left: Vec::new(),
@@ -273,17 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn default_names_are_free_and_fit_for_a_file() {
-        let name = |target, used: &[&str]| {
-            let taken = |path: &Path| used.iter().any(|name| Path::new(name) == path);
-            free_name(&target, taken)
-        };
+    fn default_names_are_numbered_and_fit_for_a_file() {
+        let name = |target| default_pattern(&target).numbered(Occasion::now(None), "3");
         let command = |word: &str| Target::Command(vec![word.into(), "x".into()]);
-        let used = ["traceprof-7-1.trace", "traceprof-7-2.trace"];
-        assert_eq!(name(Target::Pid(7), &used), Path::new("traceprof-7-3.trace"));
-        let plain = name(command("/usr/bin/python3"), &[]);
-        assert_eq!(plain, Path::new("traceprof-python3-1.trace"));
-        assert_eq!(name(command("./a b\n"), &[]), Path::new("traceprof-a_b_-1.trace"));
-        assert_eq!(name(command(".."), &[]), Path::new("traceprof-command-1.trace"));
+        assert_eq!(name(Target::Pid(7)), Path::new("traceprof-7-3.trace"));
+        assert_eq!(name(command("/usr/bin/python3")), Path::new("traceprof-python3-3.trace"));
+        assert_eq!(name(command("./a b%p\n")), Path::new("traceprof-a_b_p_-3.trace"));
+        assert_eq!(name(command("..")), Path::new("traceprof-command-3.trace"));
     }
 }

@@ -13,18 +13,32 @@ pub struct RecordingTime(pub Duration);
 /// Longer than anybody means; keeps all sums of times far from their limits.
 const TIME_MAX_S: f64 = 366.0 * 86_400.0;
 
-/// A time in seconds.
+/// A time in seconds: a number with a unit, or several, the larger units first.
 fn seconds(text: &str) -> Result<f64, String> {
-    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-    let unit_s = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
-    };
-    let number: f64 = number(digits).ok_or("expected a number such as 5, 5s, 500ms or 5m")?;
-    Ok(number * unit_s)
+    const EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m";
+    let (mut rest, mut sum, mut before) = (text, 0.0, f64::INFINITY);
+    while !rest.is_empty() || sum == 0.0 && before == f64::INFINITY {
+        let is_letter = |character: char| character.is_ascii_alphabetic();
+        let (digits, tail) = rest.split_at(rest.find(is_letter).unwrap_or(rest.len()));
+        let (unit, tail) = tail.split_at(tail.find(|c| !is_letter(c)).unwrap_or(tail.len()));
+        let unit_s = match unit {
+            "us" => 0.000_001,
+            "ms" => 0.001,
+            "s" => 1.0,
+            // Without a unit it is the only number.
+            "" if before == f64::INFINITY => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "" => return Err(EXPECTED.to_owned()),
+            unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
+        };
+        if unit_s >= before {
+            return Err("give the larger units first, each once".to_owned());
+        }
+        let number: f64 = number(digits).ok_or(EXPECTED)?;
+        (rest, sum, before) = (tail, sum + number * unit_s, unit_s);
+    }
+    Ok(sum)
 }
 
 impl FromStr for RecordingTime {
@@ -59,6 +73,42 @@ impl FromStr for Rate {
             Some(hz @ 1..=Self::MAX) => Ok(Self(hz)),
             _ => Err(format!("expected a whole number from 1 to {}, or `max`", Self::MAX)),
         }
+    }
+}
+
+/// The time between samples, as the nearest rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleInterval(pub u32);
+
+impl FromStr for SampleInterval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let has_unit = text.ends_with(|character: char| character.is_ascii_alphabetic());
+        match seconds(text)? {
+            // What other profilers take a bare number for differs by a million.
+            _ if !has_unit => Err(format!("needs a unit: {text}ms, {text}us or {text}s")),
+            seconds @ 0.000_02..=1.0 => Ok(Self((1.0 / seconds).round() as u32)),
+            _ => Err("expected a time from 20us to 1s".to_owned()),
+        }
+    }
+}
+
+/// What is measured, by the names that other profilers have for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventName(pub Mode);
+
+impl FromStr for EventName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = match text {
+            "cpu-clock" | "task-clock" | "cycles" | "cpu-cycles" | "itimer" | "ctimer" => "cpu",
+            other => other,
+        };
+        mode.parse().map(Self).map_err(|_| {
+            "only time is measured: expected cpu, wall or cpu,wall, as with --mode".to_owned()
+        })
     }
 }
 
@@ -217,12 +267,17 @@ mod tests {
         check("500ms", 500);
         check("5m", 300_000);
         check("2h", 7_200_000);
+        check("1h30m", 5_400_000);
+        check("1m0.5s", 60_500);
+        check("1h1m1s1ms", 3_661_001);
     }
 
     #[test]
     fn impossible_times_are_refused() {
-        for text in ["", "s", "0", "0.0001s", "-1", "5d", "1e9", "inf", "nan", "9999h", "5 s", "ä"]
-        {
+        for text in [
+            "", "s", "0", "0.0001s", "-1", "5d", "1e9", "inf", "nan", "9999h", "5 s", "ä", "1m1h",
+            "1s1s", "1h30", "1hm",
+        ] {
             assert!(text.parse::<RecordingTime>().is_err(), "{text}");
         }
     }
@@ -236,6 +291,29 @@ mod tests {
         for text in ["0", "50001", "-1", "", "fast", "1.5", "99999999999"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn intervals_are_rates_and_need_a_unit() {
+        let check = |text: &str, hz| assert_eq!(text.parse(), Ok(SampleInterval(hz)), "{text}");
+        check("10ms", 100);
+        check("3ms", 333);
+        check("20us", 50_000);
+        check("1s", 1);
+        for text in ["10", "0ms", "19us", "2s", "", "10ns"] {
+            assert!(text.parse::<SampleInterval>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn events_of_other_profilers_are_modes() {
+        for (text, cpu, wall) in
+            [("task-clock", true, false), ("wall", false, true), ("cpu,wall", true, true)]
+        {
+            assert_eq!(text.parse(), Ok(EventName(Mode { cpu, wall })));
+        }
+        let error = "alloc".parse::<EventName>().unwrap_err();
+        assert!(error.contains("only time is measured"), "{error}");
     }
 
     #[test]

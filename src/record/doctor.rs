@@ -8,13 +8,15 @@ mod host;
 mod modules;
 mod target;
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
 use serde::Serialize;
 
 use super::engine::{Choice, Concern, Gravity};
 use super::options::{EngineChoice, Measure, Options, Target};
 use super::prospect::{self, Sampled};
-use super::{RecordError, check_proc};
+use super::{OutputPattern, RecordError, check_proc};
 use crate::inject::Guardian;
 use crate::trace::WriterOptions;
 
@@ -137,7 +139,8 @@ fn defaults(pid: i32) -> Options {
     const FREQ_HZ: u32 = 199;
     Options {
         target: Target::Pid(pid),
-        output: std::path::PathBuf::new(),
+        output: PathBuf::new(),
+        pattern: OutputPattern::literal(Path::new("")),
         writer: WriterOptions::default(),
         duration: None,
         freq_hz: FREQ_HZ,

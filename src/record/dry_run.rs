@@ -13,7 +13,7 @@ use super::attach::Before;
 use super::engine::Engine;
 use super::options::{Options, Target};
 use super::prospect::{self, Sampled};
-use super::{RecordError, check_output, check_proc, program, signals, target_error};
+use super::{RecordError, check_proc, output, program, signals, target_error};
 use crate::inject::{self, Guardian};
 use crate::proc;
 use crate::trace::{WriteMode, index_path};
@@ -27,7 +27,7 @@ type Step = (String, String);
 /// # Errors
 /// Those with which the recording would be refused.
 pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
-    check_output(options)?;
+    output::check_early(options)?;
     check_proc()?;
     let mut steps = match &options.target {
         Target::Pid(pid) => of_process(*pid, options)?,

@@ -31,7 +31,9 @@ mod liveness;
 mod modules;
 mod names;
 mod options;
+mod output;
 mod parents;
+mod pattern;
 mod perf;
 mod priority;
 mod program;
@@ -64,7 +66,6 @@ mod watch;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -79,12 +80,13 @@ use self::stop::Stop;
 use crate::fault::{self, Party, Point};
 use crate::inject::Guardian;
 use crate::proc;
-use crate::trace::{self, TraceError, TraceWriter, Value};
+use crate::trace::{TraceError, TraceWriter, Value};
 
 pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
 pub use options::{EngineChoice, Measure, Options, Target};
+pub use pattern::{Occasion, OutputPattern};
 pub use priority::Priority;
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
@@ -94,7 +96,7 @@ pub use report::{Event, Observer, Progress, RecordError, Summary};
 /// # Errors
 /// [`RecordError`] tells by its kind which exit code fits; the target is as it was before.
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
-    check_output(options)?;
+    output::check_early(options)?;
     check_proc()?;
     let stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
     // Forked first, while this process has one thread and nothing open.
@@ -104,6 +106,14 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     // After the fork of the guardian, and before the first of the target's threads is looked at.
     let raised = Raised::raise();
     let opened = Opened::open(options, &mut guardian, &raised)?;
+    let options = match output::named(options, opened.pid) {
+        Ok(options) => options,
+        Err(error) => {
+            opened.abandon(guardian);
+            return Err(error);
+        }
+    };
+    let options = &*options;
     fault::is(Party::Target, opened.pid);
     fault::at(Point::RecordOpened);
     Recording::new(Begun { stop, guardian, opened, raised }, options, observer)?.run()
@@ -166,6 +176,15 @@ impl Opened {
         self.command.as_ref().map(|_| self.pid)
     }
 
+    /// Ends a program that was held, which has not run its first instruction.
+    fn abandon(mut self, guardian: Guardian) {
+        if let Some(command) = &mut self.command {
+            command.kill();
+        }
+        // Before the program is waited for, which its tracer comes first in.
+        drop(guardian);
+    }
+
     /// A program that was held goes on.
     fn go_on(&mut self) {
         if let Some(command) = &mut self.command {
@@ -217,29 +236,6 @@ fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<(), RecordE
             return Ok(());
         }
         std::thread::sleep(Duration::from_micros(500));
-    }
-    Ok(())
-}
-
-/// Existing files are refused before the target is touched; they are created after the attach, so
-/// that a refused attach leaves nothing behind.
-fn check_output(options: &Options) -> Result<(), RecordError> {
-    let exists = options.output.symlink_metadata().is_ok();
-    if exists && !options.writer.force {
-        let path = options.output.display();
-        return Err(RecordError::Output(anyhow!(
-            "{path} exists already: choose another --output, or replace it with --force"
-        )));
-    }
-    // What cannot even be asked is an error when it is opened for writing.
-    if exists && trace::is_being_written(&options.output).unwrap_or(false) {
-        return Err(output_error(TraceError::Busy { path: options.output.clone() }));
-    }
-    let directory = options.output.parent().filter(|path| !path.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    if !directory.is_dir() {
-        let path = directory.display();
-        return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));
     }
     Ok(())
 }

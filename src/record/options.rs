@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::pattern::OutputPattern;
 use crate::trace::WriterOptions;
 
 /// What is recorded.
@@ -66,6 +67,8 @@ pub struct Options {
     pub target: Target,
     /// The data file; the index is beside it, with `.idx` appended.
     pub output: PathBuf,
+    /// How it got this name; the id of a program is put in when it is started.
+    pub pattern: OutputPattern,
     /// How the trace is written.
     pub writer: WriterOptions,
     /// How long; without it until the target ends or the user stops it.

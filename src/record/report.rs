@@ -86,6 +86,12 @@ pub struct Summary {
     pub command_status: Option<ExitStatus>,
     /// The data file.
     pub output: PathBuf,
+    /// Its bytes, those of its index, and what else is known of them.
+    pub written: Written,
+    /// All figures of the recording under the names that the trace has them by.
+    pub figures: Metadata,
+    /// Why it ended, if nobody asked for that.
+    pub ended: Option<String>,
     /// Why not all of it could be written, what is kept, and what to do.
     pub cut_short: Option<String>,
     /// The target.
@@ -215,7 +221,9 @@ pub(super) fn conclude(
     let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
     let nothing = (samples == 0).then(|| reckoning.nothing());
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
-    text.extend(why(&ended, &options.target));
+    let reason = why(&ended, &options.target);
+    text.extend(reason.iter().map(|reason| ("ended".to_string(), reason.clone())));
+    text.extend(residue(&ended));
     text.extend(aftermath.iter().map(|it| ("verified".to_string(), it.text().to_string())));
     let mut left = aftermath.map_or_else(Vec::new, |it| it.left);
     // Found or not, it is there.
@@ -227,7 +235,7 @@ pub(super) fn conclude(
     }
     // With `--call-traces` they are there already.
     let heaviest = if options.writer.call_traces { &[][..] } else { &ended.stint.heaviest };
-    let Closed { written, error } = ended.finished.close(metadata, heaviest);
+    let Closed { written, error } = ended.finished.close(metadata.clone(), heaviest);
     let command_status = command.map(|mut command| command.wait()).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
@@ -245,6 +253,9 @@ pub(super) fn conclude(
         rooted,
         command_status,
         output,
+        written,
+        figures: metadata,
+        ended: reason,
         cut_short,
         pid,
         left,
@@ -269,9 +280,9 @@ fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
     collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
 }
 
-/// Why the recording ended, where the user did not ask for it, and what stays behind.
-fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
-    let reason = match (ended.end, target) {
+/// Why the recording ended, where the user did not ask for it.
+fn why(ended: &Ended, target: &Target) -> Option<String> {
+    match (ended.end, target) {
         (End::Asked | End::AskedBetween | End::Output, _) | (End::Exited, Target::Command(_)) => {
             None
         }
@@ -288,9 +299,11 @@ fn why(ended: &Ended, target: &Target) -> Vec<(String, String)> {
         (End::SignalTaken, _) => {
             Some("the application took the sampling signal for itself".to_owned())
         }
-    };
-    let reason = reason.map(|reason| ("ended".to_string(), reason));
-    let residue =
-        ended.stint.detached.residue.iter().map(|text| ("left behind".to_string(), text.clone()));
-    reason.into_iter().chain(residue).collect()
+    }
+}
+
+/// What stays behind.
+fn residue(ended: &Ended) -> impl Iterator<Item = (String, String)> {
+    let residue = ended.stint.detached.residue.iter();
+    residue.map(|text| ("left behind".to_string(), text.clone()))
 }

@@ -132,6 +132,14 @@ impl Started {
         }
     }
 
+    /// Ends a program that is parked; whoever traces it need not have let it go.
+    pub(super) fn kill(&mut self) {
+        if self.parked {
+            // It may have ended by itself.
+            let _ = self.child.kill();
+        }
+    }
+
     /// Waits for the program's end.
     pub(super) fn wait(&mut self) -> io::Result<ExitStatus> {
         self.release();

@@ -4,10 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use super::{AliasArguments, RefusedArguments};
 
 use crate::cli::values::{
-    BlockSize, Compress, Durable, EngineName, Mode, Percent, Rate, RecordingTime, WallInterval,
+    BlockSize, Compress, Durable, EngineName, Mode, Percent, Rate, RecordingTime, SampleInterval,
+    WallInterval,
 };
+use crate::record::OutputPattern;
 
 /// Arguments of `record`.
 #[derive(Debug, Args)]
@@ -17,22 +22,30 @@ pub struct RecordArguments {
     #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
 
-    /// How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target's end)
-    #[arg(short, long, value_name = "TIME")]
+    /// How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target's end)
+    #[arg(short, long, value_name = "TIME", short_alias = 'l', aliases = ["time-limit", "exposure"])]
     pub duration: Option<RecordingTime>,
 
     /// Trace file to write; its index is written beside it, with .idx appended
     ///
-    /// Default: traceprof-PID-N.trace or traceprof-COMMAND-N.trace in the current directory, N
-    /// being the first number that is free.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    /// In the name %p is the process id, %t the time in UTC as 20261122T231336Z, %h the name of the
+    /// host, %n the first number from 1 on that is free, and %% a percent sign. An existing file is
+    /// never replaced without --force. Default: traceprof-PID-%n.trace or traceprof-COMMAND-%n.trace in
+    /// the current directory.
+    #[arg(short, long, value_name = "FILE", value_parser = pattern())]
+    pub output: Option<OutputPattern>,
 
     /// Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)
     ///
     /// In mode wall the default is one sample in each --wall-interval of CPU time.
-    #[arg(short = 'F', long = "freq", value_name = "HZ")]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", short_alias = 'r', aliases = ["rate", "frequency"])]
     pub rate: Option<Rate>,
+
+    /// Time between samples instead of a rate: 20us to 1s, as in 10ms
+    ///
+    /// It is the rate that is nearest: 3ms are 333 samples per second.
+    #[arg(short = 'i', long, value_name = "TIME", conflicts_with = "rate")]
+    pub interval: Option<SampleInterval>,
 
     /// What is measured: cpu, wall, or cpu,wall
     ///
@@ -88,6 +101,28 @@ pub struct RecordArguments {
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
+
+    /// Write what the recording came to as one JSON object to the standard output
+    ///
+    /// It has exit_code, meaning (of the code) and reason (null, or why the code is not 0); if there is
+    /// a recording, pid, ended (null, or why, if nobody asked for it), output, index, data_bytes,
+    /// index_bytes, samples_in_file, collected_bytes, quality_percent (what --fail-under looks at),
+    /// command_status (null, or code and signal of the program that was started), left_in_target, and
+    /// figures: all numbers of the closing report and of --stats, under the names and in the units that
+    /// traceprof-data(5) describes as closing metadata. Names and meanings stay; later versions may
+    /// add some. It is one line, the last one: what a started program prints comes before it.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub json: bool,
+
+    /// Write the line READY=1 to this open descriptor, and close it, when sampling is on
+    ///
+    /// If the recording ends before that it is closed without a word.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub ready_fd: Option<i32>,
+
+    /// Keep the recorder's process id in this file while it records
+    #[arg(long, value_name = "FILE")]
+    pub pidfile: Option<PathBuf>,
 
     /// Say what would be done, and do nothing
     ///
@@ -186,7 +221,19 @@ pub struct RecordArguments {
     #[arg(long, value_name = "BYTES", default_value = "64K")]
     pub block_size: BlockSize,
 
+    /// Words of other profilers.
+    #[command(flatten)]
+    pub aliases: AliasArguments,
+
+    /// Those that have no meaning here.
+    #[command(flatten)]
+    pub refused: RefusedArguments,
+
     /// Program to start and record, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn pattern() -> impl TypedValueParser<Value = OutputPattern> {
+    OsStringValueParser::new().try_map(|text| OutputPattern::parse(&text))
 }

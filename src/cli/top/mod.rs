@@ -24,7 +24,7 @@ use super::exit::{ExitCode, Failure};
 use super::record::{default_hz, failure, measure};
 use super::source::note;
 use crate::proc;
-use crate::record::{Options, Summary, Target, record};
+use crate::record::{Options, OutputPattern, Summary, Target, record};
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
 use crate::view::escape::shell_quoted;
@@ -149,6 +149,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
     };
     Options {
         target: Target::Pid(arguments.pid()),
+        pattern: OutputPattern::literal(&output),
         output,
         writer,
         duration: None,

@@ -1,0 +1,46 @@
+//! What users of other profilers type: words for what `record` has, under their names.
+
+use clap::Args;
+
+use crate::cli::values::{EventName, Mode, WallInterval};
+
+/// Options that are understood, and shown in a section of the long help only.
+#[derive(Debug, Args)]
+pub struct AliasArguments {
+    /// As --mode, by the name of an event
+    #[arg(short = 'e', long, value_name = "EVENT", hide = true, conflicts_with = "mode")]
+    pub event: Option<EventName>,
+
+    /// Mode wall, or with -e cpu both, at this interval
+    #[arg(long, value_name = "TIME", hide = true, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "20ms", conflicts_with_all = ["mode", "wall_interval"])]
+    pub wall: Option<WallInterval>,
+
+    /// Mode wall: threads that do not run, too
+    #[arg(long, hide = true, conflicts_with_all = ["mode", "event", "wall"])]
+    pub idle: bool,
+}
+
+/// The section of the long help.
+pub(super) const ALIASES: &str = "\
+Words of other profilers:
+  -r, --rate, --frequency     --freq
+  -l, --time-limit, --exposure  --duration
+  -e, --event EVENT           --mode; cpu-clock, task-clock, cycles, itimer and ctimer are cpu
+  --wall[=TIME]               --mode wall --wall-interval TIME; with -e cpu, --mode cpu,wall
+  --idle                      --mode wall";
+
+impl AliasArguments {
+    /// What is measured, and how often threads that do not run are looked at, if it was said so.
+    pub(crate) fn mode(&self) -> Option<(Mode, Option<WallInterval>)> {
+        let wall = Mode { cpu: false, wall: true };
+        match (self.event, self.wall) {
+            (Some(EventName(mode)), None) => Some((mode, None)),
+            (Some(EventName(mode)), Some(interval)) => {
+                Some((Mode { wall: true, ..mode }, Some(interval)))
+            }
+            (None, Some(interval)) => Some((wall, Some(interval))),
+            (None, None) => self.idle.then_some((wall, None)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a recording came to, as one JSON object for scripts.
+//!
+//! # Invariants
+//! - Keys keep their names and their meaning; there may be more of them in a later version.
+//! - There is an object whatever became of the recording, and its `exit_code` is that of the command.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use serde_json::{Map, json};
+
+use super::exit::{ExitCode, Failure};
+use super::output::{Destination, unwritable};
+use crate::record::Summary;
+use crate::trace::{Metadata, Value, index_path};
+
+/// Writes the object to the standard output. `recorded` is `None` if there is no recording.
+pub(super) fn write(recorded: Option<&Summary>, failure: Option<&Failure>) -> Result<(), Failure> {
+    let object = object(recorded, failure);
+    Destination::Standard.write(|out: &mut dyn Write| {
+        serde_json::to_writer(&mut *out, &object).map_err(io::Error::from).map_err(unwritable)?;
+        writeln!(out).map_err(unwritable)
+    })
+}
+
+fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::Value {
+    let code = failure.map_or(ExitCode::Ok, |failure| failure.code);
+    let mut object = Map::new();
+    let mut set = |key: &str, value| object.insert(key.to_owned(), value);
+    set("exit_code", json!(code.number()));
+    set("meaning", json!(code.meaning()));
+    set("reason", json!(failure.map(Failure::message)));
+    if let Some(summary) = recorded {
+        let output = &summary.output;
+        set("pid", json!(summary.pid));
+        set("ended", json!(summary.ended));
+        set("output", json!(output.to_string_lossy()));
+        set("index", json!(index_path(output).to_string_lossy()));
+        set("data_bytes", json!(summary.written.data_bytes));
+        set("index_bytes", json!(summary.written.index_bytes));
+        set("samples_in_file", json!(summary.written.samples));
+        set("collected_bytes", json!(summary.written.collected_bytes));
+        set("quality_percent", json!(summary.quality_percent));
+        set("command_status", json!(summary.command_status.map(status)));
+        set("left_in_target", json!(summary.left));
+        set("figures", json!(figures(&summary.figures)));
+    }
+    object.into()
+}
+
+fn status(status: ExitStatus) -> serde_json::Value {
+    json!({ "code": status.code(), "signal": status.signal() })
+}
+
+fn figures(metadata: &Metadata) -> BTreeMap<&str, serde_json::Value> {
+    metadata.iter().map(|(key, value)| (key.as_str(), figure(value))).collect()
+}
+
+fn figure(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Unsigned(number) => json!(number),
+        Value::Text(text) => json!(text),
+        Value::List(values) => values.iter().map(figure).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::summary;
+    use super::*;
+
+    #[test]
+    fn a_recording_is_told_with_all_its_figures() {
+        let list = Value::List(vec![Value::Unsigned(41_000), Value::Text("x".to_owned())]);
+        let figures = [("cpu_time_ns".to_owned(), Value::Unsigned(7)), ("list".to_owned(), list)];
+        let summary = Summary { figures: figures.into(), ..summary() };
+        let failure = Failure::new(ExitCode::LowQuality, anyhow::anyhow!("too\nlow"));
+        let object = object(Some(&summary), Some(&failure));
+        let expected = json!({
+            "exit_code": 5,
+            "meaning": "the recording is written, but its quality is below --fail-under",
+            "reason": "too low",
+            "pid": 7,
+            "ended": null,
+            "output": "out.trace",
+            "index": "out.trace.idx",
+            "data_bytes": 0,
+            "index_bytes": 0,
+            "samples_in_file": 0,
+            "collected_bytes": 0,
+            "quality_percent": 90.0,
+            "command_status": { "code": 3, "signal": null },
+            "left_in_target": [],
+            "figures": { "cpu_time_ns": 7, "list": [41_000, "x"] },
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn a_refusal_is_told_too() {
+        let failure = Failure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 is gone"));
+        let expected = json!({
+            "exit_code": 7,
+            "meaning": "the target ended before there was any data",
+            "reason": "process 7 is gone",
+        });
+        assert_eq!(object(None, Some(&failure)), expected);
+        assert_eq!(object(None, None)["exit_code"], 0);
+    }
+}

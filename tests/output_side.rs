@@ -1,0 +1,218 @@
+//! How the output of a recording is named, limited and told of.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::common::{
+    Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
+};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `traceprof record ARGS -- exitcode 0 MS`, in a directory.
+fn record_in(dir: &Path, args: &[&str]) -> Output {
+    let mut command = traceprof(&[&["record"], args].concat());
+    command.arg("--").arg(program("exitcode")).args(["0", "50", "50"]);
+    command.current_dir(dir).output().expect("traceprof")
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let names =
+        fs::read_dir(dir).expect("directory").map(|entry| entry.expect("entry").file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().expect("a name")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_have_places_for_what_is_recorded() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    for _ in 0..2 {
+        let output = record_in(dir.path(), &["-o", "svc-%n.trace"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let numbered = ["svc-1.trace", "svc-1.trace.idx", "svc-2.trace", "svc-2.trace.idx"];
+    assert_eq!(names_in(dir.path()), numbered);
+    let dir = scratch_dir();
+    let output = record_in(dir.path(), &["-o", "%p-%t-100%%.trace", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let names = names_in(dir.path());
+    let [pid, time, rest] = names[0].split('-').collect::<Vec<_>>()[..] else {
+        panic!("{names:?}")
+    };
+    assert_eq!((told["pid"].to_string().as_str(), rest), (pid, "100%.trace"), "{names:?}");
+    assert!(time.len() == 16 && time.starts_with("20") && time.ends_with('Z'), "{time}");
+    assert_eq!(told["output"], names[0].as_str());
+}
+
+#[test]
+fn a_name_that_is_taken_or_makes_no_sense_is_refused() {
+    let dir = scratch_dir();
+    fs::write(dir.path().join("a.trace"), "precious").expect("a file");
+    let output = record_in(dir.path(), &["-o", "a.trace"]);
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    let output = record_in(dir.path(), &["-o", "%x.trace"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("%h (host name)"), "{}", text(&output.stderr));
+    assert_eq!(names_in(dir.path()), ["a.trace"]);
+    assert_eq!(fs::read(dir.path().join("a.trace")).expect("the file"), b"precious");
+}
+
+#[test]
+fn a_program_whose_trace_cannot_be_named_never_runs() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    // The id is known when the program is started, and the directory is looked for then.
+    let marker = dir.path().join("ran");
+    let mut command = traceprof(&["record", "-o", "no-such-directory/%p.trace", "--", "touch"]);
+    let output = command.arg(&marker).current_dir(dir.path()).output().expect("traceprof");
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("create it first"), "{}", text(&output.stderr));
+    assert!(!marker.exists(), "the program ran unrecorded");
+}
+
+#[test]
+fn the_summary_for_scripts_is_one_object_also_when_quiet() {
+    needs_recording!();
+    let _machine = together();
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--json", "-q", "--freq", "997", "--output"]);
+    command.arg(trace.path()).arg("--").arg(program("exitcode")).args(["3", "100", "100"]);
+    let output = command.output().expect("traceprof");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let stdout = text(&output.stdout);
+    let told: serde_json::Value =
+        serde_json::from_str(stdout.lines().last().expect("a line")).expect("one object");
+    assert_eq!((&told["exit_code"], &told["reason"]), (&0.into(), &serde_json::Value::Null));
+    assert_eq!(told["command_status"]["code"], 3);
+    for (key, path) in [("data_bytes", trace.path()), ("index_bytes", trace.index_path())] {
+        assert_eq!(told[key], fs::metadata(path).expect("a file").len(), "{key}");
+    }
+    for key in ["samples", "weight_sum", "cpu_time_ns", "rooted", "elapsed_ns", "puts"] {
+        assert_eq!(told["figures"][key], trace.number(key), "{key}");
+    }
+    assert_eq!(told["samples_in_file"], trace.number("samples"));
+}
+
+#[test]
+fn a_refused_recording_is_told_of_for_scripts() {
+    let mut child = Command::new("true").spawn().expect("true");
+    let pid = child.id().to_string();
+    child.wait().expect("end of true");
+    let output = traceprof(&["record", "--json", "-d", "1", "-p", &pid, "-o", "/tmp/%p-none"]);
+    let output = { output }.output().expect("traceprof");
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(told["exit_code"], 7);
+    assert!(text(&output.stderr).contains(told["reason"].as_str().expect("a reason")));
+}
+
+/// The shell opens the descriptor and becomes the recorder.
+fn with_descriptor(number: u32, path: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("exec \"$@\" {number}>\"$0\"")]).arg(path);
+    command.arg(env!("CARGO_BIN_EXE_traceprof")).arg("record").args(args).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn who_waits_for_the_begin_is_told_and_sees_the_end_of_the_file() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let fifo = dir.path().join("fifo");
+    mkfifo(&fifo, Mode::from_bits_truncate(0o600)).expect("a fifo");
+    let mut target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    let pidfile = dir.path().join("pid");
+    let pidfile_name = pidfile.to_string_lossy().into_owned();
+    let args = ["--pid", &pid, "--ready-fd", "9", "--pidfile", &pidfile_name];
+    let mut recorder = Recorder::spawn(with_descriptor(9, &fifo, &args), Trace::new());
+    // Returns at the end of the file, while the recording goes on.
+    assert_eq!(fs::read_to_string(&fifo).expect("the fifo"), "READY=1\n");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    assert!(maps.contains("/SYSV") || maps.contains("memfd:"), "told before the attach");
+    assert!(!recorder.has_ended());
+    let told = fs::read_to_string(&pidfile).expect("a pid file");
+    assert_eq!(told.trim(), recorder.pid().to_string());
+    let mut second = traceprof(&["record", "-d", "1", "--pidfile", &pidfile_name, "-p", &pid]);
+    let second = second.arg("-o").arg(dir.path().join("x")).output().expect("traceprof");
+    assert_eq!(second.status.code(), Some(6), "{}", text(&second.stderr));
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(200));
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(0);
+    assert!(!pidfile.exists(), "the pid file outlives the recording");
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn descriptors_that_cannot_be_told_anything_are_refused() {
+    for (number, opened, words) in
+        [(7, "", "no such descriptor"), (8, "8</dev/null", "for writing")]
+    {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("exec \"$0\" record --ready-fd {number} -p 1 {opened}")]);
+        let output = command.arg(env!("CARGO_BIN_EXE_traceprof")).output().expect("traceprof");
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn words_of_other_profilers_do_what_they_say() {
+    needs_recording!();
+    let _machine = together();
+    let check = |args: &[&str], expected: &[(&str, &str)]| {
+        let dir = scratch_dir();
+        let output = record_in(dir.path(), &[args, &["-o", "x.trace", "--json"]].concat());
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        let dump = traceprof(&["dump", "--json"]).arg(dir.path().join("x.trace")).output();
+        let dump = text(&dump.expect("traceprof").stdout);
+        for (key, value) in expected {
+            let line = dump.lines().find(|line| line.contains(&format!("\"key\":\"{key}\"")));
+            let line = line.unwrap_or_else(|| panic!("no {key}"));
+            assert!(line.contains(&format!("\"value\":{value}")), "{args:?}: {line}");
+        }
+    };
+    check(&["-r", "997", "-l", "30"], &[("freq_hz", "997"), ("mode", "\"cpu\"")]);
+    check(&["--frequency", "99", "-e", "task-clock"], &[("freq_hz", "99"), ("mode", "\"cpu\"")]);
+    check(
+        &["-i", "4ms", "-e", "cpu", "--wall=10ms"],
+        &[("freq_hz", "250"), ("mode", "\"cpu,wall\""), ("wall_interval_ns", "10000000")],
+    );
+    check(&["--idle", "--time-limit", "1h30m"], &[("mode", "\"wall\"")]);
+}
+
+#[test]
+fn words_without_a_meaning_here_are_refused_with_what_has_one() {
+    let check = |args: &[&str], words: &str| {
+        let output = traceprof(&[&["record"], args].concat()).output().expect("traceprof");
+        let text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    };
+    check(&["-g", "-p", "1"], "call stacks are always recorded");
+    check(&["--call-graph", "dwarf", "-p", "1"], "call stacks are always recorded");
+    check(&["-a"], "give --pid PID");
+    check(&["-ag"], "give --pid PID");
+    check(&["-F", "99", "-f", "x.svg", "-p", "1"], "traceprof export");
+    check(&["-t", "-p", "1"], "print --thread");
+    check(&["-c", "1000", "-p", "1"], "--interval 1ms");
+    let both = traceprof(&["record", "-F", "99", "-i", "1ms", "-p", "1"]).output();
+    let both = both.expect("traceprof");
+    assert_eq!(both.status.code(), Some(2));
+    assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
+}
