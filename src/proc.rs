@@ -221,6 +221,21 @@ pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// All processes that can be seen, ascending.
+pub fn processes() -> io::Result<Vec<i32>> {
+    let names = std::fs::read_dir("/proc")?.map_while(Result::ok);
+    let mut pids: Vec<i32> =
+        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The pid of a process's parent.
+pub fn parent(pid: i32) -> io::Result<i32> {
+    let stat = read_file(format!("/proc/{pid}/stat"))?;
+    Ok(Stat::from_read(&stat[..]).map_err(to_io)?.ppid)
+}
+
 /// The status of a process (of its leader).
 pub fn status(pid: i32) -> io::Result<Status> {
     parse_status(&read_file(format!("/proc/{pid}/status"))?)

@@ -41,6 +41,7 @@ mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
 mod priority; // whose is raised
+mod processes; // several in one recording
 mod ratios; // programs that know where their time is
 mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows

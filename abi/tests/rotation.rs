@@ -108,7 +108,6 @@ fn ids_end_before_one_is_given_twice() {
     let segment = Segment::new(4);
     let origin = Origin { instance: u32::MAX - 2, generation: 0 };
     let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
-    assert!(rotation.is_ending(), "what is left is for the last rotations");
     let mut ids = vec![segment.put(1).id()];
     for _ in 0..2 {
         assert!(matches!(segment.rotate(&mut rotation), Collected::Ready(_)));
@@ -125,8 +124,26 @@ fn ids_end_before_one_is_given_twice() {
         assert_eq!(segment.put(1), Put::Hit(ids[2]), "the last table goes on");
     }
     assert_eq!(segment.active.load(Ordering::Relaxed), before);
-    let fresh = Rotation::start(&segment.tables(), &segment.active);
-    assert!(!fresh.is_ending());
+}
+
+#[test]
+fn storages_that_share_the_ids_give_none_twice() {
+    let segments = [Segment::new(4), Segment::new(4)];
+    let mut next = 1..;
+    let mut rotations = segments.each_ref().map(|it| {
+        let origin = Origin { instance: next.next().unwrap(), generation: 0 };
+        Rotation::start_at(&it.tables(), &it.active, origin)
+    });
+    let mut ids = HashSet::new();
+    for _ in 0..5 {
+        for (segment, rotation) in segments.iter().zip(&mut rotations) {
+            assert!(ids.insert(segment.put(1).id()), "given twice");
+            rotation.share_instance(next.next());
+            assert!(matches!(segment.rotate(rotation), Collected::Ready(_)));
+        }
+    }
+    rotations[0].share_instance(None);
+    assert_eq!(segments[0].rotate(&mut rotations[0]), Collected::Exhausted);
 }
 
 #[test]

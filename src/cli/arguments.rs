@@ -7,6 +7,7 @@ mod print;
 mod record;
 mod refused;
 mod selection;
+mod target;
 mod top;
 mod view;
 
@@ -25,6 +26,7 @@ pub use record::RecordArguments;
 pub(super) use refused::Refusal;
 pub use refused::RefusedArguments;
 pub use selection::SelectionArguments;
+pub use target::TargetArguments;
 pub use top::TopArguments;
 pub use view::ViewArguments;
 
@@ -50,7 +52,8 @@ pub enum Action {
     /// Records until the duration is over, the target ends, or Ctrl-C or SIGTERM is received; whatever
     /// ends it, the samples taken so far are kept. A started program is sampled from its first
     /// instruction and is waited for; how it ended is part of the closing report.
-    #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>\n       \
+    #[command(override_usage = "traceprof record [OPTIONS] --pid <PID>...\n       \
+        traceprof record [OPTIONS] --name <REGEX>\n       \
         traceprof record [OPTIONS] -- <COMMAND> [ARGUMENT]...")]
     Record(RecordArguments),
     /// Say what this host and a process allow, and what a recording would be

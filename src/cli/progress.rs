@@ -129,6 +129,7 @@ fn describe(event: &Event) -> String {
         }
         Event::Notice(text) => format!("note: {}", escaped(text)),
         Event::Detaching => "detaching".to_owned(),
+        Event::Of { process, event } => format!("{}: {}", escaped(process), describe(event)),
     }
 }
 

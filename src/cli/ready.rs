@@ -80,7 +80,9 @@ pub(super) struct Telling {
 
 impl Observer for Telling {
     fn event(&mut self, event: Event) {
-        if matches!(event, Event::Attached { .. })
+        // Of several processes the first is told of when it is known of all whether they are recorded.
+        let of_one = if let Event::Of { event, .. } = &event { event } else { &event };
+        if matches!(of_one, Event::Attached { .. })
             && let Some(ready) = self.ready.take()
         {
             ready.tell();
@@ -90,6 +92,10 @@ impl Observer for Telling {
 
     fn tick(&mut self, progress: &Progress) {
         self.inner.tick(progress);
+    }
+
+    fn wants_end(&mut self) -> bool {
+        self.inner.wants_end()
     }
 }
 

@@ -33,12 +33,15 @@ pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
     ended
 }
 
-fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
+fn run_into(mut arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
     // First: nothing else is open yet.
     let ready = arguments.ready_fd.map(Ready::take).transpose()?;
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
-    let options = options(arguments);
+    let subprocesses = arguments.target.subprocesses;
+    let target = std::mem::take(&mut arguments.target).target();
+    let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let options = Options { subprocesses, ..options(arguments, target) };
     if is_dry {
         let steps = dry_run(&options).map_err(failure)?;
         let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
@@ -57,14 +60,14 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     outcome(recorded.insert(summary), fail_under)
 }
 
-fn options(arguments: RecordArguments) -> Options {
-    let target = match arguments.pid {
-        Some(pid) => Target::Pid(pid),
-        None => Target::Command(arguments.command),
-    };
+fn options(arguments: RecordArguments, target: Target) -> Options {
     let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target));
-    // That of a program that is started is put in when it is known.
-    let pid = if let Target::Pid(pid) = target { Some(pid) } else { None };
+    // Others are put in when they are known.
+    let pid = match &target {
+        Target::Pid(pid) => Some(*pid),
+        Target::Pids(pids) => pids.first().copied(),
+        Target::Name(_) | Target::Command(_) => None,
+    };
     let output = pattern.path(Occasion::now(pid));
     let said = arguments.aliases.mode();
     let (mode, interval) = said.unwrap_or((arguments.mode, None));
@@ -94,6 +97,7 @@ fn options(arguments: RecordArguments) -> Options {
         measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
+        subprocesses: false,
         follow_exec: arguments.follow_exec,
         kernel: !arguments.no_kernel,
         jvm_names: arguments.jvm_names,
@@ -125,6 +129,8 @@ pub(super) fn default_hz(measure: Measure) -> u32 {
 fn default_pattern(target: &Target) -> OutputPattern {
     let name = match target {
         Target::Pid(pid) => pid.to_string(),
+        Target::Pids(pids) => pids.first().map_or_else(String::new, i32::to_string),
+        Target::Name(named) => named.pattern.clone(),
         Target::Command(words) => {
             let program = words.first().map(Path::new).and_then(Path::file_name);
             program.unwrap_or(OsStr::new("command")).to_string_lossy().into_owned()
@@ -215,6 +221,7 @@ pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::record::Named;
     use crate::trace::{Metadata, Written};
 
     pub(in crate::cli) fn summary() -> Summary {
@@ -296,6 +303,9 @@ pub(super) mod tests {
         let name = |target| default_pattern(&target).numbered(Occasion::now(None), "3");
         let command = |word: &str| Target::Command(vec![word.into(), "x".into()]);
         assert_eq!(name(Target::Pid(7)), Path::new("traceprof-7-3.trace"));
+        assert_eq!(name(Target::Pids(vec![7, 8])), Path::new("traceprof-7-3.trace"));
+        let named = Target::Name(Named { pattern: "^redis".to_owned(), wait: None });
+        assert_eq!(name(named), Path::new("traceprof-_redis-3.trace"));
         assert_eq!(name(command("/usr/bin/python3")), Path::new("traceprof-python3-3.trace"));
         assert_eq!(name(command("./a b%p\n")), Path::new("traceprof-a_b_p_-3.trace"));
         assert_eq!(name(command("..")), Path::new("traceprof-command-3.trace"));

@@ -241,7 +241,7 @@ fn guests(pid: i32, tid: i32, sleep: Sleep) -> Guests {
 }
 
 /// Whether two processes use the same memory; `None` if the kernel does not say.
-fn shares_memory(pid: i32, other: i32) -> Option<bool> {
+pub fn shares_memory(pid: i32, other: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
     // SAFETY: takes numbers only.
     match unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) } {

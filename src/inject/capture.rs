@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use traceprof_abi::unwind::Registers;
 
+use super::apart::hurry;
 use super::error::InjectError;
-use super::guardian::hurry;
 use super::ptrace::{Hearing, await_child};
 use super::stop::{Asked, Look, NotStopped, Stopped, take_withheld};
 use super::threads::containing;

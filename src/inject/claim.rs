@@ -13,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::error::InjectError;
 use super::identity;
+use super::nursery::NURSERY;
 use super::refusal::Refusal;
 use crate::proc;
 
@@ -82,10 +83,14 @@ fn guardian_of(directory: &File) -> Option<i32> {
     locks.lines().filter_map(holder).find(|pid| proc::status(*pid).is_ok())
 }
 
-/// The recorder that forked a guardian; `None` if it is gone. Whoever inherits its children runs
-/// another program.
+/// The recorder that forked a guardian, itself or by its nursery; `None` if it is gone. Whoever inherits
+/// its children runs another program.
 fn recorder_of(guardian: i32) -> Option<i32> {
-    let parent = proc::status(guardian).ok()?.parent;
+    let mut parent = proc::status(guardian).ok()?.parent;
+    let forked_by = proc::status(parent).ok()?;
+    if forked_by.name == NURSERY {
+        parent = forked_by.parent;
+    }
     let of = |pid| proc::executable(pid).ok();
     (of(parent)? == of(guardian)?).then_some(parent)
 }

@@ -9,10 +9,10 @@
 //!
 //! # Does not
 //! - open perf events, or hold any file but its socket and the recorder's pidfd.
-#![allow(unsafe_code, reason = "forks, and closes what it inherited")]
+#![allow(unsafe_code, reason = "forks")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use traceprof_abi::layout::Operation;
 
+use super::apart::{hurry, keep_only, pidfd_open};
 use super::claim::Claim;
 use super::enter::{self, Room};
 use super::error::InjectError;
@@ -64,6 +65,8 @@ enum Command {
         pid: i32,
         start_time: u64,
     },
+    /// The recorder goes on without it; there is no answer.
+    Leave,
 }
 
 /// The recorder's handle. Dropping it detaches, if a target is attached, and ends the guardian;
@@ -96,11 +99,15 @@ impl Guardian {
             }
             nix::unistd::ForkResult::Parent { child } => {
                 let pid = child.as_raw();
-                fault::is(Party::Guardian, pid);
-                let pidfd = pidfd_open(pid)?;
-                Ok(Guardian { socket: ours, pidfd, pid, attached: None, unread: 0 })
+                Ok(Self::adopt(pid, ours, pidfd_open(pid)?))
             }
         }
+    }
+
+    /// One that somebody else has forked.
+    pub(super) fn adopt(pid: i32, socket: OwnedFd, pidfd: OwnedFd) -> Guardian {
+        fault::is(Party::Guardian, pid);
+        Guardian { socket, pidfd, pid, attached: None, unread: 0 }
     }
 
     /// The guardian's pid: with Yama, a program to be held names it by PR_SET_PTRACER.
@@ -246,15 +253,18 @@ impl Drop for Guardian {
             // An error is the guardian's death, upon which nothing can be done here.
             let _ = self.detach();
         }
+        // One that is gone needs no word.
+        let _ = write_message(self.socket.as_fd(), &Command::Leave);
         let _ = shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         if self.has_ended() {
+            // Not ours if the nursery forked it.
             let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
         }
     }
 }
 
 /// The child's side: becomes independent of all that the recorder is bound to.
-fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<()> {
+pub(super) fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<()> {
     let started = segment::now();
     let _ = nix::unistd::setsid();
     nix::sys::signal::SigSet::all().thread_block()?;
@@ -266,53 +276,15 @@ fn enter(socket: &OwnedFd, recorder: &OwnedFd, recorder_pid: i32) -> io::Result<
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     fault::is(Party::Guardian, std::process::id() as i32);
     fault::at(Point::GuardianBorn);
-    Server { recorder, session: None, held: None }.serve(&socket);
-    // Its memory was detached before its socket was closed.
-    segment::remove_orphans(recorder_pid, started);
+    let mut server = Server { recorder, session: None, held: None, is_dismissed: false };
+    server.serve(&socket);
+    // Its memory was detached before its socket was closed. One that goes on may be about to make
+    // segments for another target.
+    let is_gone = || wait_readable(server.recorder.as_fd(), Instant::now() + RECORDER_END_MAX);
+    if !server.is_dismissed && is_gone().is_ok() {
+        segment::remove_orphans(recorder_pid, started);
+    }
     Ok(())
-}
-
-/// A tracer that loses its processor keeps its tracee stopped: each thread that it lets go may take
-/// it away (several milliseconds on a busy machine, measured). Real time where that is permitted;
-/// the guardian sleeps but for the moments of an attach and a cure. It concerns the calling thread.
-pub(super) fn hurry() {
-    let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads the parameter.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &lowest) } != 0 {
-        // SAFETY: takes numbers. Without permission it stays as it is.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-    }
-}
-
-/// Closes every descriptor but these two, and opens /dev/null as the standard ones.
-fn keep_only(socket: RawFd, recorder: RawFd) -> io::Result<(OwnedFd, OwnedFd)> {
-    // Copies above the standard ones and above both originals, so that none overwrites another.
-    // Each takes the lowest free number, so the second is above the first.
-    let floor = socket.max(recorder).max(2) + 1;
-    let (low, high) = (duplicate(socket, floor)?, duplicate(recorder, floor)?);
-    for range in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
-        if range.0 <= range.1 {
-            // SAFETY: closes descriptors that nothing in this process uses any more.
-            unsafe { libc::close_range(range.0 as u32, range.1 as u32, 0) };
-        }
-    }
-    for _ in 0..3 {
-        // SAFETY: reads a string of the program's; the lowest free numbers are 0, 1 and 2.
-        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-    }
-    // SAFETY: opened above and owned by nobody else.
-    let low = unsafe { OwnedFd::from_raw_fd(low) };
-    // SAFETY: as above.
-    let high = unsafe { OwnedFd::from_raw_fd(high) };
-    Ok((low, high))
-}
-
-fn duplicate(fd: RawFd, floor: RawFd) -> io::Result<RawFd> {
-    // SAFETY: takes numbers, gives a new descriptor.
-    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) } {
-        -1 => Err(io::Error::last_os_error()),
-        copy => Ok(copy),
-    }
 }
 
 /// A target with the agent in it.
@@ -327,6 +299,8 @@ struct Server {
     recorder: OwnedFd,
     session: Option<Session>,
     held: Option<held::Held>,
+    /// The recorder has said that it goes on alone.
+    is_dismissed: bool,
 }
 
 impl Server {
@@ -347,6 +321,10 @@ impl Server {
                 }
                 Command::Remove { pid, start_time } => {
                     write_message(socket.as_fd(), &remove(pid, start_time))
+                }
+                Command::Leave => {
+                    self.is_dismissed = true;
+                    break;
                 }
             };
             if answered.is_err() {
@@ -485,14 +463,4 @@ fn remove(pid: i32, start_time: u64) -> Result<Vec<DetachReport>, InjectError> {
     fault::is(Party::Target, pid);
     let _claim = Claim::on(pid, start_time)?;
     residue::remove(pid, start_time)
-}
-
-fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers, gives a new descriptor.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: opened above, owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -36,6 +36,7 @@
 //! - create segments, know the agent's image, or open perf events.
 
 mod actions;
+mod apart;
 mod arch;
 mod attach;
 mod beside;
@@ -57,6 +58,7 @@ pub mod image;
 mod inside;
 mod jail;
 mod message;
+mod nursery;
 mod place;
 mod plan;
 mod preflight;
@@ -73,12 +75,14 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use beside::shares_memory;
 pub use capture::{Capture, Captures, Chosen, Missed, Portrait, capture, capture_threads};
 pub use error::InjectError;
 pub use glimpse::{Glimpse, copy_stack, glimpse};
 pub use guardian::Guardian;
 pub use hole::find_hole;
 pub use jail::{Judgement, Permits};
+pub use nursery::Nursery;
 pub use plan::{Access, AttachPlan, AttachReport, DetachReport, Entered, Segment};
 pub use preflight::{Checked, Facts, examine, look, preflight, preflight_to_look, yama_scope};
 pub use ptrace::read_part;

@@ -55,6 +55,12 @@ impl CpuClock {
         between_ns
     }
 
+    /// Adds what another process used; there is no clock any more.
+    pub(super) fn join(&mut self, other: &Self) {
+        let used_ns = self.used_ns() + other.used_ns();
+        *self = Self { clock: None, start_ns: 0, last_ns: used_ns, last_read: self.last_read };
+    }
+
     /// CPU time since the start in nanoseconds.
     pub(super) fn used_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.start_ns)
@@ -396,8 +402,17 @@ impl Reckoning<'_> {
 
     fn stops(&self) -> String {
         let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
-        let attach: Vec<String> = self.stint.attach_stops_ns.iter().map(us).collect();
-        let attach = if attach.is_empty() { "never".to_string() } else { attach.join(" + ") };
+        // Two of a process.
+        const SHOWN: usize = 6;
+        let stops = &self.stint.attach_stops_ns;
+        let attach: Vec<String> = stops.iter().map(us).collect();
+        let attach = match stops.iter().max() {
+            None => "never".to_string(),
+            Some(longest) if stops.len() > SHOWN => {
+                format!("{} times, for {} at most,", stops.len(), us(longest))
+            }
+            Some(_) => attach.join(" + "),
+        };
         let attach = match self.stint.later_stops_ns {
             (0, _) => format!("{attach} at attach"),
             (times, longest) => {

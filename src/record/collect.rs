@@ -13,6 +13,7 @@
 //! - A preserved trace is in every collection until it is let go, whatever becomes of STANDBY: the
 //!   recorder's own copy is the one that counts.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use traceprof_abi::layout::{ControlBlock, DEPTH_MAX, THREAD_SLOTS, TRACE_TABLES};
@@ -27,6 +28,7 @@ use traceprof_abi::unwind::{ATTRIBUTES, trace_end};
 use super::batch::Batch;
 use super::collections::{Collection, TraceEntry};
 use super::contexts;
+use super::instances::Instances;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 
 /// How long a rotation waits for handlers inside the old table: long against a handler, and
@@ -38,6 +40,8 @@ pub(super) struct Collector {
     data: DataSegment,
     tables: Vec<TraceTable<'static>>,
     rotation: Rotation,
+    /// Where the ids of the tables' traces come from.
+    instances: Arc<Instances>,
     checkers: Vec<Box<dyn LivenessChecker>>,
     /// Ids of the traces to be kept over the next rotation.
     live: PreserveSet,
@@ -122,13 +126,15 @@ pub(super) struct Drained {
 }
 
 impl Collector {
-    /// Takes the tables into use: the first one becomes ACTIVE, with this instance id.
-    pub(super) fn start(data: DataSegment, instance: u32) -> Self {
+    /// Takes the tables into use: the first one becomes ACTIVE. `None` if no id is left for its traces.
+    pub(super) fn start(data: DataSegment, instances: Arc<Instances>) -> Option<Self> {
+        let instance = instances.take()?;
         let tables: Vec<_> = (0..TRACE_TABLES).filter_map(|index| data.table(index)).collect();
         let origin = Origin { instance, generation: 0 };
-        Self {
+        Some(Self {
             data,
             rotation: Rotation::start_at(&tables, &data.control().active, origin),
+            instances,
             tables,
             checkers: Vec::new(),
             live: PreserveSet::new(),
@@ -137,7 +143,7 @@ impl Collector {
             in_standby: None,
             is_rotated: false,
             stats: Stats::default(),
-        }
+        })
     }
 
     /// Adds a checker. What the first ones mark is preserved first if there is no room for all.
@@ -150,15 +156,14 @@ impl Collector {
         self.checkers.iter().flat_map(|checker| checker.heaviest()).collect()
     }
 
-    /// An upper half for the ids of traces that the recorder itself finds, or that the next program's
-    /// storage begins with.
-    pub(super) fn take_instance(&mut self) -> Option<u32> {
-        self.rotation.take_instance()
+    /// An upper half for the ids of traces that the recorder itself finds.
+    pub(super) fn take_instance(&self) -> Option<u32> {
+        self.instances.take()
     }
 
     /// There are no more ids to give to traces than those that the end needs.
     pub(super) fn is_ending(&self) -> bool {
-        self.rotation.is_ending()
+        self.instances.is_ending()
     }
 
     /// The tables that must be populated before the next rotation.
@@ -219,6 +224,7 @@ impl Collector {
         let active = &self.data.control().active;
         let mut waiting: Option<Instant> = None;
         let mut reclaimed = 0;
+        self.rotation.share_instance(self.instances.take());
         let outcome = self.rotation.rotate(&self.tables, active, hazards, || {
             let since = *waiting.get_or_insert_with(Instant::now);
             let freed = reclaim(hazards, is_gone);

@@ -146,6 +146,7 @@ fn defaults(pid: i32) -> Options {
         freq_hz: FREQ_HZ,
         measure: Measure::Cpu,
         engine: EngineChoice::Auto,
+        subprocesses: false,
         follow_exec: false,
         allow_seccomp: false,
         kernel: true,

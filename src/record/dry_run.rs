@@ -11,9 +11,9 @@ use traceprof_abi::layout::{self, PRIMING, SAMPLING};
 
 use super::attach::Before;
 use super::engine::Engine;
-use super::options::{Options, Target};
+use super::options::{Named, Options, Target};
 use super::prospect::{self, Sampled};
-use super::{RecordError, check_proc, output, program, signals, target_error};
+use super::{RecordError, check_proc, output, processes, program, signals, target_error};
 use crate::inject::{self, Guardian};
 use crate::proc;
 use crate::trace::{WriteMode, index_path};
@@ -31,8 +31,18 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     check_proc()?;
     let mut steps = match &options.target {
         Target::Pid(pid) => of_process(*pid, options)?,
+        Target::Pids(pids) => of_processes(pids, options)?,
+        Target::Name(named) => {
+            let named = Named { wait: None, ..named.clone() };
+            let found = processes::named::find(&named)?;
+            of_processes(&found, options)?
+        }
         Target::Command(command) => of_command(command, options)?,
     };
+    if options.subprocesses {
+        let text = "recorded as well, each with an agent of its own; new ones as they are seen";
+        steps.push(step("descendants", text));
+    }
     steps.extend([
         step("files", files(options)),
         step("exec", exec(options)),
@@ -45,6 +55,27 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
 
 fn step(label: &str, text: impl Into<String>) -> Step {
     (label.to_owned(), text.into())
+}
+
+/// The steps for each that can be recorded, and why the others cannot; an error if none can.
+fn of_processes(pids: &[i32], options: &Options) -> Result<Vec<Step>, RecordError> {
+    let mut steps = Vec::new();
+    let mut refused = Vec::new();
+    for &pid in pids {
+        match of_process(pid, options) {
+            Ok(of_one) => steps.extend(of_one),
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    if steps.is_empty() {
+        let none = || RecordError::TargetGone(anyhow!("there is no process to record"));
+        return Err(refused.into_iter().next().map_or_else(none, |(_, error)| error));
+    }
+    let told = refused
+        .iter()
+        .map(|(pid, error)| step("not recorded", format!("process {pid}: {}", error.text())));
+    steps.extend(told);
+    Ok(steps)
 }
 
 fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {

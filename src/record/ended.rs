@@ -1,47 +1,174 @@
-//! A recording that is over, before its last words are written.
+//! Recordings that are over, before their last words are written: of a process, and of all together.
 
 use super::account::Reckoning;
 use super::aftermath::{Aftermath, Footprint};
+use super::common::Common;
 use super::executions::Executions;
-use super::scribe::Finished;
+use super::jvm::JvmNames;
+use super::liveness::heaviest;
+use super::scribe::{Finished, Number, Totals};
 use super::session::End;
 use super::stint::Stint;
+use super::{Opened, RecordError};
 
-/// A recording whose target is cured and whose samples are written.
+/// A process that is cured and whose samples have been handed over.
 pub(super) struct Ended {
+    /// Its number within the recording.
+    pub(super) number: Number,
     /// The process.
-    pub(super) pid: i32,
+    pub(super) opened: Opened,
     /// Why it ended.
     pub(super) end: End,
-    /// The writer before its last words.
-    pub(super) finished: Finished,
     /// What the sampling came to, of all programs.
     pub(super) stint: Stint,
-    /// The programs that the target executed.
+    /// The programs that it executed.
     pub(super) executions: Executions,
+    /// What it was like before the last attach, if that is to be compared.
+    pub(super) footprint: Option<Footprint>,
+    /// Has names asked for until all is written.
+    pub(super) jvm: JvmNames,
 }
 
 impl Ended {
-    /// What a look at the target finds of the recording; `None` if there is no such target any more.
-    pub(super) fn aftermath(&self, before: &Footprint) -> Option<Aftermath> {
-        if self.is_gone() {
-            return None;
+    /// What a look at the process finds of the recording; `None` if that was not asked for, or there is
+    /// no such process any more.
+    pub(super) fn aftermath(&self) -> Option<Aftermath> {
+        let before = self.footprint.as_ref().filter(|_| !self.is_gone())?;
+        Aftermath::look(self.opened.pid, before, &self.stint.signals)
+    }
+
+    /// Why it ended, where the user did not ask for it.
+    pub(super) fn reason(&self) -> Option<String> {
+        let reason = match self.end {
+            End::Asked | End::AskedBetween | End::Output => return None,
+            End::Exited if self.opened.command.is_some() => return None,
+            End::Exited => "the target exited".to_owned(),
+            End::Executed => match self.executions.refused() {
+                Some((name, why)) => {
+                    format!("the target executed {name}, which is not sampled: {why}")
+                }
+                None => "the target executed another program; --follow-exec goes on with that one"
+                    .to_owned(),
+            },
+            End::OutOfIds => {
+                "all ids of call traces have been used; another recording starts with \
+                              new ones"
+                    .to_owned()
+            }
+            End::SignalTaken => "the application took the sampling signal for itself".to_owned(),
+        };
+        Some(reason)
+    }
+
+    /// What stays in it and should not, as far as that is known.
+    fn left(&self, aftermath: Option<&Aftermath>) -> Vec<String> {
+        match aftermath.map(|it| &it.left).filter(|left| !left.is_empty()) {
+            Some(left) => left.clone(),
+            // Found or not, it is there.
+            None => self.stint.detached.unfinished().map(str::to_owned).into_iter().collect(),
         }
-        Aftermath::look(self.pid, before, &self.stint.signals)
+    }
+
+    /// The agent went with its program.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.end, End::Exited | End::Executed | End::AskedBetween)
+    }
+}
+
+/// A process that could not be recorded.
+pub(super) struct Refused {
+    /// Its id.
+    pub(super) pid: i32,
+    /// What it is called.
+    pub(super) name: String,
+    /// Why not.
+    pub(super) error: RecordError,
+}
+
+impl Refused {
+    /// Its id and its name.
+    pub(super) fn title(&self) -> String {
+        format!("{} ({})", self.pid, self.name)
+    }
+}
+
+/// All processes of a recording.
+pub(super) struct Over {
+    /// There might have been more than one.
+    pub(super) is_several: bool,
+    /// Those that were recorded, at least one, by their numbers.
+    pub(super) ended: Vec<Ended>,
+    /// What was found in each of them afterwards, where it was looked for.
+    pub(super) aftermaths: Vec<Option<Aftermath>>,
+    /// Those that could not be.
+    pub(super) refused: Vec<Refused>,
+    /// How many more there were that ended before they could be, or that there was no room to list.
+    pub(super) missed: u64,
+    /// The writer before its last words.
+    pub(super) finished: Finished,
+    /// What was handed to it.
+    pub(super) totals: Totals,
+    /// What the sampling came to.
+    pub(super) stint: Stint,
+    /// The programs that were executed.
+    pub(super) executions: Executions,
+}
+
+impl Over {
+    /// Why a recording of one process ended, where the user did not ask for it.
+    pub(super) fn reason(&self) -> Option<String> {
+        let only = self.ended.first().filter(|_| !self.is_several);
+        only.and_then(Ended::reason)
+    }
+
+    /// Sums up; `None` of no process.
+    pub(super) fn new(ended: Vec<Ended>, finished: Finished, common: &Common<'_>) -> Option<Self> {
+        let (first, others) = ended.split_first()?;
+        let (mut stint, mut executions) = (first.stint.clone(), first.executions.clone());
+        for other in others {
+            stint.join(&other.stint);
+            executions.join(&other.executions);
+        }
+        stint.heaviest = heaviest(&[], stint.heaviest, common.options.preserve);
+        let totals = finished.totals();
+        let aftermaths = ended.iter().map(Ended::aftermath).collect();
+        let (refused, missed) = (Vec::new(), 0);
+        let is_several = common.is_several;
+        Some(Self {
+            is_several,
+            ended,
+            aftermaths,
+            refused,
+            missed,
+            finished,
+            totals,
+            stint,
+            executions,
+        })
     }
 
     /// The reckoning.
     pub(super) fn reckoning(&self) -> Reckoning<'_> {
         Reckoning {
             stint: &self.stint,
-            totals: self.finished.totals(),
+            totals: &self.totals,
             executions: &self.executions,
-            is_gone: self.is_gone(),
+            is_gone: self.ended.iter().all(Ended::is_gone),
         }
     }
 
-    /// The agent went with its program.
-    fn is_gone(&self) -> bool {
-        matches!(self.end, End::Exited | End::Executed | End::AskedBetween)
+    /// What stays behind and should not, and in which process, the first one if there is nothing.
+    pub(super) fn left(&self) -> (i32, Vec<String>) {
+        let each = self.ended.iter().zip(&self.aftermaths);
+        let each = each.map(|(ended, found)| (ended.opened.pid, ended.left(found.as_ref())));
+        let mut left: Vec<(i32, Vec<String>)> = each.filter(|(_, left)| !left.is_empty()).collect();
+        let first = left.first().map(|(pid, _)| *pid);
+        let pid = first.unwrap_or_else(|| self.ended.first().map_or(0, |it| it.opened.pid));
+        if self.is_several {
+            for (pid, texts) in &mut left {
+                texts.iter_mut().for_each(|text| *text = format!("process {pid}: {text}"));
+            }
+        }
+        (pid, left.into_iter().flat_map(|(_, texts)| texts).collect())
     }
 }

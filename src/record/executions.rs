@@ -63,6 +63,14 @@ impl Executions {
         (count <= LISTED).then(|| (format!("executed.{count}"), Value::List(value)))
     }
 
+    /// Adds those of another process.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.count += other.count;
+        self.missed += other.missed;
+        let room = (NAMED + 1).saturating_sub(self.named.len());
+        self.named.extend(other.named.iter().take(room).cloned());
+    }
+
     /// What the last one is called.
     pub(super) fn last(&self) -> Option<&str> {
         self.named.last().map(|it| it.name.as_str())

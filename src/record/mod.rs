@@ -9,6 +9,7 @@ mod blocked;
 mod clock;
 mod collect;
 mod collections;
+mod common;
 mod contexts;
 mod counts;
 mod crash_reporter;
@@ -23,6 +24,7 @@ mod failures;
 mod file;
 mod ground;
 mod heaviest;
+mod instances;
 mod jit;
 mod jvm;
 mod kernel;
@@ -36,6 +38,7 @@ mod parents;
 mod pattern;
 mod perf;
 mod priority;
+mod processes;
 mod program;
 mod prospect;
 mod recording;
@@ -44,6 +47,7 @@ mod remaps;
 mod report;
 mod rescue;
 mod ring;
+mod roll;
 mod scribe;
 mod session;
 mod shm;
@@ -72,20 +76,22 @@ use anyhow::{Context, anyhow};
 
 use self::aftermath::Footprint;
 use self::attach::Attached;
+use self::common::Common;
+use self::ended::{Ended, Over};
 use self::priority::Raised;
 use self::prospect::Sampled;
 use self::recording::{Begun, Recording};
 use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::fault::{self, Party, Point};
-use crate::inject::Guardian;
+use crate::inject::{Guardian, Nursery};
 use crate::proc;
 use crate::trace::{TraceError, TraceWriter, Value};
 
 pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
-pub use options::{EngineChoice, Measure, Options, Target};
+pub use options::{EngineChoice, Measure, Named, Options, Target};
 pub use pattern::{Occasion, OutputPattern};
 pub use priority::Priority;
 use report::inject_error;
@@ -99,13 +105,18 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     output::check_early(options)?;
     check_proc()?;
     let stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
+    let chosen = choose(options, &stop, observer)?;
+    let &[process] = &chosen[..] else { return several(options, stop, &chosen, observer) };
+    if options.subprocesses {
+        return several(options, stop, &chosen, observer);
+    }
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
         Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
     fault::at(Point::RecordBegun);
     // After the fork of the guardian, and before the first of the target's threads is looked at.
     let raised = Raised::raise();
-    let opened = Opened::open(options, &mut guardian, &raised)?;
+    let opened = Opened::open(options, process, &mut guardian, &raised)?;
     let options = match output::named(options, opened.pid) {
         Ok(options) => options,
         Err(error) => {
@@ -116,7 +127,85 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     let options = &*options;
     fault::is(Party::Target, opened.pid);
     fault::at(Point::RecordOpened);
-    Recording::new(Begun { stop, guardian, opened, raised }, options, observer)?.run()
+    let common = Common::new(options, stop, false);
+    let begun = Begun { number: 0, guardian, opened, raised };
+    let ended = Recording::new(begun, &common, observer)?.run()?;
+    let over = finish(&common, vec![ended], observer)?;
+    fault::at(Point::RecordWritten);
+    report::conclude(over, common.named())
+}
+
+/// What is to be recorded. Nothing is started yet, and this process has one thread.
+fn choose(
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Vec<Process>, RecordError> {
+    let running = |pid: i32| Process::Running { pid, is_new: false };
+    Ok(match &options.target {
+        Target::Pid(pid) => vec![running(*pid)],
+        Target::Pids(pids) => pids.iter().copied().map(running).collect(),
+        Target::Name(named) => processes::named::find_or_wait(named, stop, observer)?,
+        Target::Command(_) => vec![Process::Started],
+    })
+}
+
+/// Records more processes than one, or one and its descendants.
+fn several(
+    options: &Options,
+    stop: Stop,
+    chosen: &[Process],
+    observer: &mut dyn Observer,
+) -> Result<Summary, RecordError> {
+    // Forked first, as a guardian is.
+    let nursery = Nursery::start().context("starting the process that forks guardians");
+    let nursery = nursery.map_err(RecordError::Other)?;
+    processes::record(&Common::new(options, stop, true), nursery, chosen, observer)
+}
+
+/// A process that is to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Process {
+    /// One that is started for it.
+    Started,
+    /// One that runs.
+    Running {
+        pid: i32,
+        /// It has just been started by somebody.
+        is_new: bool,
+    },
+    /// One that another one has started which is recorded.
+    Child {
+        pid: i32,
+        parent: i32,
+        /// It has just been started.
+        is_new: bool,
+    },
+}
+
+impl Process {
+    /// Its id, if it is there.
+    fn pid(self) -> Option<i32> {
+        match self {
+            Self::Started => None,
+            Self::Running { pid, .. } | Self::Child { pid, .. } => Some(pid),
+        }
+    }
+}
+
+/// Writes all that is there, when no process is recorded any more.
+fn finish(
+    common: &Common<'_>,
+    mut ended: Vec<Ended>,
+    observer: &mut dyn Observer,
+) -> Result<Over, RecordError> {
+    let finished = common.finish();
+    for text in ended.iter_mut().filter_map(|it| it.jvm.end()) {
+        observer.event(Event::Notice(text));
+    }
+    let over = finished.and_then(|it| Over::new(ended, it, common));
+    // Only after a stint there is an end.
+    over.ok_or_else(|| RecordError::TargetGone(anyhow!("the target was never sampled")))
 }
 
 /// The process to record, before anything is changed in it.
@@ -126,25 +215,38 @@ struct Opened {
     command: Option<Started>,
     hold_fd: Option<i32>,
     no_timers: Option<String>,
+    name: String,
     command_line: Vec<OsString>,
+    /// It has just been started, and may yet change what it does with signals.
+    is_new: bool,
+    /// Programs that it executes are recorded as well.
+    is_followed: bool,
 }
 
 impl Opened {
     fn open(
         options: &Options,
+        process: Process,
         guardian: &mut Guardian,
         raised: &Raised,
     ) -> Result<Self, RecordError> {
         let mut no_timers = None;
-        let (pid, command, hold_fd) = match &options.target {
-            Target::Pid(pid) => {
-                no_timers = prospect::check(*pid, options, guardian)?.no_timers;
-                (*pid, None, None)
-            }
-            Target::Command(command) => {
+        let (pid, command, hold_fd) = match (process.pid(), &options.target) {
+            (None, Target::Command(command)) => {
                 let (pid, hold_fd, started) = start(command, guardian, raised)?;
                 (pid, Some(started), hold_fd)
             }
+            (pid, _) => {
+                let pid = pid.unwrap_or(0);
+                no_timers = prospect::check(pid, options, guardian)?.no_timers;
+                (pid, None, None)
+            }
+        };
+        // To execute a program is how most begin that somebody else has started.
+        let (is_beginning, is_new) = match process {
+            Process::Started => (false, true),
+            Process::Running { is_new, .. } => (is_new, is_new),
+            Process::Child { is_new, .. } => (true, is_new),
         };
         let gone = |error| target_error(pid, error);
         Ok(Self {
@@ -153,14 +255,17 @@ impl Opened {
             command,
             hold_fd,
             no_timers,
+            name: proc::status(pid).map(|status| status.name).unwrap_or_default(),
             command_line: proc::command_line(pid).unwrap_or_default(),
+            is_new,
+            is_followed: options.follow_exec || is_beginning,
         })
     }
 
     fn sampled(&self) -> Sampled {
         Sampled {
             pid: self.pid,
-            is_started: self.command.is_some(),
+            is_started: self.is_new,
             hold_fd: self.hold_fd,
             no_timers: self.no_timers.clone(),
         }
@@ -170,6 +275,15 @@ impl Opened {
     fn footprint(&self, options: &Options) -> Result<Option<Footprint>, RecordError> {
         let footprint = options.verify_detach.then(|| Footprint::of(self.pid)).transpose();
         footprint.map_err(|error| target_error(self.pid, error))
+    }
+
+    /// It runs another program.
+    fn name_again(&mut self) {
+        // One that is gone keeps its name.
+        let words = proc::command_line(self.pid).ok().filter(|words| !words.is_empty());
+        if let (Ok(status), Some(words)) = (proc::status(self.pid), words) {
+            (self.name, self.command_line) = (status.name, words);
+        }
     }
 
     fn command_pid(&self) -> Option<i32> {

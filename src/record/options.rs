@@ -12,8 +12,21 @@ use crate::trace::WriterOptions;
 pub enum Target {
     /// A running process.
     Pid(i32),
+    /// Several running processes; never empty.
+    Pids(Vec<i32>),
+    /// Those that a name means.
+    Name(Named),
     /// A program to start, with its arguments; never empty.
     Command(Vec<OsString>),
+}
+
+/// Processes by their name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// A regular expression that the name or the command line matches.
+    pub pattern: String,
+    /// If there is none, wait until there is, for so long at most if that is said.
+    pub wait: Option<Option<Duration>>,
 }
 
 /// Which engine samples.
@@ -87,6 +100,8 @@ pub struct Options {
     pub debuginfod: bool,
     /// Ask a Java virtual machine for the names of what it compiled.
     pub jvm_names: bool,
+    /// Record the target's descendants as well.
+    pub subprocesses: bool,
     /// Go on with the programs that the target executes.
     pub follow_exec: bool,
     /// How many of the heaviest call traces keep their ids.

@@ -25,9 +25,9 @@ pub(super) fn named(options: &Options, pid: i32) -> Result<Cow<'_, Options>, Rec
     Ok(Cow::Owned(options))
 }
 
-/// The id of a program is known when it is started.
+/// The id of a program is known when it is started, that of one with a name when it is found.
 pub(super) fn is_named_late(options: &Options) -> bool {
-    matches!(options.target, Target::Command(_)) && options.pattern.has_pid()
+    matches!(options.target, Target::Command(_) | Target::Name(_)) && options.pattern.has_pid()
 }
 
 /// Existing files are refused before the target is touched; they are created after the attach, so

@@ -1,18 +1,19 @@
-//! A recording as a whole: what lasts while the target executes one program after the other.
+//! The recording of a process: what lasts while it executes one program after the other.
 //!
 //! Each program is attached to and sampled by itself; the guardian, the trace and the thread that
 //! writes it are those of all.
 //!
 //! # Invariants
-//! - The files are created after the first attach, so that a refused one leaves nothing behind.
-//! - Once they are there, what was sampled is told of, whatever becomes of the next program.
+//! - Once there are files, what was sampled is told of, whatever becomes of the next program.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::aftermath::Footprint;
 use super::attach::{Attached, Before};
-use super::clock::Clock;
+use super::clock::{Clock, monotonic_now_ns};
 use super::collect::Collector;
+use super::common::Common;
 use super::contexts::Contexts;
 use super::ended::Ended;
 use super::engine::Engine;
@@ -21,13 +22,11 @@ use super::ground::Ground;
 use super::heaviest::Heaviest;
 use super::jvm::JvmNames;
 use super::liveness::LastOfThreads;
-use super::names::Names;
 use super::priority::Raised;
-use super::scribe::{Answers, Scribe};
+use super::scribe::{Answers, Number, Scribe};
 use super::session::{End, Parts, Session};
 use super::stint::Stint;
-use super::stop::Stop;
-use super::{Event, Observer, Opened, Options, RecordError, Summary, prospect, report};
+use super::{Event, Observer, Opened, RecordError, prospect, roll};
 use crate::fault::{self, Point};
 use crate::inject::Guardian;
 use crate::symbol::DEBUGINFOD_SERVERS;
@@ -36,20 +35,19 @@ use crate::trace::Value;
 mod follow;
 
 use self::follow::Next;
+pub(super) use self::follow::is_settled;
 
-/// The upper half of the ids of a recording's first traces: 0 is no table's.
-const FIRST_INSTANCE: u32 = 1;
 /// Why an option does nothing.
 const NO_KERNEL: &str =
     "--no-kernel has no effect with timers, which count all of a thread's CPU time";
 
 const NO_SERVERS: &str = "--debuginfod has no effect: DEBUGINFOD_URLS names no servers";
 
-/// A recording that goes on.
+/// A process that is recorded.
 pub(super) struct Recording<'a> {
-    options: &'a Options,
+    common: &'a Common<'a>,
+    number: Number,
     observer: &'a mut dyn Observer,
-    stop: Stop,
     /// Readable when the target is gone.
     exit: OwnedFd,
     ground: Ground,
@@ -57,7 +55,7 @@ pub(super) struct Recording<'a> {
     guardian: Guardian,
     opened: Opened,
     raised: Raised,
-    /// Since there is a trace.
+    /// Since it was attached to first.
     scribe: Option<Scribe>,
     /// Asks for names while this lasts.
     jvm: JvmNames,
@@ -69,10 +67,10 @@ pub(super) struct Recording<'a> {
     footprint: Option<Footprint>,
 }
 
-/// What a recording is made of.
+/// What the recording of a process is made of.
 pub(super) struct Begun {
-    /// Asks for the end.
-    pub(super) stop: Stop,
+    /// Its number.
+    pub(super) number: Number,
     /// Does the tracing.
     pub(super) guardian: Guardian,
     /// The process.
@@ -85,21 +83,21 @@ impl<'a> Recording<'a> {
     /// Of an opened process, in which nothing has been changed yet.
     pub(super) fn new(
         begun: Begun,
-        options: &'a Options,
+        common: &'a Common<'a>,
         observer: &'a mut dyn Observer,
     ) -> Result<Self, RecordError> {
         let pid = begun.opened.pid;
         Ok(Self {
-            options,
+            common,
+            number: begun.number,
             observer,
             exit: super::exit_descriptor(pid)?,
             ground: Ground::new(pid)?,
-            stop: begun.stop,
             guardian: begun.guardian,
             opened: begun.opened,
             raised: begun.raised,
             scribe: None,
-            jvm: JvmNames::new(pid, options.jvm_names),
+            jvm: JvmNames::new(pid, common.options.jvm_names),
             contexts: Contexts::default(),
             done: None,
             executions: Executions::default(),
@@ -108,28 +106,30 @@ impl<'a> Recording<'a> {
     }
 
     /// Samples the program that there is, and with `--follow-exec` those that it executes.
-    pub(super) fn run(mut self) -> Result<Summary, RecordError> {
-        let before = prospect::before(self.opened.sampled(), self.options)?;
-        self.footprint = self.opened.footprint(self.options)?;
-        if self.options.debuginfod {
+    pub(super) fn run(mut self) -> Result<Ended, RecordError> {
+        let options = self.common.options;
+        let before = prospect::before(self.opened.sampled(), options)?;
+        self.footprint = self.opened.footprint(options)?;
+        if options.debuginfod {
             self.ground.modules.fetch_debug_files();
             if std::env::var_os(DEBUGINFOD_SERVERS).is_none_or(|servers| servers.is_empty()) {
                 self.observer.event(Event::Notice(NO_SERVERS.to_owned()));
             }
         }
-        if !self.options.kernel && before.choice.engine == Engine::Timer {
+        if !options.kernel && before.choice.engine == Engine::Timer {
             self.observer.event(Event::Notice(NO_KERNEL.to_owned()));
         }
-        let Self { jvm, stop, .. } = &mut self;
-        if let Some(text) = jvm.ask_first(|| stop.is_requested()) {
+        let Self { jvm, common, .. } = &mut self;
+        if let Some(text) = jvm.ask_first(|| common.stop.is_requested()) {
             self.observer.event(Event::Notice(text));
         }
+        let is_followed = self.opened.is_followed;
         let mut end = match self.sample(before, None) {
             // Attached to in the very moment.
-            Err(error) if self.options.follow_exec && error.is_executed() => End::Executed,
+            Err(error) if is_followed && error.is_executed() => End::Executed,
             outcome => outcome?,
         };
-        if self.options.follow_exec && end == End::Executed {
+        if is_followed && end == End::Executed {
             end = self.follow()?;
         }
         self.conclude(end)
@@ -137,25 +137,39 @@ impl<'a> Recording<'a> {
 
     /// Samples one program until its end, or that of the recording: the first one, or this.
     fn sample(&mut self, before: Before, next: Option<&Next>) -> Result<End, RecordError> {
-        let done = self.done.as_ref();
-        let first = done.map_or(Some(FIRST_INSTANCE), |done| done.next_instance);
-        let Some(instance) = first else { return Ok(End::OutOfIds) };
+        let common = self.common;
+        let options = common.options;
+        if common.instances.is_ending() {
+            return Ok(End::OutOfIds);
+        }
         let clock = Clock::start(before.clock_mode);
         let attached = Attached::attach(&mut self.guardian, &mut self.ground, before)?;
         fault::at(Point::RecordAttached);
+        if next.is_some() {
+            // What it was when it began is nothing that anybody knows it by.
+            self.opened.name_again();
+        }
         if self.scribe.is_none() {
             let pid = self.opened.pid;
             // Reading symbols is long work, which the target's goes before. The scribe has little to
             // do, and without its turns the tables are not emptied either.
             let (raised, writings) = (&self.raised, self.jvm.writings());
             let names = |answers: Answers| raised.as_before(|| answers.names(pid, writings));
-            self.scribe = Some(begin_trace(self.options, &self.opened, names, &attached)?);
+            let process = (&self.opened, &attached);
+            let scribe = common.join(self.number, process, names)?;
+            if common.is_several {
+                let Opened { pid, start_time, command_line, .. } = &self.opened;
+                let begun = roll::begun(*pid, *start_time, command_line, monotonic_now_ns());
+                scribe.note(format!("process.{}", self.number), begun);
+            }
+            self.scribe = Some(scribe);
         }
         let Some(scribe) = &self.scribe else { return Ok(End::Output) };
-        let mut collector = Collector::start(attached.data(), instance);
+        let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
+        let Some(mut collector) = collector else { return Ok(End::OutOfIds) };
         collector.register(Box::new(LastOfThreads::new(attached.data())));
-        if self.options.preserve > 0 {
-            collector.register(Box::new(Heaviest::new(self.options.preserve)));
+        if options.preserve > 0 {
+            collector.register(Box::new(Heaviest::new(options.preserve)));
         }
         collector.register(Box::new(scribe.open_samples()));
         let (pid, exit) = (self.opened.pid, &self.exit);
@@ -167,27 +181,28 @@ impl<'a> Recording<'a> {
             collector,
             scribe,
             exit,
-            before: done,
+            before: self.done.as_ref(),
             jvm: &mut self.jvm,
             contexts: &mut self.contexts,
-            wall_interval: self.options.measure.wall_interval(),
+            wall_interval: options.measure.wall_interval(),
         };
-        let mut session = Session::start(parts, self.options.duration, &mut *self.observer)?;
+        let mut session = Session::start(parts, options.duration, &mut *self.observer)?;
         fault::at(Point::RecordSampling);
         self.opened.go_on();
         fault::at(Point::RecordReleased);
         session.note_release();
-        self.stop.start(self.options.duration);
+        common.stop.start(options.duration);
+        let told = Told { scribe, number: common.is_several.then_some(self.number) };
         if let Some(next) = next.filter(|next| next.is_gone()) {
             // It was gone before it was attached to, and another one had taken its place.
-            note(scribe, self.executions.settle(Fate::Missed));
+            told.note(self.executions.settle(Fate::Missed));
             self.executions.begin(next.name(), session.started_ns());
         }
-        let started = self.opened.command_pid().filter(|_| done.is_none());
+        let started = self.opened.command_pid().filter(|_| self.done.is_none());
         session.announce(started, self.executions.last().map(str::to_owned));
-        note(scribe, self.executions.settle(Fate::Sampled(session.started_ns())));
-        let end = session.run(&self.stop);
-        let stint = session.finish(end, self.options.preserve);
+        told.note(self.executions.settle(Fate::Sampled(session.started_ns())));
+        let end = session.run(&common.stop);
+        let stint = session.finish(end, options.preserve);
         match &mut self.done {
             Some(done) => done.add(stint),
             none => *none = Some(stint),
@@ -195,47 +210,42 @@ impl<'a> Recording<'a> {
         Ok(end)
     }
 
-    /// Writes the end, waits for a started program, and sums up.
-    fn conclude(mut self, end: End) -> Result<Summary, RecordError> {
+    /// What came of it. The way into the trace is closed, and the guardian has ended.
+    fn conclude(self, end: End) -> Result<Ended, RecordError> {
         let (Some(scribe), Some(stint)) = (self.scribe, self.done) else {
             // Only after a stint there is an end.
             return Err(RecordError::TargetGone(anyhow::anyhow!("the target was never sampled")));
         };
         self.jvm.hurry();
-        let finished = scribe.finish();
-        if let Some(text) = self.jvm.end() {
-            self.observer.event(Event::Notice(text));
-        }
+        drop(scribe);
         // Nothing is left for it to do, and the program may go on for long.
         drop((self.guardian, self.ground));
-        let pid = self.opened.pid;
-        let ended = Ended { pid, end, finished, stint, executions: self.executions };
-        fault::at(Point::RecordWritten);
-        let footprint = self.footprint;
-        let aftermath = footprint.and_then(|before| ended.aftermath(&before));
-        report::conclude(ended, aftermath, self.options, self.opened.command)
+        Ok(Ended {
+            number: self.number,
+            opened: self.opened,
+            end,
+            stint,
+            executions: self.executions,
+            footprint: self.footprint,
+            jvm: self.jvm,
+        })
     }
 }
 
 /// Tells the trace what became of a program.
-fn note(scribe: &Scribe, entry: Option<(String, Value)>) {
-    if let Some((key, value)) = entry {
-        scribe.note(key, value);
+struct Told<'a> {
+    scribe: &'a Scribe,
+    /// Of which process, if there are several.
+    number: Option<Number>,
+}
+
+impl Told<'_> {
+    fn note(&self, entry: Option<(String, Value)>) {
+        let Some((key, value)) = entry else { return };
+        let key = match self.number {
+            Some(number) => format!("process.{number}.{key}"),
+            None => key,
+        };
+        self.scribe.note(key, value);
     }
-}
-
-fn other(error: std::io::Error) -> RecordError {
-    RecordError::Other(error.into())
-}
-
-/// Creates the files and starts the thread that writes them.
-fn begin_trace(
-    options: &Options,
-    opened: &Opened,
-    names: impl FnOnce(Answers) -> std::io::Result<Names>,
-    attached: &Attached<'_>,
-) -> Result<Scribe, RecordError> {
-    let writer = super::create(options, opened, attached)?;
-    fault::at(Point::RecordWriting);
-    Scribe::start(writer, opened.pid, names).map_err(other)
 }

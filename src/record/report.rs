@@ -6,15 +6,13 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 
-use super::aftermath::Aftermath;
-use super::ended::Ended;
+use super::ended::{Ended, Over};
 use super::engine::Choice;
 use super::perf::Setup;
 use super::scribe::Closed;
-use super::session::End;
 use super::spawn::Started;
 use super::tally;
-use super::{Options, Target, clock};
+use super::{Options, clock};
 use crate::inject::{InjectError, Refusal};
 use crate::trace::{Metadata, Value, WriteMode, Written};
 
@@ -52,6 +50,13 @@ pub enum Event {
     Notice(String),
     /// Sampling ends, the target is cleaned up.
     Detaching,
+    /// Something happened to one of several processes.
+    Of {
+        /// Its id and its name.
+        process: String,
+        /// What.
+        event: Box<Event>,
+    },
 }
 
 /// How far a recording is.
@@ -124,6 +129,17 @@ impl RecordError {
     pub(super) fn is_executed(&self) -> bool {
         let Self::TargetGone(error) = self else { return false };
         matches!(error.downcast_ref(), Some(InjectError::Executed))
+    }
+
+    /// The same kind of error, that says something else.
+    pub(super) fn saying(self, text: String) -> Self {
+        match self {
+            Self::NotPermitted(_) => Self::NotPermitted(anyhow!(text)),
+            Self::TargetGone(_) => Self::TargetGone(anyhow!(text)),
+            Self::Output(_) => Self::Output(anyhow!(text)),
+            Self::Other(_) => Self::Other(anyhow!(text)),
+            Self::Usage(_) => Self::Usage(text),
+        }
     }
 
     /// What it says, with its causes.
@@ -205,13 +221,8 @@ pub(super) fn opening(
 }
 
 /// Closes the trace, waits for a started program, and sums up.
-pub(super) fn conclude(
-    ended: Ended,
-    aftermath: Option<Aftermath>,
-    options: &Options,
-    command: Option<Started>,
-) -> Result<Summary, RecordError> {
-    let reckoning = ended.reckoning();
+pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordError> {
+    let reckoning = over.reckoning();
     let mut text = reckoning.lines();
     let mut metadata = reckoning.metadata();
     metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
@@ -221,22 +232,25 @@ pub(super) fn conclude(
     let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
     let nothing = (samples == 0).then(|| reckoning.nothing());
     let stats = if options.stats { tally::lines(&reckoning) } else { Vec::new() };
-    let reason = why(&ended, &options.target);
-    text.extend(reason.iter().map(|reason| ("ended".to_string(), reason.clone())));
-    text.extend(residue(&ended));
-    text.extend(aftermath.iter().map(|it| ("verified".to_string(), it.text().to_string())));
-    let mut left = aftermath.map_or_else(Vec::new, |it| it.left);
-    // Found or not, it is there.
-    let unfinished = ended.stint.detached.unfinished();
-    left.extend(unfinished.filter(|_| left.is_empty()).map(str::to_owned));
-    let pid = ended.pid;
+    let reason = over.reason();
+    text.extend(over.ended.iter().filter(|_| !over.is_several).flat_map(why));
+    let aftermaths = over.aftermaths.iter().flatten().filter(|_| !over.is_several);
+    text.extend(aftermaths.map(|it| ("verified".to_string(), it.text().to_string())));
+    if over.is_several {
+        // Each is told of with its process.
+        text.retain(|(label, _)| label != "executed");
+    }
+    text.extend(over.process_lines());
+    metadata.extend(over.process_metadata());
+    let (pid, left) = over.left();
     if options.verify_detach {
         metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
     }
     // With `--call-traces` they are there already.
-    let heaviest = if options.writer.call_traces { &[][..] } else { &ended.stint.heaviest };
-    let Closed { written, error } = ended.finished.close(metadata.clone(), heaviest);
-    let command_status = command.map(|mut command| command.wait()).transpose();
+    let heaviest = if options.writer.call_traces { &[][..] } else { &over.stint.heaviest };
+    let Closed { written, error } = over.finished.close(metadata.clone(), heaviest);
+    let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
+    let command_status = command.as_mut().map(Started::wait).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
     text.extend(files(&written, options));
@@ -280,30 +294,10 @@ fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
     collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
 }
 
-/// Why the recording ended, where the user did not ask for it.
-fn why(ended: &Ended, target: &Target) -> Option<String> {
-    match (ended.end, target) {
-        (End::Asked | End::AskedBetween | End::Output, _) | (End::Exited, Target::Command(_)) => {
-            None
-        }
-        (End::Exited, Target::Pid(_)) => Some("the target exited".to_owned()),
-        (End::Executed, _) => Some(match ended.executions.refused() {
-            Some((name, why)) => format!("the target executed {name}, which is not sampled: {why}"),
-            None => "the target executed another program; --follow-exec goes on with that one"
-                .to_owned(),
-        }),
-        (End::OutOfIds, _) => Some(
-            "all ids of call traces have been used; another recording starts with new ones"
-                .to_owned(),
-        ),
-        (End::SignalTaken, _) => {
-            Some("the application took the sampling signal for itself".to_owned())
-        }
-    }
-}
-
-/// What stays behind.
-fn residue(ended: &Ended) -> impl Iterator<Item = (String, String)> {
-    let residue = ended.stint.detached.residue.iter();
-    residue.map(|text| ("left behind".to_string(), text.clone()))
+/// Why the recording of a process ended, where the user did not ask for it, and what stays behind.
+fn why(ended: &Ended) -> Vec<(String, String)> {
+    let reason = ended.reason().map(|reason| ("ended".to_string(), reason));
+    let residue =
+        ended.stint.detached.residue.iter().map(|text| ("left behind".to_string(), text.clone()));
+    reason.into_iter().chain(residue).collect()
 }

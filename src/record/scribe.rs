@@ -1,8 +1,9 @@
-//! The thread that writes, so that the collector never waits for a disk or for a debug file.
+//! The thread that writes, so that no collector waits for a disk or for a debug file.
 //!
-//! Names are found by other threads. A batch with addresses that have none yet waits for them, and
-//! with it those that come after it: calls are inferred from samples in their order. Collecting goes
-//! on meanwhile.
+//! It is one for all processes of a recording; each has a [`Scribe`], its way to the thread. Names are
+//! found by other threads. A batch with addresses that have none yet waits for them, and with it those
+//! of the same process that come after it: calls are inferred from the samples of a thread in their
+//! order. Collecting goes on meanwhile, and so do the other processes.
 //!
 //! # Invariants
 //! - The queue is bounded: when writing falls behind, collecting waits, tables and buffers fill,
@@ -15,7 +16,7 @@
 //!   as long as collections have it: samples may refer to it at any time until then. The heaviest
 //!   ones are kept to the end, which their program may be long gone by.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,10 +34,11 @@ use super::symbolizers::Answer;
 use crate::trace::{CallTrace, Metadata, TraceError, TraceWriter, Value, Written};
 
 mod backlog;
+mod process;
 mod work;
 
-use self::backlog::Backlog;
-use self::work::{Stack, Work};
+use self::process::{Process, Stack};
+use self::work::Work;
 
 /// Batches in the queue; at the usual rotation a few seconds' worth.
 const QUEUE: usize = 64;
@@ -64,6 +66,20 @@ pub(super) struct Totals {
 }
 
 impl Totals {
+    /// Adds those of another process.
+    fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.weight += other.weight;
+        for (sum, more) in self.reasons.iter_mut().zip(other.reasons) {
+            *sum += more;
+        }
+        self.wall.0 += other.wall.0;
+        self.wall.1 += other.wall.1;
+        self.threads += other.threads;
+        self.unattributed += other.unattributed;
+        self.unnamed += other.unnamed;
+    }
+
     fn count(&mut self, sample: &Sample) {
         if sample.flags & flags::WALL != 0 {
             self.wall.0 += 1;
@@ -79,13 +95,20 @@ impl Totals {
     }
 }
 
+/// A process's number within the recording.
+pub(super) type Number = u32;
+
 /// What comes to the thread.
 enum Message {
-    /// Samples, and what they refer to.
-    Batch(Arc<Batch>),
-    /// Names.
-    Answer(Answer),
-    /// Nothing more.
+    /// A process joins.
+    Join(Number, Box<Process>),
+    /// Samples of a process, and what they refer to.
+    Batch(Number, Arc<Batch>),
+    /// Names in a process.
+    Answer(Number, Answer),
+    /// Nothing more comes of a process.
+    Leave(Number),
+    /// Nothing more comes.
     End,
 }
 
@@ -99,36 +122,47 @@ impl Drop for Queue {
     }
 }
 
-/// The collector's end of the thread.
-pub(super) struct Scribe {
+/// The thread, as long as processes may join and leave.
+pub(super) struct Writing {
     queue: Queue,
-    blanks: Receiver<Arc<Batch>>,
     thread: JoinHandle<Finished>,
     shared: Arc<Shared>,
 }
 
+/// A process's way to the thread. Nothing more comes of the process when it is dropped.
+pub(super) struct Scribe {
+    number: Number,
+    queue: SyncSender<Message>,
+    blanks: Receiver<Arc<Batch>>,
+    open: Arc<Open>,
+    shared: Arc<Shared>,
+}
+
+/// What the processes know of the thread.
 #[derive(Default)]
 struct Shared {
     /// Batches sent that the thread is not done with: written, or put to those that wait for names.
     queued: AtomicUsize,
-    /// Those that it has not begun with, to be looked at by others.
-    open: Mutex<VecDeque<Arc<Batch>>>,
     /// Batches wait for names.
     has_backlog: AtomicBool,
     bytes: AtomicU64,
     failed: AtomicBool,
 }
 
-impl Shared {
-    fn open(&self) -> impl std::ops::DerefMut<Target = VecDeque<Arc<Batch>>> {
+/// Batches of a process that the thread has not begun with, to be looked at by others.
+#[derive(Default)]
+struct Open(Mutex<VecDeque<Arc<Batch>>>);
+
+impl Open {
+    fn lock(&self) -> impl std::ops::DerefMut<Target = VecDeque<Arc<Batch>>> {
         // Nothing is done under the lock that could leave the queue half changed.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Keeps the traces of all samples that the thread does not have yet: those of the batch that is about
 /// to be sent, and of batches that were. With a batch that it has it has its traces.
-pub(super) struct OpenSamples(Arc<Shared>);
+pub(super) struct OpenSamples(Arc<Open>);
 
 impl LivenessChecker for OpenSamples {
     fn mark(&mut self, collected: &Batch, live: &mut PreserveSet) {
@@ -136,36 +170,22 @@ impl LivenessChecker for OpenSamples {
             batch.samples.iter().for_each(|sample| live.insert(sample.trace_id));
         };
         mark(collected);
-        self.0.open().iter().for_each(|batch| mark(batch));
+        self.0.lock().iter().for_each(|batch| mark(batch));
     }
 }
 
-impl Scribe {
-    /// Starts the thread over an open trace of process `pid`, whose addresses are resolved by what
-    /// `names` makes of the way for its answers.
-    pub(super) fn start(
-        writer: TraceWriter,
-        pid: i32,
-        names: impl FnOnce(Answers) -> io::Result<Names>,
-    ) -> io::Result<Self> {
-        Self::with_room(backlog::ROOM, writer, pid, names)
+impl Writing {
+    /// Starts the thread over an open trace.
+    pub(super) fn start(writer: TraceWriter) -> io::Result<Self> {
+        Self::with_room(backlog::ROOM, writer)
     }
 
-    fn with_room(
-        room: usize,
-        writer: TraceWriter,
-        pid: i32,
-        names: impl FnOnce(Answers) -> io::Result<Names>,
-    ) -> io::Result<Self> {
+    fn with_room(room: usize, writer: TraceWriter) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
-        let (back, blanks) = sync_channel(BLANKS);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let names = names(Answers(queue.clone()))?;
-        let backlog = Backlog::with_room(room);
         let work = move || {
-            let finished =
-                Work::new(writer, pid as u32, names, backlog).run(&messages, &back, &theirs);
+            let finished = Work::new(writer, room).run(&messages, &theirs);
             if finished.error.is_some() {
                 // Relaxed: the error itself comes with the join.
                 theirs.failed.store(true, Ordering::Relaxed);
@@ -173,9 +193,42 @@ impl Scribe {
             finished
         };
         let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
-        Ok(Self { queue: Queue(queue), blanks, thread, shared })
+        Ok(Self { queue: Queue(queue), thread, shared })
     }
 
+    /// The way for a process, which no other one of the recording has the `number` of. Its addresses
+    /// are resolved by what `names` makes of the way for its answers.
+    pub(super) fn join(
+        &self,
+        number: Number,
+        pid: i32,
+        names: impl FnOnce(Answers) -> io::Result<Names>,
+    ) -> io::Result<Scribe> {
+        let queue = self.queue.0.clone();
+        let (back, blanks) = sync_channel(BLANKS);
+        let names = names(Answers { number, queue: queue.clone() })?;
+        let open = Arc::new(Open::default());
+        let process = Box::new(Process::new(pid as u32, names, (back, Arc::clone(&open))));
+        // A closed queue is a failed writer; `finish` tells why.
+        let _ = queue.send(Message::Join(number, process));
+        Ok(Scribe { number, queue, blanks, open, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Ends the thread and waits for what is queued. All processes have left.
+    pub(super) fn finish(self) -> Finished {
+        drop(self.queue);
+        self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Scribe {
+    fn drop(&mut self) {
+        // A closed queue is a failed writer, which has forgotten the process.
+        let _ = self.queue.send(Message::Leave(self.number));
+    }
+}
+
+impl Scribe {
     /// An empty batch that nobody else has; in memory that a written one had, if there is any.
     pub(super) fn blank(&self) -> Arc<Batch> {
         self.blanks.try_recv().unwrap_or_default()
@@ -183,16 +236,17 @@ impl Scribe {
 
     /// The checker that keeps what is not written yet.
     pub(super) fn open_samples(&self) -> OpenSamples {
-        OpenSamples(Arc::clone(&self.shared))
+        OpenSamples(Arc::clone(&self.open))
     }
 
     /// Hands over a batch; waits while the queue is full.
     pub(super) fn send(&self, batch: Arc<Batch>) {
-        // Relaxed: only this thread adds, so what it reads is never too low.
+        // Relaxed: what another process adds at the same time makes this one wait for its turn at
+        // worst.
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        self.shared.open().push_back(Arc::clone(&batch));
+        self.open.lock().push_back(Arc::clone(&batch));
         // A closed queue is a failed writer; `finish` tells why.
-        let _ = self.queue.0.send(Message::Batch(batch));
+        let _ = self.queue.send(Message::Batch(self.number, batch));
     }
 
     /// Says something of the recording, readable by others at once.
@@ -219,7 +273,7 @@ impl Scribe {
             && !self.shared.has_backlog.load(Ordering::Relaxed)
     }
 
-    /// Bytes written so far, both files.
+    /// Bytes written so far, both files, of all processes.
     pub(super) fn bytes(&self) -> u64 {
         // Relaxed: for the eye.
         self.shared.bytes.load(Ordering::Relaxed)
@@ -230,17 +284,14 @@ impl Scribe {
         // Relaxed: see `start`.
         self.shared.failed.load(Ordering::Relaxed)
     }
-
-    /// Ends the thread and waits for what is queued.
-    pub(super) fn finish(self) -> Finished {
-        drop(self.queue);
-        self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-    }
 }
 
 /// The way for answers of symbolizers.
 #[derive(Clone)]
-pub(super) struct Answers(SyncSender<Message>);
+pub(super) struct Answers {
+    number: Number,
+    queue: SyncSender<Message>,
+}
 
 impl Answers {
     /// Names of the process `pid` whose answers come this way.
@@ -250,14 +301,15 @@ impl Answers {
 
     /// Hands over an answer; false if nobody waits for it any more.
     fn send(&self, answer: Answer) -> bool {
-        self.0.send(Message::Answer(answer)).is_ok()
+        self.queue.send(Message::Answer(self.number, answer)).is_ok()
     }
 }
 
 /// Everything is written but the end, or as much as could be.
 pub(super) struct Finished {
     writer: TraceWriter,
-    totals: Totals,
+    /// By the numbers of the processes.
+    totals: BTreeMap<Number, Totals>,
     /// Of the traces that were to be kept to the end.
     stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
@@ -273,8 +325,15 @@ pub(super) struct Closed {
 
 impl Finished {
     /// What was handed to the writer.
-    pub(super) fn totals(&self) -> &Totals {
-        &self.totals
+    pub(super) fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        self.totals.values().for_each(|totals| sum.add(totals));
+        sum
+    }
+
+    /// Of it, what is of one process; `None` if that never joined.
+    pub(super) fn totals_of(&self, number: Number) -> Option<&Totals> {
+        self.totals.get(&number)
     }
 
     /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;

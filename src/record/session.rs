@@ -53,7 +53,7 @@ mod relief;
 mod sampling;
 mod sleeping;
 
-use self::every::Every;
+pub(super) use self::every::Every;
 use self::relief::Relief;
 pub(super) use self::relief::Relieved;
 use self::sampling::Started;
@@ -450,7 +450,6 @@ impl<'a> Session<'a> {
             contexts: self.contexts.end(),
             heaviest,
             next_thread: self.registry.next(),
-            next_instance: self.collector.take_instance(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! What the sampling of one program came to, and of several one after the other.
 //!
 //! A recording is a sequence of stints: one for each program that the target executes while it is
-//! recorded. Each has an agent, a storage and events of its own; the trace is one.
+//! recorded. Each has an agent, a storage and events of its own; the trace is one. Of several processes
+//! it is a sequence for each, side by side.
 
 use super::account::CpuClock;
 use super::attach::Detached;
@@ -76,8 +77,6 @@ pub(super) struct Stint {
     pub(super) heaviest: Vec<Heavy>,
     /// The key of the next stint's first thread.
     pub(super) next_thread: u32,
-    /// The upper half of the ids of its first traces; `None` if all have been given.
-    pub(super) next_instance: Option<u32>,
 }
 
 impl Stint {
@@ -119,8 +118,61 @@ impl Stint {
         self.contexts.add(&later.contexts);
         self.heaviest = later.heaviest;
         self.next_thread = later.next_thread;
-        self.next_instance = later.next_instance;
     }
+
+    /// Adds the stint of another process, at the same time.
+    pub(super) fn join(&mut self, other: &Stint) {
+        self.times_ns.0 = self.times_ns.0.min(other.times_ns.0);
+        self.times_ns.1 = self.times_ns.1.max(other.times_ns.1);
+        self.setup.kernel &= other.setup.kernel;
+        self.choice = beside(&self.choice, &other.choice);
+        self.attach_stops_ns.extend(&other.attach_stops_ns);
+        self.later_stops_ns = longest(self.later_stops_ns, other.later_stops_ns);
+        self.entries_ns = longest(self.entries_ns, other.entries_ns);
+        join_detached(&mut self.detached, &other.detached);
+        self.counts.add(&other.counts);
+        self.cpu.join(&other.cpu);
+        self.between_ns += other.between_ns;
+        self.system_ns = match (self.system_ns, other.system_ns) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        };
+        self.blocked_ns += other.blocked_ns;
+        self.blocked.extend(other.blocked.iter().cloned());
+        self.unsampled.add(&other.unsampled);
+        self.relieved.add(other.relieved.clone());
+        self.primed += other.primed;
+        self.given += other.given;
+        self.balanced.add(other.balanced);
+        self.followed += other.followed;
+        self.corrected += other.corrected;
+        self.threads.add(other.threads);
+        self.storage.add(other.storage);
+        self.kernel_lost += other.kernel_lost;
+        if let (Some(wall), Some(other)) = (&mut self.wall, &other.wall) {
+            wall.add(other);
+        }
+        self.contexts.add(&other.contexts);
+        self.heaviest.extend(&other.heaviest);
+    }
+}
+
+/// The longest stop, and all that stays behind.
+fn join_detached(sum: &mut Detached, other: &Detached) {
+    sum.stopped_ns = sum.stopped_ns.max(other.stopped_ns);
+    let residues = sum.residue.iter().chain(&other.residue).map(String::as_str);
+    sum.residue = Some(residues.collect::<Vec<_>>().join("; ")).filter(|it| !it.is_empty());
+    sum.is_unfinished |= other.is_unfinished;
+}
+
+/// The engine of one process, and that others have another one.
+fn beside(one: &Choice, other: &Choice) -> Choice {
+    const BESIDE: &str = "for some processes";
+    let why = match one.why.contains(BESIDE) || one.engine == other.engine {
+        true => one.why.clone(),
+        false => format!("{}; {} {BESIDE}: {}", one.why, other.engine.name(), other.why),
+    };
+    Choice { why, ..one.clone() }
 }
 
 /// How many, and the longest.
@@ -182,7 +234,6 @@ pub(super) mod tests {
             contexts: ContextStats::default(),
             heaviest: Vec::new(),
             next_thread: 5,
-            next_instance: Some(7),
         }
     }
 
@@ -190,6 +241,30 @@ pub(super) mod tests {
         let data = own_data();
         data.control().count_by(counter, count);
         Counts::read(data.control())
+    }
+
+    #[test]
+    fn stints_of_processes_side_by_side_add_up() {
+        let mut sum = Stint { counts: counting(Counter::Samples, 90), ..made_up() };
+        let timer =
+            Choice { engine: Engine::Timer, why: "it waits".to_owned(), ..made_up().choice };
+        let other = Stint {
+            times_ns: (50 * MS, 300 * MS),
+            choice: timer,
+            cpu: CpuClock::made_up(1000 * MS, 1030 * MS),
+            counts: counting(Counter::Samples, 30),
+            attach_stops_ns: vec![7],
+            ..made_up()
+        };
+        sum.join(&other);
+        sum.join(&other);
+        assert_eq!((sum.cpu.used_ns(), sum.between_ns), (160 * MS, 0));
+        assert_eq!((sum.times_ns, sum.threads.seen), ((0, 300 * MS), 15));
+        assert_eq!(sum.counts.of(Counter::Samples), 150);
+        assert_eq!(sum.attach_stops_ns, [7, 7]);
+        let name = Engine::Timer.name();
+        let why = format!("made up; {name} for some processes: it waits");
+        assert_eq!((sum.choice.engine, sum.choice.why), (Engine::Perf, why));
     }
 
     #[test]
@@ -212,7 +287,6 @@ pub(super) mod tests {
             attach_stops_ns: vec![20, 70],
             blocked: vec![(7, "a".to_owned()), (7, "b".to_owned())],
             next_thread: 8,
-            next_instance: None,
             ..made_up()
         };
         sum.add(later.clone());
@@ -221,7 +295,7 @@ pub(super) mod tests {
         assert_eq!((sum.counts.of(Counter::Samples), sum.threads.seen), (150, 10));
         assert_eq!((sum.attach_stops_ns.as_slice(), sum.later_stops_ns), (&[40, 30][..], (2, 70)));
         assert_eq!((sum.setup.kernel, sum.system_ns, sum.blocked.len()), (false, Some(3), 2));
-        assert_eq!((sum.next_thread, sum.next_instance), (8, None));
+        assert_eq!(sum.next_thread, 8);
         assert_eq!(sum.choice.engine, Engine::Timer);
         let why = "perf task clock until another program was executed; a start";
         assert_eq!(sum.choice.why, why);

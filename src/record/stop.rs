@@ -5,8 +5,8 @@
 #![allow(unsafe_code, reason = "a signal handler that looks at the time")]
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libc::SIGXFSZ;
@@ -23,7 +23,7 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Stop {
     requested: Arc<Requested>,
-    deadline: Option<Instant>,
+    deadline: OnceLock<Instant>,
 }
 
 impl Stop {
@@ -45,13 +45,15 @@ impl Stop {
         // A trace that reaches the limit for files' sizes is an error like any other. A handler
         // that does nothing, since ignoring the signal would be inherited by a started program.
         flag::register(SIGXFSZ, Arc::default())?;
-        Ok(Self { requested, deadline: None })
+        Ok(Self { requested, deadline: OnceLock::new() })
     }
 
     /// Starts the clock of a limited recording, unless it is running.
-    pub(super) fn start(&mut self, duration: Option<Duration>) {
+    pub(super) fn start(&self, duration: Option<Duration>) {
         let end = |duration| Instant::now().checked_add(duration);
-        self.deadline = self.deadline.or_else(|| duration.and_then(end));
+        if let Some(deadline) = duration.and_then(end) {
+            self.deadline.get_or_init(|| deadline);
+        }
     }
 
     /// A signal asked for the end.
@@ -61,7 +63,8 @@ impl Stop {
 
     /// The recording is over, by signal or by time.
     pub(super) fn is_due(&self) -> bool {
-        self.is_requested() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.is_requested()
+            || self.deadline.get().is_some_and(|deadline| Instant::now() >= *deadline)
     }
 }
 

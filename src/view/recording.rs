@@ -21,6 +21,31 @@ pub struct Recording {
     pub window: Option<String>,
 }
 
+/// One of several processes that were recorded together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process<'a> {
+    /// Its id.
+    pub pid: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// CPU time that it used while it was recorded, in nanoseconds; `None` until it is over.
+    pub cpu_time_ns: Option<u64>,
+}
+
+impl<'a> Process<'a> {
+    /// From the recorder's list of what is known of it: id, start, name, words of the command line, begin;
+    /// and when it is over its end, how that came, samples, CPU time.
+    fn of(value: &'a Value) -> Option<Self> {
+        let Value::List(fields) = value else { return None };
+        let [Value::Unsigned(pid), _, Value::Text(name), ..] = &fields[..] else { return None };
+        let cpu_time_ns = match fields.get(8) {
+            Some(Value::Unsigned(ns)) => Some(*ns),
+            _ => None,
+        };
+        Some(Self { pid: *pid, name, cpu_time_ns })
+    }
+}
+
 impl Recording {
     /// The recording of a trace, of which all is shown.
     pub fn of(trace: &LazyTrace) -> Self {
@@ -51,6 +76,17 @@ impl Recording {
             },
             _ => None,
         }
+    }
+
+    /// The processes of a recording that has several, by their numbers in it: of one it has none.
+    pub fn processes(&self) -> Vec<Process<'_>> {
+        let listed = self.metadata.iter().filter_map(|(key, value)| {
+            let number: u64 = key.strip_prefix("process.")?.parse().ok()?;
+            Some((number, Process::of(value)?))
+        });
+        let mut listed: Vec<_> = listed.collect();
+        listed.sort_by_key(|(number, _)| *number);
+        listed.into_iter().map(|(_, process)| process).collect()
     }
 
     /// The tags that samples have, by place.

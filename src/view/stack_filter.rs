@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use regex::Regex;
+use regex_lite::Regex;
 
 use super::escape::escaped;
 use crate::trace::{LazyTrace, LocationId, Objects, TraceError};
@@ -26,7 +26,7 @@ impl FromStr for FunctionPattern {
         if text.is_empty() {
             return Err("expected a part of a function's name".to_owned());
         }
-        let error = |error: regex::Error| {
+        let error = |error: regex_lite::Error| {
             // The last line is what is wrong; those before it point into the text.
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();

@@ -14,7 +14,7 @@ use super::escape::{escaped, shell_quoted};
 use super::look::{Ink, Look};
 use super::mode::{Mode, wall_seconds};
 use super::profile::Profile;
-use super::recording::Recording;
+use super::recording::{Process, Recording};
 use super::rows::{counted, percent};
 use super::selection::Selected;
 use super::states::StateTimes;
@@ -108,6 +108,7 @@ pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> 
 pub(super) fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
+        ("processes", processes(recording)),
         ("recorded", recorded(recording)),
         ("executed", executed(recording)),
         ("sampling", sampling(recording)),
@@ -187,6 +188,33 @@ fn recorded(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
+/// Those that were recorded together, by the CPU time that they used.
+fn processes(recording: &Recording) -> Option<String> {
+    const NAMED: usize = 4;
+    let mut processes = recording.processes();
+    let all_ns: u64 = processes.iter().filter_map(|it| it.cpu_time_ns).sum();
+    processes.sort_by_key(|it| std::cmp::Reverse(it.cpu_time_ns));
+    let one = |it: &Process<'_>| {
+        let share = it.cpu_time_ns.filter(|_| all_ns > 0);
+        let share = share.map(|ns| format!(" {:.1} %", percent(ns, all_ns)));
+        format!("{} ({}){}", shell_quoted(it.name), it.pid, share.unwrap_or_default())
+    };
+    let named: Vec<String> = processes.iter().take(NAMED).map(one).collect();
+    // The recorder does not list any number of them.
+    let count = recording.number("processes").unwrap_or(0).max(processes.len() as u64);
+    let more = match count.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let others = |key: &str, what: &str| {
+        let number = recording.number(key).filter(|number| *number > 0);
+        number.map_or_else(String::new, |number| format!("; {number} {what}"))
+    };
+    let refused = others("processes_refused", "could not be recorded");
+    let missed = others("processes_missed", "ended before they could be");
+    (count > 0).then(|| format!("{count}: {}{more}{refused}{missed}", named.join(", ")))
+}
+
 /// The programs that the target executed meanwhile.
 fn executed(recording: &Recording) -> Option<String> {
     const NAMED: usize = 4;
@@ -205,7 +233,8 @@ fn executed(recording: &Recording) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (count > 0).then(|| format!("{}{more}", named.join(", ")))
+    // Of several processes the list of each is beside it.
+    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
 /// From the recorder, or from the first to the last sample.

@@ -4,7 +4,8 @@
 //! - Only the recorder changes roles; the handlers see nothing but the ACTIVE word.
 //! - A table is read or reset only when no hazard names the ACTIVE word that it had; one that a dead
 //!   or stopped thread still holds is quarantined and a spare takes its place.
-//! - No instance id is given twice, and none is 0: when they run out, nothing rotates any more.
+//! - No instance id is given twice, and none is 0: when they run out, nothing rotates any more. Whoever
+//!   [says which](Rotation::share_instance) is next sees to that.
 //! - The generation in the ACTIVE word may come round (after 2^29 rotations): a claim as old as that
 //!   keeps its table quarantined, so the word cannot be current again for that table; and one that
 //!   was never confirmed is confirmed then as any other, with the fence that this takes.
@@ -53,9 +54,6 @@ pub enum Collected {
     Exhausted,
 }
 
-/// Instance ids that are left when [`Rotation::is_ending`] begins to say so: enough for the
-/// rotations that collect what is there.
-const INSTANCES_RESERVED: u32 = 64;
 /// Mask of a generation.
 const GENERATIONS: u32 = u32::MAX >> TABLE_BITS;
 
@@ -94,9 +92,10 @@ impl Rotation {
         Some(instance)
     }
 
-    /// The instance ids are about to run out: time to stop sampling and to collect what is there.
-    pub fn is_ending(&self) -> bool {
-        self.next_instance.wrapping_neg() <= INSTANCES_RESERVED
+    /// Says which instance id the next rotation gives, where several storages share them: one that
+    /// none of them has had. `None` when all have been given.
+    pub fn share_instance(&mut self, instance: Option<u32>) {
+        self.next_instance = instance.unwrap_or(0);
     }
 
     /// The ACTIVE word of the current roles.

@@ -1,6 +1,5 @@
 //! The arguments of `record`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,6 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::{AliasArguments, RefusedArguments};
 
+use super::TargetArguments;
 use crate::cli::values::{
     BlockSize, Compress, Durable, EngineName, Mode, Percent, Rate, RecordingTime, SampleInterval,
     WallInterval,
@@ -16,11 +16,10 @@ use crate::record::OutputPattern;
 
 /// Arguments of `record`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "command"]))]
 pub struct RecordArguments {
-    /// Process to record
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
+    /// What is recorded
+    #[command(flatten)]
+    pub target: TargetArguments,
 
     /// How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target's end)
     #[arg(short, long, value_name = "TIME", short_alias = 'l', aliases = ["time-limit", "exposure"])]
@@ -228,10 +227,6 @@ pub struct RecordArguments {
     /// Those that have no meaning here.
     #[command(flatten)]
     pub refused: RefusedArguments,
-
-    /// Program to start and record, with its arguments
-    #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
 }
 
 fn pattern() -> impl TypedValueParser<Value = OutputPattern> {

@@ -149,6 +149,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
     };
     Options {
         target: Target::Pid(arguments.pid()),
+        subprocesses: false,
         pattern: OutputPattern::literal(&output),
         output,
         writer,

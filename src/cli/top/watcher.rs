@@ -162,6 +162,8 @@ impl Observer for Watcher {
                 self.shared.state().notice = Some(text);
             }
             Event::Detaching => self.shared.end(),
+            // Of several processes, and it watches one.
+            Event::Of { .. } => {}
         }
     }
 

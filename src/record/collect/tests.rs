@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 
 use traceprof_abi::storage::hazard::Hazard;
 use traceprof_abi::storage::log::Sample;
-use traceprof_abi::storage::rotation::Origin;
 use traceprof_abi::sync::AtomicU64;
 
 use super::*;
@@ -21,6 +20,10 @@ fn segment() -> DataSegment {
         table.header.log_limit.store(RECORDS, Ordering::Relaxed);
     }
     data
+}
+
+fn collector(data: DataSegment) -> Collector {
+    Collector::start(data, Arc::default()).unwrap()
 }
 
 /// What the handler of thread `tid` does, up to the release of its hazard.
@@ -53,7 +56,7 @@ fn tids(batch: &Batch) -> Vec<u32> {
 #[test]
 fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     put(data, 1);
     assert!(rotate(&mut collector, &mut batch));
     let inside = sample(data, 2);
@@ -71,7 +74,7 @@ fn a_handler_that_stays_inside_holds_its_samples_back_and_nothing_else() {
 #[test]
 fn the_end_collects_what_dead_threads_hold_and_what_could_not_be_rotated() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     let threads = TRACE_TABLES as u32 + 2;
     for tid in 1..=threads {
         // Never released: the thread died, and nobody knows.
@@ -87,7 +90,7 @@ fn the_end_collects_what_dead_threads_hold_and_what_could_not_be_rotated() {
 #[test]
 fn a_dead_thread_blocks_no_rotation() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     let _ = sample(data, 1);
     assert!(collector.rotate(&mut batch, &|tid| tid == 1).all);
     assert_eq!(tids(&batch), [1]);
@@ -96,11 +99,10 @@ fn a_dead_thread_blocks_no_rotation() {
 #[test]
 fn ids_that_run_out_lose_nothing() {
     let (data, mut batch) = (segment(), Batch::default());
-    let mut collector = Collector::start(data, 1);
-    assert!(!collector.is_ending());
+    assert!(!collector(data).is_ending());
     // The last id but two: the first rotation of the end, and the second, take what is left.
-    let origin = Origin { instance: u32::MAX - 2, generation: 0 };
-    collector.rotation = Rotation::start_at(&collector.tables, &data.control().active, origin);
+    let instances = Arc::new(Instances::from(u32::MAX - 2));
+    let mut collector = Collector::start(data, instances).unwrap();
     assert!(collector.is_ending());
     release(data, sample(data, 1));
     collector.finish(&mut batch);
@@ -112,7 +114,7 @@ fn ids_that_run_out_lose_nothing() {
 #[test]
 fn scribbled_tables_cost_no_more_than_honest_ones() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     put(data, 1);
     let table = data.table(0).unwrap();
     for (slot, word) in table.slots.iter().enumerate().skip(1) {
@@ -149,7 +151,7 @@ impl LivenessChecker for Frames {
 
 /// A collector that preserves by frames, and the frames.
 fn preserving(data: DataSegment) -> (Collector, Arc<Mutex<Vec<u64>>>) {
-    let (mut collector, frames) = (Collector::start(data, 1), Arc::default());
+    let (mut collector, frames) = (collector(data), Arc::default());
     collector.register(Box::new(Frames(Arc::clone(&frames))));
     (collector, frames)
 }
@@ -175,7 +177,7 @@ fn ids(batch: &Batch, frame: u64) -> Vec<(u64, bool)> {
 #[test]
 fn stacks_are_verified_anew_after_each_rotation() {
     let data = segment();
-    let mut collector = Collector::start(data, 1);
+    let mut collector = collector(data);
     let epoch = || data.control().window_epoch.load(Ordering::Relaxed);
     let before = epoch();
     for turns in 1..=3 {
@@ -283,7 +285,7 @@ fn traces_that_do_not_fit_into_standby_are_kept_all_the_same() {
 #[test]
 fn threads_that_died_inside_are_found_in_quarantined_tables() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     for tid in 1..=3 {
         let _ = sample(data, tid);
         assert!(!rotate(&mut collector, &mut batch), "it may go on");
@@ -300,7 +302,7 @@ fn threads_that_died_inside_are_found_in_quarantined_tables() {
 #[test]
 fn waits_are_counted_and_end() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     rotate(&mut collector, &mut batch);
     assert_eq!((collector.stats.hazard_waits, collector.stats.hazard_wait_ns), (0, 0));
     let _ = sample(data, 1);
@@ -316,7 +318,7 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
     const GONE: u32 = 1 << 30;
     let data = segment();
     data.control().slots_limit.store(8, Ordering::Relaxed);
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     let mut registry = Registry::new(std::process::id() as i32, data, 0).unwrap();
     let threads = data.threads();
     let slot = threads.claim(GONE).index().unwrap();
@@ -343,7 +345,7 @@ fn a_slot_is_kept_while_a_table_may_hold_samples_of_its_thread() {
 #[test]
 fn attributes_of_records_are_no_stacks() {
     let data = segment();
-    let (mut collector, mut batch) = (Collector::start(data, 1), Batch::default());
+    let (mut collector, mut batch) = (collector(data), Batch::default());
     let hazard = sample(data, 1);
     let table = data.table(hazard.table()).unwrap();
     let words = [6, u64::from_le_bytes(*b"\x00\x04name\x00\x00")].map(AtomicU64::new);

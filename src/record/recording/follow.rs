@@ -16,7 +16,7 @@ use super::super::aftermath::Footprint;
 use super::super::clock::monotonic_now_ns;
 use super::super::prospect::{self, Sampled};
 use super::super::{Event, RecordError, program, target_error, wait_for_handlers};
-use super::{End, Fate, Recording, note};
+use super::{End, Fate, Recording, Told};
 use crate::proc::{self, Mapping, Memory};
 
 /// Longest wait for an exec to be over: the program may lie on a slow disk.
@@ -56,7 +56,7 @@ impl Recording<'_> {
             if self.has_exited() {
                 return Ok(End::Exited);
             }
-            if self.stop.is_due() {
+            if self.common.stop.is_due() {
                 return Ok(End::AskedBetween);
             }
         }
@@ -92,10 +92,10 @@ impl Recording<'_> {
     /// As with any running process, but that it has just been started.
     fn try_once(&mut self, next: &Next) -> Result<End, RecordError> {
         let pid = next.pid;
-        let no_timers = prospect::check(pid, self.options, &mut self.guardian)?.no_timers;
+        let no_timers = prospect::check(pid, self.common.options, &mut self.guardian)?.no_timers;
         let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers };
-        let before = prospect::before(sampled, self.options)?;
-        if self.options.verify_detach {
+        let before = prospect::before(sampled, self.common.options)?;
+        if self.common.options.verify_detach {
             let footprint = Footprint::of(pid).map_err(|error| target_error(pid, error))?;
             self.footprint = Some(footprint);
         }
@@ -114,13 +114,14 @@ impl Recording<'_> {
     fn tell(&mut self, fate: Fate) {
         let entry = self.executions.settle(fate);
         if let Some(scribe) = &self.scribe {
-            note(scribe, entry);
+            let number = self.common.is_several.then_some(self.number);
+            Told { scribe, number }.note(entry);
         }
     }
 
     /// Nothing is to be sampled any more, whatever the target does.
     fn is_over(&self) -> bool {
-        self.has_exited() || self.stop.is_due()
+        self.has_exited() || self.common.stop.is_due()
     }
 
     fn has_exited(&self) -> bool {
@@ -151,10 +152,15 @@ impl Next {
 
     /// Its exec is over. What may not be looked into is found out by the attach.
     fn is_settled(&self) -> bool {
-        match proc::mappings(self.pid) {
-            Ok(mappings) => is_complete(&mappings),
-            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
-        }
+        is_settled(self.pid)
+    }
+}
+
+/// No exec is going on in a process, as far as can be seen.
+pub(in crate::record) fn is_settled(pid: i32) -> bool {
+    match proc::mappings(pid) {
+        Ok(mappings) => is_complete(&mappings),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     }
 }
 

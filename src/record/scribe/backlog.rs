@@ -1,15 +1,15 @@
-//! Batches that wait for names.
+//! Batches of a process that wait for names.
 //!
 //! # Invariants
 //! - They come out in the order in which they went in.
-//! - They have so much memory at most: what is above it comes out, named or not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::batch::Batch;
 
-/// Memory of the batches that wait. At the usual rate two busy cores fill it in minutes; debug
+/// Memory of the batches that wait, of all processes together: what is above it is written, named or
+/// not. At the usual rate two busy cores fill it in minutes; debug
 /// information of gigabytes is read in less, unless the target leaves no time for it.
 pub(super) const ROOM: usize = 64 << 20;
 
@@ -25,19 +25,13 @@ pub(super) struct Held {
 }
 
 /// The batches that wait, oldest first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Backlog {
-    room: usize,
     held: VecDeque<Held>,
     bytes: usize,
 }
 
 impl Backlog {
-    /// Of so many bytes at most.
-    pub(super) fn with_room(room: usize) -> Self {
-        Self { room, held: VecDeque::new(), bytes: 0 }
-    }
-
     /// Adds a batch, of which `is_answered` says whether it must wait.
     pub(super) fn push(
         &mut self,
@@ -54,13 +48,17 @@ impl Backlog {
         self.held.push_back(Held { batch, question, is_condensed, bytes });
     }
 
-    /// The oldest batch, if it need not wait or there is no room for it.
+    /// The oldest batch, if it need not wait.
     pub(super) fn pop(&mut self, is_answered: impl Fn(u64) -> bool) -> Option<Held> {
-        let is_full = self.bytes > self.room;
-        self.held.front().filter(|held| is_full || is_answered(held.question))?;
+        self.held.front().filter(|held| is_answered(held.question))?;
         let held = self.held.pop_front()?;
         self.bytes -= held.bytes;
         Some(held)
+    }
+
+    /// Their memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// None waits.

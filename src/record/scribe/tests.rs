@@ -1,5 +1,6 @@
 //! What is written, what is open until then, and who may look at it meanwhile.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 
@@ -25,15 +26,50 @@ fn sample(slot: u32, time: u64) -> Logged {
     Logged { slot, time, weight: 1, ..Logged::default() }
 }
 
+/// The thread, and the way to it of its only process.
+struct Whole {
+    scribe: Scribe,
+    writing: Writing,
+}
+
+impl Deref for Whole {
+    type Target = Scribe;
+
+    fn deref(&self) -> &Scribe {
+        &self.scribe
+    }
+}
+
+impl Whole {
+    fn start(path: &Path) -> Self {
+        Self::with_room(backlog::ROOM, path, 1, |answers| answers.names(1, Arc::default()))
+    }
+
+    fn with_room(
+        room: usize,
+        path: &Path,
+        pid: i32,
+        names: impl FnOnce(Answers) -> io::Result<Names>,
+    ) -> Self {
+        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+        let writing = Writing::with_room(room, writer).unwrap();
+        Self { scribe: writing.join(0, pid, names).unwrap(), writing }
+    }
+
+    fn finish(self) -> Finished {
+        drop(self.scribe);
+        self.writing.finish()
+    }
+}
+
 /// Writes the batches; the totals, and the times of each thread's samples as they are read.
 fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
+    let scribe = Whole::start(&path);
     batches.into_iter().for_each(|batch| scribe.send(Arc::new(batch)));
     let finished = scribe.finish();
-    let totals = finished.totals().clone();
+    let totals = finished.totals();
     let closed = finished.close(Metadata::new(), &[]);
     assert!(closed.error.is_none() && closed.written.samples == totals.samples);
     let times = |thread: &trace::ThreadTrace| {
@@ -95,8 +131,7 @@ fn batch(traces: &[(u64, u64, bool)], time: u64) -> Batch {
 fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
+    let scribe = Whole::start(&path);
     let mut checker = scribe.open_samples();
     let marked = |checker: &mut OpenSamples, collected: &Batch| {
         let mut live = PreserveSet::with_room(100);
@@ -105,9 +140,9 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     };
     assert_eq!(marked(&mut checker, &batch(&[(5, 1, false), (6, 2, true)], 1)), [5, 6]);
     let held = Arc::new(batch(&[(7, 1, false)], 1));
-    scribe.shared.open().push_back(Arc::clone(&held));
+    scribe.open.lock().push_back(Arc::clone(&held));
     assert_eq!(marked(&mut checker, &batch(&[(8, 1, false)], 1)), [7, 8]);
-    scribe.shared.open().clear();
+    scribe.open.lock().clear();
     drop(held);
     scribe.send(Arc::new(batch(&[(9, 1, false)], 1)));
     let blank = scribe.blanks.recv().unwrap();
@@ -117,29 +152,34 @@ fn a_batch_is_open_until_it_is_written_and_then_used_again() {
     scribe.finish();
 }
 
-/// The thread's work without the thread.
+/// The thread's work without the thread, of one process.
 struct Bench {
     work: Work,
     messages: Receiver<Message>,
-    blanks: SyncSender<Arc<Batch>>,
 }
 
 impl Bench {
     fn new(path: &Path) -> Self {
         let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
         let (queue, messages) = sync_channel(1);
-        let names = Answers(queue).names(1, Arc::default()).unwrap();
-        let work = Work::new(writer, 1, names, Backlog::with_room(backlog::ROOM));
-        Self { work, messages, blanks: sync_channel(1).0 }
+        let names = Answers { number: 0, queue }.names(1, Arc::default()).unwrap();
+        let mut work = Work::new(writer, backlog::ROOM);
+        let process = Process::new(1, names, (sync_channel(1).0, Arc::default()));
+        work.take(Message::Join(0, Box::new(process))).unwrap();
+        Self { work, messages }
+    }
+
+    fn process(&self) -> &Process {
+        &self.work.processes[&0]
     }
 
     /// Has a batch written, when all names are there.
     fn write(&mut self, batch: Batch) {
-        let mut message = Message::Batch(Arc::new(batch));
+        let mut message = Message::Batch(0, Arc::new(batch));
         loop {
-            self.work.take(message, &Shared::default()).unwrap();
-            self.work.write_all(&self.blanks).unwrap();
-            if self.work.backlog.is_empty() {
+            self.work.take(message).unwrap();
+            self.work.write_all().unwrap();
+            if !self.work.has_backlog() {
                 break;
             }
             message = self.messages.recv().unwrap();
@@ -153,11 +193,11 @@ fn a_preserved_trace_is_resolved_as_it_was_when_it_was_new() {
     let path = folder.path().join("trace");
     let mut work = Bench::new(&path);
     work.write(batch(&[(5, 0x10, false), (6, 0x20, false)], 1));
-    let stack = work.work.stacks[&5].locations.clone();
-    assert!(stack.len() == 1 && stack != work.work.stacks[&6].locations);
+    let stack = work.process().stacks[&5].locations.clone();
+    assert!(stack.len() == 1 && stack != work.process().stacks[&6].locations);
     // Were it resolved again it would have another stack, since its frames are others here.
     work.write(batch(&[(5, 0x20, true)], 10));
-    assert_eq!((&work.work.stacks[&5].locations, work.work.stacks.len()), (&stack, 1));
+    assert_eq!((&work.process().stacks[&5].locations, work.process().stacks.len()), (&stack, 1));
 }
 
 #[test]
@@ -166,7 +206,7 @@ fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
     let path = folder.path().join("trace");
     let mut work = Bench::new(&path);
     let ids = |work: &Bench| {
-        let mut ids: Vec<u64> = work.work.kept.keys().copied().collect();
+        let mut ids: Vec<u64> = work.process().kept.keys().copied().collect();
         ids.sort_unstable();
         ids
     };
@@ -176,20 +216,19 @@ fn the_heaviest_traces_are_kept_when_their_program_is_gone() {
     };
     work.write(last);
     assert_eq!(ids(&work), [5, 6], "what is not there cannot be kept");
-    let stack = work.work.kept[&6].locations.clone();
+    let stack = work.process().kept[&6].locations.clone();
     // Another program, whose addresses are others.
     let next = Batch { keep: Some(vec![15, 6]), ..batch(&[(15, 0x20, false)], 10) };
     work.write(next);
-    assert_eq!((ids(&work), &work.work.kept[&6].locations), (vec![6, 15], &stack));
-    assert!(!work.work.stacks.contains_key(&6));
+    assert_eq!((ids(&work), &work.process().kept[&6].locations), (vec![6, 15], &stack));
+    assert!(!work.process().stacks.contains_key(&6));
 }
 
 #[test]
 fn what_is_noted_is_in_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
+    let scribe = Whole::start(&path);
     scribe.note("executed.1".to_owned(), Value::Unsigned(7));
     assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
     assert_eq!(trace::load(&path).unwrap().metadata["executed.1"], Value::Unsigned(7));
@@ -199,8 +238,7 @@ fn what_is_noted_is_in_the_trace() {
 fn several_threads_process_one_collection_while_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
+    let scribe = Whole::start(&path);
     let traces: Vec<_> = (0..5000u64).map(|id| (id + 2, id * 64, false)).collect();
     let shared = Arc::new(batch(&traces, 1));
     let sum = |batch: &Batch| {
@@ -229,8 +267,7 @@ fn next_batch(traces: &[(u64, u64, bool)], time: u64) -> Arc<Batch> {
 }
 
 /// A scribe whose symbolizer answers nothing until it is let go.
-fn with_blocked_names(path: &Path, room: usize) -> (Scribe, Sender<()>) {
-    let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+fn with_blocked_names(path: &Path, room: usize) -> (Whole, Sender<()>) {
     let (go, gate) = channel::<()>();
     let resolve = move |wanted: &mut Wanted| {
         // Closed when it is let go.
@@ -245,7 +282,7 @@ fn with_blocked_names(path: &Path, room: usize) -> (Scribe, Sender<()>) {
         let symbolizers = Symbolizers::with_resolver(resolve, move |answer| answers.send(answer));
         Ok(Names::of(symbolizers, JitNames::start(1, Arc::default())?))
     };
-    (Scribe::with_room(room, writer, 1, names).unwrap(), go)
+    (Whole::with_room(room, path, 1, names), go)
 }
 
 /// A thread, and a module that all addresses are in.
@@ -378,8 +415,7 @@ impl Drop for Runtime {
 
 impl Runtime {
     /// A scribe that knows of it, and waits for whoever reads its map.
-    fn scribe(&self, path: &Path, writings: &Arc<Writings>) -> Scribe {
-        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+    fn scribe(&self, path: &Path, writings: &Arc<Writings>) -> Whole {
         let names = |answers: Answers| {
             let theirs = answers.clone();
             writings.answer_by(move |question| {
@@ -389,7 +425,7 @@ impl Runtime {
             let jit = JitNames::start(self.pid(), Arc::clone(writings))?.patient();
             Ok(Names::of(symbolizers, jit))
         };
-        let scribe = Scribe::start(writer, self.pid(), names).unwrap();
+        let scribe = Whole::with_room(backlog::ROOM, path, self.pid(), names);
         scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
         scribe
     }

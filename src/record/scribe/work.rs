@@ -1,138 +1,79 @@
-//! What the scribe does: batches in, objects and samples out.
+//! What the scribe does: batches of all processes in, one trace out.
 //!
 //! # Invariants
-//! - Batches are written in their order, and nothing here waits but for the next message.
+//! - Nothing here waits but for the next message.
+//! - Of a process that has left nothing is kept, when all of it is written, but its totals and the
+//!   stacks that were to be kept to the end.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
 use std::panic;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
 use std::time::Instant;
 
-use traceprof_abi::context::TAGS;
-use traceprof_abi::storage::log::{Sample as Logged, flags};
-use traceprof_abi::unwind::{trace_end, trace_epoch};
-
-use super::super::batch::{Batch, ThreadLife, ThreadNews};
-use super::super::collections::Collection;
-use super::super::modules::AddressMap;
-use super::super::names::Names;
-use super::super::threads::Key;
-use super::backlog::{Backlog, Held};
-use super::{Finished, Message, Shared, Totals};
-use crate::trace::{
-    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceWriter, Value,
-};
-
-/// A trace that is resolved.
-#[derive(Debug, Clone)]
-pub(super) struct Stack {
-    /// Root first.
-    pub(super) locations: Vec<LocationId>,
-    pub(super) end_reason: u16,
-    own_code: Option<Box<OwnCode>>,
-}
-
-/// What a stack is made of that goes through code which the target has made: it may have made other
-/// code there before, and may still tell of it.
-#[derive(Debug, Clone)]
-struct OwnCode {
-    frames: Box<[u64]>,
-    epoch: u16,
-    /// The stack is right for these times,
-    times_ns: Range<u64>,
-    /// as far as was told by then.
-    version: u64,
-}
-
-impl OwnCode {
-    fn holds(&self, time_ns: u64, version: u64) -> bool {
-        self.version == version && self.times_ns.contains(&time_ns)
-    }
-}
+use super::process::{Process, Stack};
+use super::{Finished, Message, Number, Shared, Totals};
+use crate::trace::{TraceError, TraceWriter};
 
 /// What the thread has and does.
 pub(super) struct Work {
     writer: TraceWriter,
-    pid: u32,
-    names: Names,
-    pub(super) backlog: Backlog,
+    /// Memory that batches of all processes may have that wait for names.
+    room: usize,
+    pub(super) processes: BTreeMap<Number, Process>,
+    /// Those of processes that have left.
+    totals: BTreeMap<Number, Totals>,
+    kept: HashMap<u64, Stack>,
     /// No batch comes any more.
     is_ending: bool,
-    /// Those of the last batch that came,
-    latest: Arc<AddressMap>,
-    /// and of the last one that was written.
-    addresses: Arc<AddressMap>,
-    /// Which program of the process it is that names are known of.
-    program: Option<u32>,
-    /// The traces of the last batch that was written, and of those before it that waited.
-    pub(super) stacks: HashMap<u64, Stack>,
-    /// Those that are kept to the end.
-    pub(super) kept: HashMap<u64, Stack>,
-    /// The trace's ids, by key.
-    threads: HashMap<Key, ThreadId>,
-    /// Of them, those that have samples.
-    sampled: HashSet<ThreadId>,
-    totals: Totals,
-    /// Time of the latest sample.
-    last_ns: u64,
 }
 
 impl Work {
-    pub(super) fn new(writer: TraceWriter, pid: u32, names: Names, backlog: Backlog) -> Self {
+    pub(super) fn new(writer: TraceWriter, room: usize) -> Self {
         Self {
             writer,
-            pid,
-            names,
-            backlog,
-            is_ending: false,
-            latest: Arc::default(),
-            addresses: Arc::default(),
-            program: None,
-            stacks: HashMap::new(),
+            room,
+            processes: BTreeMap::new(),
+            totals: BTreeMap::new(),
             kept: HashMap::new(),
-            threads: HashMap::new(),
-            sampled: HashSet::new(),
-            totals: Totals::default(),
-            last_ns: 0,
+            is_ending: false,
         }
     }
 
-    pub(super) fn run(
-        mut self,
-        messages: &Receiver<Message>,
-        blanks: &SyncSender<Arc<Batch>>,
-        shared: &Shared,
-    ) -> Finished {
+    pub(super) fn run(mut self, messages: &Receiver<Message>, shared: &Shared) -> Finished {
         let mut error = None;
         // A batch that waits at the end waits for an answer.
         while error.is_none()
-            && !(self.is_ending && self.backlog.is_empty())
+            && !(self.is_ending && !self.has_backlog())
             && let Ok(message) = self.receive(messages)
         {
-            let is_batch = matches!(message, Some(Message::Batch(_)));
-            let taken = message.map_or(Ok(()), |message| self.take(message, shared));
-            self.names.expire(Instant::now());
-            error = taken.and_then(|()| self.write_all(blanks)).err();
+            let is_batch = matches!(message, Some(Message::Batch(..)));
+            let taken = message.map_or(Ok(()), |message| self.take(message));
+            let now = Instant::now();
+            self.processes.values_mut().for_each(|process| process.names.expire(now));
+            error = taken.and_then(|()| self.write_all()).err();
             let (data, index) = self.writer.bytes_written();
             // Relaxed, both: for the eye, and ordered by the store below.
             shared.bytes.store(data + index, Ordering::Relaxed);
-            shared.has_backlog.store(!self.backlog.is_empty(), Ordering::Relaxed);
+            shared.has_backlog.store(self.has_backlog(), Ordering::Relaxed);
             if is_batch {
                 // Release: pairs with the Acquire in `Scribe::is_idle`.
                 shared.queued.fetch_sub(1, Ordering::Release);
             }
         }
-        self.totals.unnamed = self.names.unnamed;
-        Finished { writer: self.writer, totals: self.totals, stacks: self.kept, error }
+        self.let_go(|_| true);
+        let Self { writer, totals, kept, .. } = self;
+        Finished { writer, totals, stacks: kept, error }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        self.processes.values().any(|process| !process.backlog.is_empty())
     }
 
     /// The next message; `None` if a runtime is waited for no more.
     fn receive(&self, messages: &Receiver<Message>) -> Result<Option<Message>, RecvError> {
-        let Some(deadline) = self.names.deadline() else { return messages.recv().map(Some) };
+        let deadlines = self.processes.values().filter_map(|process| process.names.deadline());
+        let Some(deadline) = deadlines.min() else { return messages.recv().map(Some) };
         match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(message) => Ok(Some(message)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -140,206 +81,61 @@ impl Work {
         }
     }
 
-    /// Takes a message in.
-    pub(super) fn take(&mut self, message: Message, shared: &Shared) -> Result<(), TraceError> {
+    /// Takes a message in. What comes of a process that is not there any more is an answer that nobody
+    /// waits for.
+    pub(super) fn take(&mut self, message: Message) -> Result<(), TraceError> {
         match message {
-            Message::Batch(batch) => {
-                drop(shared.open().pop_front());
-                if let Some(addresses) = &batch.addresses {
-                    self.latest = Arc::clone(addresses);
+            Message::Join(number, process) => _ = self.processes.insert(number, *process),
+            Message::Batch(number, batch) => {
+                if let Some(process) = self.processes.get_mut(&number) {
+                    process.take(batch);
                 }
-                let question = self.names.ask(&self.latest, &batch.traces);
-                self.backlog.push(batch, question, |question| self.names.is_answered(question));
             }
-            Message::Answer(Ok(answer)) => self.names.learn(&mut self.writer, &answer)?,
-            Message::Answer(Err(panic)) => panic::resume_unwind(panic),
+            Message::Answer(number, Ok(answer)) => {
+                if let Some(process) = self.processes.get_mut(&number) {
+                    process.names.learn(&mut self.writer, &answer)?;
+                }
+            }
+            Message::Answer(_, Err(panic)) => panic::resume_unwind(panic),
+            Message::Leave(number) => {
+                if let Some(process) = self.processes.get_mut(&number) {
+                    process.has_left = true;
+                }
+            }
             Message::End => self.is_ending = true,
         }
         Ok(())
     }
 
-    /// Writes the batches that need not wait.
-    pub(super) fn write_all(&mut self, blanks: &SyncSender<Arc<Batch>>) -> Result<(), TraceError> {
-        while let Some(held) = self.backlog.pop(|question| self.names.is_answered(question)) {
-            self.write(&held)?;
-            let mut batch = held.batch;
-            if let Some(blank) = Arc::get_mut(&mut batch) {
-                blank.clear();
-                // Enough of them wait already, or nobody wants one any more.
-                let _ = blanks.try_send(batch);
+    /// Writes the batches that need not wait, and those that there is no room for: of the process
+    /// that has most of them.
+    pub(super) fn write_all(&mut self) -> Result<(), TraceError> {
+        for process in self.processes.values_mut() {
+            process.write_ready(&mut self.writer)?;
+        }
+        loop {
+            let waiting: usize = self.processes.values().map(|it| it.backlog.bytes()).sum();
+            if waiting <= self.room {
+                break;
+            }
+            let most = self.processes.values_mut().max_by_key(|it| it.backlog.bytes());
+            let Some(process) = most else { break };
+            process.write_oldest(&mut self.writer)?;
+            process.write_ready(&mut self.writer)?;
+        }
+        self.let_go(|process| process.has_left && process.backlog.is_empty());
+        Ok(())
+    }
+
+    /// Forgets processes, but for what the end wants to know of them.
+    fn let_go(&mut self, may_go: impl Fn(&Process) -> bool) {
+        let gone: Vec<Number> =
+            self.processes.iter().filter(|it| may_go(it.1)).map(|it| *it.0).collect();
+        for number in gone {
+            if let Some(process) = self.processes.remove(&number) {
+                self.totals.insert(number, process.totals());
+                self.kept.extend(process.kept);
             }
         }
-        Ok(())
     }
-
-    fn write(&mut self, held: &Held) -> Result<(), TraceError> {
-        let batch = &*held.batch;
-        if let Some(addresses) = &batch.addresses {
-            let former = self.program.replace(addresses.program());
-            if former.is_some_and(|former| former != addresses.program()) {
-                self.names.begin_program();
-            }
-            self.write_mappings(addresses)?;
-            self.addresses = Arc::clone(addresses);
-        }
-        if !held.is_condensed {
-            // Those that the collection has no more are not referred to any more.
-            self.stacks.retain(|id, _| batch.traces.get(*id).is_some());
-        }
-        self.names.refresh(&self.addresses.dumps);
-        self.resolve(&batch.traces)?;
-        let is_end = |news: &&ThreadNews| matches!(news, ThreadNews::Gone { .. });
-        for news in batch.threads.iter().filter(|news| !is_end(news)) {
-            self.write_thread(news)?;
-        }
-        let texts = batch.texts.iter().map(|text| self.writer.text(text));
-        let texts = texts.collect::<Result<Vec<_>, _>>()?;
-        for sample in &batch.samples {
-            self.write_sample(sample, (&texts, batch.text_tags))?;
-        }
-        for news in batch.threads.iter().filter(is_end) {
-            self.write_thread(news)?;
-        }
-        if let Some(keep) = &batch.keep {
-            self.keep(keep);
-        }
-        for (key, value) in &batch.metadata {
-            self.writer.set_metadata(key, value.clone())?;
-        }
-        if batch.flush {
-            self.writer.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Stacks of the new traces.
-    fn resolve(&mut self, traces: &Collection) -> Result<(), TraceError> {
-        for entry in traces.entries() {
-            if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
-                let (frames, epoch) = (traces.frames_of(entry), trace_epoch(entry.flags));
-                let (writer, addresses) = (&mut self.writer, &self.addresses);
-                // Before: what is told meanwhile is not in it.
-                let version = self.names.version();
-                let named = self.names.stack(writer, addresses, (frames, epoch), u64::MAX - 1)?;
-                let own_code = named.has_own_code.then(|| {
-                    let (frames, times_ns) = (frames.into(), named.times_ns);
-                    Box::new(OwnCode { frames, epoch, times_ns, version })
-                });
-                let end_reason = trace_end(entry.flags);
-                place.insert(Stack { locations: named.locations, end_reason, own_code });
-            }
-        }
-        Ok(())
-    }
-
-    fn keep(&mut self, wanted: &[u64]) {
-        let mut former = std::mem::take(&mut self.kept);
-        let mut stack = |id: &u64| {
-            let stack = former.remove(id).or_else(|| self.stacks.get(id).cloned());
-            Some((*id, stack?))
-        };
-        self.kept = wanted.iter().filter_map(&mut stack).collect();
-    }
-
-    fn write_mappings(&mut self, addresses: &AddressMap) -> Result<(), TraceError> {
-        for range in addresses.ranges.iter().filter(|range| !self.addresses.holds(range)) {
-            let module = self.names.module(&mut self.writer, range.module.as_deref())?;
-            self.writer.mapped_module(&MappedModule {
-                pid: self.pid,
-                start: range.start,
-                end: range.end,
-                file_offset: range.file_offset,
-                module,
-                first_seen_ns: addresses.seen_ns,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn write_thread(&mut self, news: &ThreadNews) -> Result<(), TraceError> {
-        match news {
-            ThreadNews::Seen { key, life } => self.write_new_thread(*key, life)?,
-            ThreadNews::Renamed { key, name } => {
-                if let Some(id) = self.threads.get(key) {
-                    self.writer.rename_thread(*id, name)?;
-                }
-            }
-            ThreadNews::Gone { key, time_ns } => {
-                if let Some(id) = self.threads.remove(key) {
-                    self.sampled.remove(&id);
-                    self.writer.thread_exit(id, *time_ns)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn write_new_thread(&mut self, key: Key, life: &ThreadLife) -> Result<(), TraceError> {
-        let (inner_pid, inner_tid) = life.inner;
-        let (pid, tid, name) = (self.pid, life.tid as u32, life.name.clone());
-        let thread = Thread { pid, tid, name, first_seen_ns: life.start_ns, ended_ns: None };
-        let id = self.writer.thread(&thread)?;
-        self.threads.insert(key, id);
-        if (inner_pid, inner_tid) != (pid, tid) {
-            // In a pid namespace: what the target itself calls the thread.
-            let ids = [inner_pid, inner_tid].map(|id| Value::Unsigned(u64::from(id)));
-            self.writer.set_metadata(&format!("inner_ids.{}", id.0), Value::List(ids.into()))?;
-        }
-        Ok(())
-    }
-
-    fn write_sample(
-        &mut self,
-        logged: &Logged,
-        (texts, text_tags): (&[TextId], u16),
-    ) -> Result<(), TraceError> {
-        let Some(thread) = self.threads.get(&(logged.slot, logged.generation)).copied() else {
-            self.totals.unattributed += 1;
-            return Ok(());
-        };
-        self.last_ns = self.last_ns.max(logged.time);
-        self.totals.count(logged);
-        self.totals.threads += u64::from(self.sampled.insert(thread));
-        let sample = Sample {
-            time_ns: logged.time,
-            trace_id: logged.trace_id,
-            weight: logged.weight,
-            end_reason: logged.reason,
-            flags: logged.flags,
-            state: logged.state as u8,
-            syscall: logged.syscall.checked_sub(1).and_then(|number| u32::try_from(number).ok()),
-            waits_on: waited_on(logged, texts),
-            span: logged.span,
-            root_span: logged.root_span,
-            root_high: logged.root_high,
-            tags: tags_of(logged, texts, text_tags),
-        };
-        let mut stack = self.stacks.get_mut(&logged.trace_id);
-        if let Some(Stack { locations, own_code: Some(own), .. }) = stack.as_deref_mut()
-            && !own.holds(logged.time, self.names.version())
-        {
-            let (writer, frames) = (&mut self.writer, (&*own.frames, own.epoch));
-            own.version = self.names.version();
-            let named = self.names.stack(writer, &self.addresses, frames, logged.time)?;
-            (*locations, own.times_ns) = (named.locations, named.times_ns);
-        }
-        let stack = stack.map_or(&[][..], |stack| &stack.locations);
-        self.writer.sample(thread, &sample, stack)
-    }
-}
-
-/// What the thread waits on, which is one of the batch's texts.
-fn waited_on(logged: &Logged, texts: &[TextId]) -> Option<TextId> {
-    let place = logged.event.checked_sub(1).filter(|_| logged.flags & flags::WALL != 0)?;
-    texts.get(usize::try_from(place).ok()?).copied()
-}
-
-/// The tags as the trace has them: those that are places of texts get the texts' ids, plus 1.
-fn tags_of(logged: &Logged, texts: &[TextId], text_tags: u16) -> [u32; TAGS] {
-    let mut tags = logged.tags;
-    for tag in tags.iter_mut().enumerate().filter(|(place, _)| text_tags >> place & 1 == 1) {
-        let text = tag.1.checked_sub(1).and_then(|place| texts.get(place as usize));
-        *tag.1 = text.map_or(0, |text| text.0.saturating_add(1));
-    }
-    tags
 }

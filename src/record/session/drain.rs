@@ -226,7 +226,7 @@ mod tests {
     use crate::record::heaviest::Heaviest;
     use crate::record::kernel::tests::{hit, made_up};
     use crate::record::liveness::LastOfThreads;
-    use crate::record::scribe::Scribe;
+    use crate::record::scribe::{Scribe, Writing};
     use crate::record::shm::own_data;
     use crate::trace::tests::heap::allocations;
     use crate::trace::{Metadata, TraceWriter, WriterOptions};
@@ -289,8 +289,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-        let scribe = Scribe::start(writer, 1, |answers| answers.names(1, Arc::default())).unwrap();
-        let mut collector = Collector::start(data, 1);
+        let writing = Writing::start(writer).unwrap();
+        let scribe = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
+        let mut collector = Collector::start(data, Arc::default()).unwrap();
         collector.register(Box::new(LastOfThreads::new(data)));
         collector.register(Box::new(Heaviest::new(10)));
         collector.register(Box::new(scribe.open_samples()));
@@ -339,7 +340,8 @@ mod tests {
         let steady: Vec<u64> = (30..60).map(|number| turn(number, Vec::new())).collect();
         assert_eq!(steady, [0; 30], "after {warm:?}");
         assert_eq!(collector.stats.orphans, 0);
-        let finished = scribe.finish();
+        drop(scribe);
+        let finished = writing.finish();
         let (samples, unknown) = (finished.totals().samples, finished.totals().unattributed);
         assert_eq!((samples, unknown), (60 * 2 * SAMPLES, 0));
         assert!(finished.close(Metadata::new(), &collector.heaviest()).error.is_none());

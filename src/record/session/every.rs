@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A thing to do every so often.
-pub(super) struct Every {
+pub(in crate::record) struct Every {
     interval: Duration,
     due: Instant,
     /// Before this it is not hastened.
@@ -17,14 +17,14 @@ const SHARE: u32 = 20;
 
 impl Every {
     /// Due an interval from now, and then again.
-    pub(super) fn new(interval: Duration) -> Self {
+    pub(in crate::record) fn new(interval: Duration) -> Self {
         let now = Instant::now();
         let earliest = now.checked_sub(BURST * SHARE).unwrap_or(now);
         Self { interval, due: now + interval, earliest }
     }
 
     /// Whether it is time; if so, the next interval begins.
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(in crate::record) fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.due;
         if due {
@@ -34,13 +34,13 @@ impl Every {
     }
 
     /// It is due no more often than takes a twentieth of the time, if it took so long.
-    pub(super) fn spare(&mut self, took: Duration) {
+    pub(in crate::record) fn spare(&mut self, took: Duration) {
         self.due = self.due.max(Instant::now() + took * SHARE);
     }
 
     /// The same of one that is hastened: on the whole it takes no more than a twentieth of the time, but
     /// for what is done regularly.
-    pub(super) fn spend(&mut self, took: Duration) {
+    pub(in crate::record) fn spend(&mut self, took: Duration) {
         let now = Instant::now();
         let least = now.checked_sub(BURST * SHARE).unwrap_or(now);
         let owed = took * SHARE;
@@ -50,12 +50,12 @@ impl Every {
     }
 
     /// It is due at once, or as soon as not too much was spent on it.
-    pub(super) fn hasten(&mut self) {
+    pub(in crate::record) fn hasten(&mut self) {
         self.due = self.due.min(self.earliest);
     }
 
     /// Not too much was spent on it.
-    pub(super) fn may_be_hastened(&self) -> bool {
+    pub(in crate::record) fn may_be_hastened(&self) -> bool {
         Instant::now() >= self.earliest
     }
 }

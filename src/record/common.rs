@@ -1,0 +1,76 @@
+//! What the processes of a recording have in common: the trace, the ids in it, and the end.
+//!
+//! # Invariants
+//! - The files are created after the first attach, so that a refused one leaves nothing behind.
+
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::attach::Attached;
+use super::instances::Instances;
+use super::names::Names;
+use super::scribe::{Answers, Finished, Number, Scribe, Writing};
+use super::stop::Stop;
+use super::{Opened, Options, RecordError, output};
+use crate::fault::{self, Point};
+
+/// What they share.
+pub(super) struct Common<'a> {
+    /// What was asked for.
+    pub(super) options: &'a Options,
+    /// Asks for the end.
+    pub(super) stop: Stop,
+    /// The ids of call traces.
+    pub(super) instances: Arc<Instances>,
+    /// There may be more processes than one.
+    pub(super) is_several: bool,
+    /// Since there is a trace.
+    writing: Mutex<Option<Writing>>,
+    /// The same options with the trace's name, since that is known.
+    named: OnceLock<Options>,
+}
+
+impl<'a> Common<'a> {
+    /// Before anything is attached to.
+    pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
+        let (instances, writing, named) = Default::default();
+        Self { options, stop, instances, is_several, writing, named }
+    }
+
+    /// The way into the trace for a process that has been attached to; the first one creates it.
+    pub(super) fn join(
+        &self,
+        number: Number,
+        (opened, attached): (&Opened, &Attached<'_>),
+        names: impl FnOnce(Answers) -> io::Result<Names>,
+    ) -> Result<Scribe, RecordError> {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = match &mut *writing {
+            Some(writing) => writing,
+            none => {
+                // The first process gives it its name, if that has a place for one.
+                let options = output::named(self.options, opened.pid)?.into_owned();
+                let options = self.named.get_or_init(|| options);
+                let writer = super::create(options, opened, attached)?;
+                fault::at(Point::RecordWriting);
+                none.insert(Writing::start(writer).map_err(other)?)
+            }
+        };
+        writing.join(number, opened.pid, names).map_err(other)
+    }
+
+    /// What was asked for, with the name of the trace.
+    pub(super) fn named(&self) -> &Options {
+        self.named.get().unwrap_or(self.options)
+    }
+
+    /// Writes all that is queued; `None` if there never was a trace. All processes have left.
+    pub(super) fn finish(&self) -> Option<Finished> {
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        writing.map(Writing::finish)
+    }
+}
+
+fn other(error: io::Error) -> RecordError {
+    RecordError::Other(error.into())
+}

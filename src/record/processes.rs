@@ -1,0 +1,259 @@
+//! A recording of several processes at the same time: one clock, one trace.
+//!
+//! Each process has a thread of the recorder, which does for it what is done for one alone, with a
+//! guardian of its own. This thread starts them, hears what they tell, and looks for new children.
+//!
+//! # Invariants
+//! - No process waits for another one: that one ends, or cannot be recorded, concerns no other.
+//! - The recording is over when all processes are.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+
+use super::common::Common;
+use super::ended::{Ended, Refused};
+use super::priority::Raised;
+use super::recording::{Begun, Recording};
+use super::scribe::Number;
+use super::session::Every;
+use super::{Event, Observer, Opened, Process, Progress, RecordError, Summary, report};
+use crate::fault::{self, Party, Point};
+use crate::inject::Nursery;
+
+mod birth;
+mod family;
+mod members;
+pub(super) mod named;
+
+use self::family::{Child, Family};
+use self::members::Members;
+
+/// Between two looks for new children, unless they take too long.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two looks at whether all is over.
+const NAP: Duration = Duration::from_millis(100);
+/// Processes that are recorded at once: each has a thread, a guardian and some megabytes.
+const AT_ONCE_MAX: usize = 200;
+
+/// What a process tells.
+enum News {
+    /// It is known, and nothing is changed in it.
+    Opened(Number, i32),
+    Event(Number, Event),
+    Tick(Number, Progress),
+    /// It is over.
+    Over(Number, Box<Result<Ended, RecordError>>),
+}
+
+/// Tells of one process.
+struct Teller {
+    number: Number,
+    news: Sender<News>,
+}
+
+impl Teller {
+    fn tell(&self, news: News) {
+        // Whoever listens ends after all who tell.
+        let _ = self.news.send(news);
+    }
+}
+
+impl Observer for Teller {
+    fn event(&mut self, event: Event) {
+        self.tell(News::Event(self.number, event));
+    }
+
+    fn tick(&mut self, progress: &Progress) {
+        self.tell(News::Tick(self.number, *progress));
+    }
+}
+
+/// Records processes, and with `--subprocesses` their descendants.
+pub(super) fn record(
+    common: &Common<'_>,
+    nursery: Nursery,
+    chosen: &[Process],
+    observer: &mut dyn Observer,
+) -> Result<Summary, RecordError> {
+    let nursery = Mutex::new(nursery);
+    let (tell, news) = channel();
+    let members = std::thread::scope(|scope| {
+        let start = Start { scope, common, nursery: &nursery, tell };
+        let crew = Crew::new(start, chosen);
+        crew.run(&news, observer)
+    });
+    // None is needed any more, and a started program may go on for long.
+    drop(nursery);
+    let Members { ended, refused, missed, .. } = members;
+    if ended.is_empty() {
+        return Err(none_of(refused));
+    }
+    let mut over = super::finish(common, ended, observer)?;
+    (over.refused, over.missed) = (refused, missed);
+    fault::at(Point::RecordWritten);
+    report::conclude(over, common.named())
+}
+
+/// Why there is no recording at all: of several reasons, the one that can be done most about.
+fn none_of(mut refused: Vec<Refused>) -> RecordError {
+    let of_use = |error: &RecordError| match error {
+        RecordError::Usage(_) => 0,
+        RecordError::Output(_) => 1,
+        RecordError::NotPermitted(_) => 2,
+        RecordError::Other(_) => 3,
+        RecordError::TargetGone(_) => 4,
+    };
+    refused.sort_by_key(|it| (of_use(&it.error), it.pid));
+    let texts: Vec<String> =
+        refused.iter().map(|it| format!("{}: {}", it.title(), it.error.text())).collect();
+    let count = refused.len();
+    match (refused.into_iter().next(), count) {
+        (None, _) => {
+            RecordError::TargetGone(anyhow!("all processes ended before they were sampled"))
+        }
+        (Some(only), 1) => only.error,
+        (Some(first), _) => first.error.saying(format!(
+            "none of these {count} processes can be recorded: {}",
+            texts.join("; ")
+        )),
+    }
+}
+
+/// What it takes to start with a process.
+struct Start<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    common: &'scope Common<'scope>,
+    nursery: &'scope Mutex<Nursery>,
+    tell: Sender<News>,
+}
+
+impl Start<'_, '_> {
+    /// Begins with a process in a thread of its own.
+    fn begin(&self, number: Number, process: Process) {
+        let (common, nursery) = (self.common, self.nursery);
+        let mut teller = Teller { number, news: self.tell.clone() };
+        let failed = Teller { number, news: self.tell.clone() };
+        let work = move || {
+            let one = || run(common, nursery, process, &mut teller);
+            let outcome = catch_unwind(AssertUnwindSafe(one));
+            let (outcome, panic) = match outcome {
+                Ok(outcome) => (outcome, None),
+                Err(panic) => (Err(RecordError::Other(anyhow!("its thread failed"))), Some(panic)),
+            };
+            teller.tell(News::Over(number, Box::new(outcome)));
+            panic.into_iter().for_each(|panic| resume_unwind(panic));
+        };
+        let builder = std::thread::Builder::new().name(format!("process {number}"));
+        if let Err(error) = builder.spawn_scoped(self.scope, work) {
+            failed.tell(News::Over(number, Box::new(Err(RecordError::Other(error.into())))));
+        }
+    }
+}
+
+/// Records one process, from its attach to its end.
+fn run(
+    common: &Common<'_>,
+    nursery: &Mutex<Nursery>,
+    process: Process,
+    teller: &mut Teller,
+) -> Result<Ended, RecordError> {
+    if let Process::Child { pid, parent, is_new } = process {
+        birth::wait(pid, parent, is_new, &common.stop)?;
+    }
+    let guardian = nursery.lock().unwrap_or_else(PoisonError::into_inner).guardian();
+    let mut guardian =
+        guardian.context("starting a guardian process").map_err(RecordError::Other)?;
+    fault::at(Point::RecordBegun);
+    let raised = Raised::raise();
+    let opened = Opened::open(common.options, process, &mut guardian, &raised)?;
+    fault::is(Party::Target, opened.pid);
+    fault::at(Point::RecordOpened);
+    teller.tell(News::Opened(teller.number, opened.pid));
+    let begun = Begun { number: teller.number, guardian, opened, raised };
+    Recording::new(begun, common, teller)?.run()
+}
+
+/// All of them, seen from the thread that they were started by.
+struct Crew<'scope, 'env> {
+    start: Start<'scope, 'env>,
+    members: Members,
+    family: Option<Family>,
+    look: Every,
+}
+
+impl<'scope, 'env> Crew<'scope, 'env> {
+    /// Begins with those that there are.
+    fn new(start: Start<'scope, 'env>, chosen: &[Process]) -> Self {
+        let pids: Vec<i32> = chosen.iter().filter_map(|process| process.pid()).collect();
+        let family = start.common.options.subprocesses.then(|| Family::of(&pids));
+        let mut crew = Self { start, members: Members::default(), family, look: Every::new(LOOK) };
+        chosen.iter().for_each(|process| crew.add(*process));
+        crew.look(false);
+        crew.members.all_are_there();
+        crew
+    }
+
+    fn add(&mut self, process: Process) {
+        let number = self.members.add(process.pid());
+        self.start.begin(number, process);
+    }
+
+    /// Begins with children that were not there before.
+    fn look(&mut self, are_new: bool) {
+        let children = self.family.as_mut().map_or_else(Vec::new, Family::look);
+        for Child { pid, parent } in children {
+            if self.members.running() >= AT_ONCE_MAX {
+                let why = anyhow!("{AT_ONCE_MAX} processes are recorded at once already");
+                self.members.refuse(pid, RecordError::Other(why));
+            } else {
+                self.add(Process::Child { pid, parent, is_new: are_new });
+            }
+        }
+    }
+
+    /// Hears of them until all are over.
+    fn run(mut self, news: &Receiver<News>, observer: &mut dyn Observer) -> Members {
+        let options = self.start.common.options;
+        let mut is_ending = false;
+        while self.members.running() > 0 {
+            match news.recv_timeout(if self.family.is_some() { LOOK } else { NAP }) {
+                Ok(news) => self.hear(news, observer),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            if !is_ending && self.start.common.stop.is_due() {
+                is_ending = true;
+                observer.event(Event::Detaching);
+            }
+            if !is_ending && self.look.is_due() {
+                let begin = Instant::now();
+                self.look(true);
+                self.look.spare(begin.elapsed());
+            }
+            if let Some(progress) = self.members.progress(options.duration) {
+                observer.tick(&progress);
+            }
+        }
+        self.members
+    }
+
+    fn hear(&mut self, news: News, observer: &mut dyn Observer) {
+        match news {
+            News::Opened(number, pid) => {
+                self.members.opened(number, pid);
+                if let Some(family) = &mut self.family {
+                    family.add(pid);
+                }
+            }
+            News::Event(_, Event::Detaching) => {}
+            News::Event(number, event) => self.members.event(number, event),
+            News::Tick(number, progress) => self.members.tick(number, progress),
+            News::Over(number, outcome) => self.members.over(number, *outcome),
+        }
+        self.members.tell().into_iter().for_each(|event| observer.event(event));
+    }
+}

@@ -1,0 +1,307 @@
+//! Several processes in one recording: their shares, their ends, and what is left in them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use traceprof::trace::{self, LoadedTrace, Value};
+
+use crate::common::{
+    Outcome, Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program,
+    program_for_everyone, scratch_dir, together, traceprof, wait_until,
+};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const FREQ: &str = "997";
+
+fn three() -> [Target; 3] {
+    [(); 3].map(|()| Target::start("prey", &["spin"]))
+}
+
+fn pids(targets: &[Target]) -> String {
+    targets.iter().map(|target| target.pid().to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn wait_until_attached(recorder: &mut Recorder, targets: &[Target]) {
+    targets.iter().for_each(|target| recorder.wait_until_attached(target.pid()));
+}
+
+/// Each is as it was, goes on, and ends by itself.
+fn assert_unharmed(before: &[Snapshot], targets: &mut [Target]) {
+    for (before, target) in before.iter().zip(targets) {
+        let differences = || before.differences(&Snapshot::take(target.pid()));
+        let restored = wait_until(PATIENCE, || differences().is_empty());
+        assert!(restored, "left in process {}: {:#?}", target.pid(), differences());
+        target.goes_on_and_ends_by_itself();
+    }
+}
+
+fn loaded(trace: &Trace) -> LoadedTrace {
+    trace::load(&trace.path()).expect("a trace")
+}
+
+/// What the trace says of a process: how it ended, its samples and its CPU time.
+fn listed(trace: &LoadedTrace, pid: i32) -> (String, u64, u64) {
+    let of = |value: &Value| match value {
+        Value::List(fields) if fields[0] == Value::Unsigned(pid as u64) => match &fields[6..] {
+            [Value::Text(how), Value::Unsigned(samples), Value::Unsigned(ns)] => {
+                Some((how.clone(), *samples, *ns))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let listed = trace.metadata.iter().filter(|(key, _)| key.starts_with("process."));
+    let found = listed.filter_map(|(_, value)| of(value)).next();
+    found.unwrap_or_else(|| panic!("process {pid} is not listed: {:?}", trace.metadata))
+}
+
+/// Samples of a process, their weights, and whether this function is in any of them.
+fn sampled(trace: &LoadedTrace, pid: i32, function: &str) -> (u64, u64, bool) {
+    let (mut samples, mut weight, mut is_there) = (0, 0, false);
+    for thread in trace.threads.iter().filter(|it| it.thread().pid == pid as u32) {
+        thread.for_each_sample(&mut |sample, stack| {
+            samples += 1;
+            weight += u64::from(sample.weight);
+            is_there |= stack.iter().any(|location| {
+                let method = trace.locations[location.0 as usize].method;
+                trace.methods[method.0 as usize].name == function
+            });
+        });
+    }
+    (samples, weight, is_there)
+}
+
+fn lines<'a>(text: &'a str, label: &str) -> Vec<&'a str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix(label))
+        .filter(|it| it.starts_with(' '))
+        .collect()
+}
+
+#[test]
+fn three_processes_have_their_shares_in_one_trace() {
+    needs_recording!();
+    let _machine = together();
+    let mut targets = three();
+    let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
+    // A list, and one that stands alone.
+    let (list, last) = (pids(&targets[..2]), targets[2].pid().to_string());
+    let mut recorder = Recorder::start(&["--pid", &list, &last, "--freq", FREQ, "--verify-detach"]);
+    wait_until_attached(&mut recorder, &targets);
+    for target in &targets {
+        recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    }
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    let (text, trace) = (outcome.text(), loaded(&outcome.trace));
+    assert_eq!(lines(&text, "verified").len(), 3, "{text}");
+    assert!(!text.contains("LEFT IN"), "{text}");
+    assert_eq!(outcome.trace.number("processes"), 3);
+    let period_ns = outcome.trace.number("period_ns");
+    let (mut samples, mut cpu_ns) = (0, 0);
+    for target in &targets {
+        let (how, listed_samples, used_ns) = listed(&trace, target.pid());
+        let (own, weight, is_there) = sampled(&trace, target.pid(), "compute");
+        assert_eq!((how.as_str(), listed_samples, is_there), ("detached", own, true));
+        let sampled_ns = weight * period_ns;
+        assert!(sampled_ns.abs_diff(used_ns) < used_ns / 10 + 10_000_000, "{used_ns} {sampled_ns}");
+        (samples, cpu_ns) = (samples + own, cpu_ns + used_ns);
+    }
+    assert_eq!(outcome.trace.number("samples"), samples);
+    assert_eq!(outcome.trace.number("cpu_time_ns"), cpu_ns);
+    assert!(outcome.trace.view(&["print"]).contains("\nprocesses 3: prey ("));
+    assert_unharmed(&before, &mut targets);
+}
+
+#[test]
+fn the_end_of_one_process_is_not_that_of_the_others() {
+    needs_recording!();
+    let _machine = together();
+    let mut targets = three();
+    let mut recorder = Recorder::start(&["--pid", &pids(&targets), "--freq", FREQ]);
+    wait_until_attached(&mut recorder, &targets);
+    let used = Duration::from_millis(100);
+    recorder.wait_for_cpu(targets[0].pid(), used);
+    targets[0].send(Signal::SIGKILL);
+    targets[0].wait();
+    recorder.wait_for_cpu(targets[1].pid(), used);
+    recorder.wait_for_cpu(targets[2].pid(), used);
+    assert!(!recorder.has_ended());
+    for target in &mut targets[1..] {
+        target.send(Signal::SIGKILL);
+        target.wait();
+    }
+    // Nobody asks it to.
+    let outcome = recorder.finish().expect_code(0);
+    let trace = loaded(&outcome.trace);
+    for target in &targets {
+        let (how, samples, _) = listed(&trace, target.pid());
+        assert!(how == "exited" && samples > 0, "{how}, {samples} samples");
+    }
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_three_processes_as_they_were() {
+    needs_recording!();
+    let _machine = together();
+    let mut targets = three();
+    let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
+    let mut recorder = Recorder::start(&["--pid", &pids(&targets), "--freq", FREQ]);
+    wait_until_attached(&mut recorder, &targets);
+    recorder.wait_for_cpu(targets[2].pid(), Duration::from_millis(50));
+    recorder.send(Signal::SIGKILL);
+    drop(recorder.finish());
+    assert_unharmed(&before, &mut targets);
+}
+
+#[test]
+fn who_cannot_be_recorded_is_named_and_does_not_hinder_the_others() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let recorder = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), folder.path());
+    let prey = program_for_everyone(&program("prey"), folder.path());
+    let Some(mut command) = as_nobody(&prey) else { return };
+    command.arg("spin");
+    let theirs = Target::spawn(command);
+    let ours = Target::start("prey", &["spin"]);
+    let before = Snapshot::take(ours.pid());
+    let trace = Trace::new();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(trace.dir(), open).expect("a folder for everyone");
+    let list = format!("{},{}", ours.pid(), theirs.pid());
+    let record = |pids: &str| {
+        let mut command = as_nobody(&recorder).expect("root");
+        command.args(["record", "--force", "--duration", "500ms", "--freq", FREQ, "--pid", pids]);
+        command.arg("--output").arg(trace.path()).output().expect("traceprof")
+    };
+    let outcome = Outcome { output: record(&list), trace: Trace::new() };
+    let text = outcome.text();
+    // On a busy machine half a second may be too short for a sample.
+    assert!(matches!(outcome.code(), Some(0 | 4)), "{text}");
+    let refused = lines(&text, "not recorded");
+    let name = format!("{} (prey)", ours.pid());
+    assert!(refused.len() == 1 && refused[0].contains(&name), "{text}");
+    assert!(refused[0].contains("belongs to") || refused[0].contains("user"), "{text}");
+    let loaded = loaded(&trace);
+    assert_eq!(listed(&loaded, theirs.pid()).0, "detached");
+    let alone = Outcome { output: record(&format!("{},999999", ours.pid())), trace };
+    let text = alone.expect_code(3).text();
+    assert!(text.contains("none of these 2 processes can be recorded"), "{text}");
+    assert_eq!(before.differences(&Snapshot::take(ours.pid())), Vec::<String>::new());
+}
+
+/// A program that nobody else runs, by its name.
+fn renamed(folder: &Path) -> (std::path::PathBuf, String) {
+    let name = format!("nm{}", std::process::id() % 1_000_000);
+    let path = folder.join(&name);
+    if !path.exists() {
+        std::fs::copy(program("prey"), &path).expect("a copy");
+    }
+    (path, name)
+}
+
+fn spawn(path: &Path) -> Target {
+    let mut command = Command::new(path);
+    command.arg("spin");
+    Target::spawn(command)
+}
+
+#[test]
+fn a_name_means_all_processes_that_have_it() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let (path, name) = renamed(folder.path());
+    let exact = format!("^{name}$");
+    let none = Recorder::start(&["--name", &exact]).finish().expect_code(7);
+    assert!(none.text().contains("--wait"), "{}", none.text());
+    let first = spawn(&path);
+    let one = Recorder::start(&["--name", &exact, "--duration", "200ms"]).finish();
+    assert!(matches!(one.code(), Some(0 | 4)), "{}", one.text());
+    assert_eq!(one.trace.number("pid"), first.pid() as u64);
+    let misspelt = Recorder::start(&["-P", &format!("{name}x")]).finish().expect_code(7);
+    let similar = format!("similar ones are {name} ({})", first.pid());
+    assert!(misspelt.text().contains(&similar), "{}", misspelt.text());
+    let _others = [spawn(&path), spawn(&path)];
+    let three = Recorder::start(&["--name", &exact, "--duration", "200ms"]).finish();
+    assert!(matches!(three.code(), Some(0 | 4)), "{}", three.text());
+    assert_eq!(three.trace.number("processes"), 3, "{}", three.text());
+}
+
+#[test]
+fn a_process_that_comes_later_is_waited_for() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let (path, name) = renamed(folder.path());
+    let brief = Recorder::start(&["--name", &name, "--wait=100ms"]).finish().expect_code(7);
+    assert!(brief.text().contains("within 0.1 s"), "{}", brief.text());
+    let mut recorder = Recorder::start(&["--name", &name, "--wait", "--freq", FREQ]);
+    let mut target = spawn(&path);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(100));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    assert_eq!(outcome.trace.number("pid"), target.pid() as u64);
+    target.goes_on_and_ends_by_itself();
+}
+
+/// Workers of a program that is recorded with its descendants; the trace, and their ids.
+fn workers(how: &str, function: &str) {
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    command.arg(trace.path()).arg("--").arg(program("workers")).args([how, "4", "300"]);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
+    let text = outcome.text();
+    let pids = text.lines().filter_map(|line| line.strip_prefix("worker ")?.parse::<i32>().ok());
+    let pids: Vec<i32> = pids.collect();
+    assert_eq!(pids.len(), 4, "{text}");
+    let trace = loaded(&outcome.trace);
+    let sampled = pids.iter().map(|pid| sampled(&trace, *pid, function));
+    let with_samples = sampled.filter(|(samples, _, is_there)| *samples > 0 && *is_there).count();
+    // One may be over before it was attached to, where others keep the processors.
+    assert!(with_samples >= 2, "{with_samples} of 4 workers have samples\n{text}");
+}
+
+#[test]
+fn children_that_are_forked_meanwhile_are_recorded() {
+    needs_recording!();
+    let _machine = together();
+    workers("fork", "burn_forked");
+}
+
+#[test]
+fn children_that_begin_in_their_parents_memory_are_recorded_in_their_own() {
+    needs_recording!();
+    let _machine = together();
+    workers("spawn", "burn_spawned");
+}
+
+#[test]
+fn children_that_are_there_are_recorded_with_their_parent() {
+    needs_recording!();
+    let _machine = together();
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("\"$0\" spin & wait").arg(program("prey"));
+    let shell = Target::spawn(command);
+    let children = format!("/proc/{0}/task/{0}/children", shell.pid());
+    let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let before = [shell.pid(), child].map(Snapshot::take);
+    let pid = shell.pid().to_string();
+    let mut recorder = Recorder::start(&["--pid", &pid, "-s", "--freq", FREQ]);
+    recorder.wait_until_attached(child);
+    recorder.wait_for_cpu(child, Duration::from_millis(100));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    let trace = loaded(&outcome.trace);
+    assert_eq!(listed(&trace, shell.pid()).0, "detached");
+    assert!(listed(&trace, child).1 > 0, "{}", outcome.text());
+    for (before, pid) in before.iter().zip([shell.pid(), child]) {
+        assert_eq!(before.differences(&Snapshot::take(pid)), Vec::<String>::new());
+    }
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), Signal::SIGTERM).unwrap();
+}

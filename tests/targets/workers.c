@@ -1,0 +1,54 @@
+/* Starts workers one after the other, each of which works for a while and ends.
+ *
+ *     workers HOW COUNT MS
+ *
+ * HOW is "fork" for workers that are forked and execute nothing, "spawn" for those that are another
+ * program in memory of its parent at first, as posix_spawn has it. MS is the CPU time of each. It prints
+ * `worker PID` for each one that has ended, with the CPU time that it used.
+ */
+#include "target.h"
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+extern char **environ;
+static volatile uint64_t sink;
+
+APART uint64_t burn_forked(uint64_t x) { CHAIN(x, 100000); return x; }
+APART uint64_t burn_spawned(uint64_t x) { CHAIN(x, 100000); return x + 1; }
+
+static void work(uint64_t (*burn)(uint64_t), uint64_t ns) {
+    while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < ns)
+        sink = burn(sink);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4)
+        return 2;
+    uint64_t ns = strtoull(argv[3], NULL, 10) * 1000000;
+    if (!strcmp(argv[1], "burn")) {
+        work(burn_spawned, ns);
+        return 0;
+    }
+    int count = atoi(argv[2]), status;
+    for (int i = 0; i < count; i++) {
+        pid_t pid;
+        if (!strcmp(argv[1], "fork")) {
+            pid = fork();
+            if (pid == 0) {
+                work(burn_forked, ns);
+                _exit(0);
+            }
+        } else {
+            char *words[] = {argv[0], "burn", "0", argv[3], NULL};
+            if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, words, environ))
+                return 3;
+        }
+        struct rusage used;
+        if (wait4(pid, &status, 0, &used) != pid || status)
+            return 4;
+        printf("worker %d\n", (int)pid);
+        fflush(stdout);
+    }
+    return OWN_EXIT_CODE;
+}
