@@ -194,6 +194,10 @@ points! {
     RecordTurned,
     /// Samples have been read from the storage.
     RecordDrained,
+    /// Events of another rate are open, and off; those before are on.
+    RateOpened,
+    /// All of them are off.
+    RateOff,
     /// The recording is about to end.
     RecordEnding,
     /// Its events are closed.

@@ -35,6 +35,7 @@ mod otel; // contexts as OpenTelemetry has them
 mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // disks that are full, limits, two recorders with one file
 mod output_side; // names, limits, what is told of a recording
+mod overhead; // what profiling costs, and rates that follow a budget
 mod page; // a page for a browser: what it holds
 mod page_shown; // and what a browser makes of it
 mod perf_script; // text for tools that read that of perf

@@ -310,6 +310,8 @@ pub enum Counter {
     AttributesLost = 40,
     /// Hits of threads whose thread pointer leads to no block of their own: no record was looked for.
     RecordForeign = 41,
+    /// Handlers that were to be timed, and took so long that they must have been interrupted.
+    Untimed = 42,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;
@@ -369,6 +371,16 @@ pub struct ControlBlock {
     pub entry_avma: AtomicU64,
     /// [`Counter`]s.
     pub counters: [AtomicU64; COUNTERS],
+    /// Sum of the times of handlers that were timed, in the unit of [`Self::clock_mode`].
+    pub timed_sum: AtomicU64,
+    /// Number of them.
+    pub timed: AtomicU64,
+    /// The longest time that counts, in the same unit.
+    pub timed_max: AtomicU64,
+    /// Exponent of the divisor of the rate that timers are to have.
+    pub rate_shift: AtomicU32,
+    /// The family of perf events that is on: see [`crate::event`].
+    pub event_family: AtomicU32,
 }
 
 impl ControlBlock {
@@ -388,13 +400,14 @@ impl ControlBlock {
 mod asserts {
     use super::*;
     use core::mem::{offset_of, size_of};
-    const _: () = assert!(size_of::<ControlBlock>() == 928);
+    const _: () = assert!(size_of::<ControlBlock>() == 960);
     const _: () = assert!(offset_of!(ControlBlock, period_ns) == 40);
     const _: () = assert!(offset_of!(ControlBlock, signals) == 48);
     const _: () = assert!(size_of::<SignalAction>() == 72);
     const _: () = assert!(offset_of!(ControlBlock, active) == 336);
     const _: () = assert!(offset_of!(ControlBlock, slots_free) == 360);
     const _: () = assert!(offset_of!(ControlBlock, counters) == 416);
+    const _: () = assert!(offset_of!(ControlBlock, timed_sum) == 928);
     const _: () = assert!(size_of::<ControlBlock>() as u64 <= INJECT_OFFSET);
     const _: () = assert!(INJECT_OFFSET + INJECT_LEN <= HAZARD_OFFSET);
     const _: () = assert!(HAZARD_OFFSET + HAZARD_SLOTS as u64 * 8 <= TID_INDEX_OFFSET);

@@ -28,6 +28,7 @@ extern crate std;
 pub mod calls;
 pub mod clock;
 pub mod context;
+pub mod event;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod segment;
@@ -37,4 +38,4 @@ pub mod thread;
 pub mod unwind;
 
 /// Version of every layout in this crate; the agent refuses a control block of another version.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;

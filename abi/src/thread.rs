@@ -69,9 +69,9 @@ pub struct ThreadSlot {
     pub state: AtomicU32,
     /// Next slot + 1 on the free stack.
     pub next_free: AtomicU32,
-    /// Accepted event: index + 1, or 0 for the first that fires.
+    /// Accepted event: [`crate::event::EventWord`] + 1, or 0 for the first that fires.
     pub event: AtomicU32,
-    /// Another event that fired on this thread: index + 1, or 0. The recorder closes the younger.
+    /// Another event that fired on this thread: the same of it, or 0. The recorder closes the younger.
     pub other_event: AtomicU32,
     /// Its CPU timer's id + 1, or 0, or [`crate::layout::TIMER_BUSY`]. Stays when the slot is
     /// recycled: the kernel keeps the timer of a thread that is gone until somebody deletes it.
@@ -97,6 +97,8 @@ pub struct ThreadSlot {
     /// For the thread's context: in the first word its thread pointer, as it last was when its record of
     /// OpenTelemetry was looked at, or 0.
     pub context: [AtomicU64; 4],
+    /// Exponent of the divisor of its timer's rate. Like the timer, it stays when the slot is recycled.
+    pub timer_shift: AtomicU32,
 }
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SLOT_BYTES);

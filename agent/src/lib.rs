@@ -15,11 +15,14 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod context;
+pub mod cost;
 pub mod entry;
+pub mod event;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
 pub mod prime;
+pub mod rate;
 pub mod record;
 pub mod sample;
 pub mod signal;

@@ -6,6 +6,7 @@
 use core::sync::atomic::compiler_fence;
 
 use traceprof_abi::context::origin;
+use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
@@ -19,7 +20,7 @@ use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables
 
 use crate::memory::StackMemory;
 use crate::signal::Frame;
-use crate::{context, record, stack, sys, timer};
+use crate::{context, event, record, stack, sys, timer};
 
 /// The thread that takes the sample.
 #[derive(Debug)]
@@ -39,11 +40,23 @@ pub struct Thread<'a> {
 pub enum Origin {
     /// The hit of a perf event.
     Event,
-    /// The hit of a timer that had expired so many times more.
+    /// The hit of a timer.
     Timer {
-        /// See [`SigInfo::overruns`](sys::SigInfo::overruns).
-        overruns: u32,
+        /// Periods that it stands for.
+        periods: u32,
     },
+}
+
+impl Origin {
+    /// Periods that the hit stands for.
+    fn weight(self, frame: &Frame<'_>) -> u32 {
+        match self {
+            // The events fire in user mode only, where each hit is delivered by itself. (In kernel mode
+            // they would coalesce until the system call's return.)
+            Self::Event => EventWord(frame.info.value as u32).weight(),
+            Self::Timer { periods } => periods,
+        }
+    }
 }
 
 /// Takes the sample of a perf event's hit.
@@ -60,7 +73,27 @@ pub fn on_event(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     if thread.slot.timer.load(Ordering::Relaxed) != 0 {
         return control.count(Counter::DuplicateEvent);
     }
-    take(data, tables, frame, &thread, Origin::Event);
+    take_or_lose(data, tables, frame, (&thread, Origin::Event));
+}
+
+/// As [`take`], and counts what else a hit stood for whose sample is lost.
+pub fn take_or_lose(
+    data: DataSegment,
+    tables: Tables,
+    frame: &Frame<'_>,
+    (thread, origin): (&Thread<'_>, Origin),
+) {
+    let (counts, samples) = (data.control(), &thread.slot.samples);
+    // Relaxed, all: counts of this thread's own.
+    let stored = samples.load(Ordering::Relaxed);
+    let duplicates = &counts.counters[Counter::DuplicateEvent as usize];
+    let before = duplicates.load(Ordering::Relaxed);
+    take(data, tables, frame, thread, origin);
+    if samples.load(Ordering::Relaxed) == stored && duplicates.load(Ordering::Relaxed) == before {
+        // The loss is counted where it happened, as one period.
+        let besides = origin.weight(frame).saturating_sub(1);
+        counts.count_by(Counter::LostOverruns, u64::from(besides));
+    }
 }
 
 /// Takes a sample of the thread, and serves threads that wait for their timers.
@@ -113,7 +146,7 @@ fn take_once(
             control.count(Counter::LostThreadSlot);
         }
         _ if origin == Origin::Event
-            && !accept_event(data, thread.slot, frame.info.value as u32) =>
+            && !event::is_accepted(data, thread.slot, EventWord(frame.info.value as u32)) =>
         {
             control.count(Counter::DuplicateEvent);
         }
@@ -156,42 +189,15 @@ pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
     Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: false })
 }
 
-/// A thread counts the hits of one event. A thread that was found by the recorder after it had
-/// inherited an event has two; the recorder closes the younger and marks it retired.
-fn accept_event(data: DataSegment, slot: &ThreadSlot, event: u32) -> bool {
-    let id = event.wrapping_add(1);
-    // Relaxed: the slot is this thread's own; the recorder only reads it.
-    let accepted = slot.event.load(Ordering::Relaxed);
-    if accepted == id {
-        return true;
-    }
-    if accepted == 0 || is_retired(data, accepted.wrapping_sub(1)) {
-        slot.event.store(id, Ordering::Relaxed);
-        return true;
-    }
-    slot.other_event.store(id, Ordering::Relaxed);
-    false
-}
-
-fn is_retired(data: DataSegment, event: u32) -> bool {
-    let word = data.events_retired().get(event as usize / 64);
-    // Relaxed: a bit that is seen late costs one more uncounted duplicate.
-    word.is_some_and(|word| word.load(Ordering::Relaxed) >> (event % 64) & 1 == 1)
-}
-
 /// All of a sample but its trace.
 fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: Origin) -> Sample {
     let info = frame.info;
     let time = now(data.control());
     let set = |flag: u32, on: bool| if on { flag } else { 0 };
     let late = info.perf_flags & sys::TRAP_PERF_FLAG_ASYNC != 0;
-    let (weight, kind, event) = match origin {
-        // The events fire in user mode only, where each hit is delivered by itself. (In kernel mode
-        // they would coalesce until the system call's return.)
-        Origin::Event => (1, set(flags::LATE, late), info.value as u32),
-        Origin::Timer { overruns } => {
-            (overruns.saturating_add(1), flags::TIMER, info.timer() as u32)
-        }
+    let (kind, event) = match origin {
+        Origin::Event => (set(flags::LATE, late), info.value as u32),
+        Origin::Timer { .. } => (flags::TIMER, info.timer() as u32),
     };
     Sample {
         time,
@@ -199,7 +205,7 @@ fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: O
         // Relaxed: raised only when this thread is gone.
         generation: thread.slot.generation.load(Ordering::Relaxed),
         tid: thread.tid,
-        weight,
+        weight: origin.weight(frame),
         flags: kind | set(flags::FIRST, thread.fresh),
         event: u64::from(event),
         ..Sample::default()
@@ -300,7 +306,8 @@ fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32)
     }
 }
 
-fn now(control: &ControlBlock) -> u64 {
+/// The samples' clock.
+pub fn now(control: &ControlBlock) -> u64 {
     // Relaxed: set before the handler was installed.
     if control.clock_mode.load(Ordering::Relaxed) == ClockMode::Tsc as u32 {
         traceprof_abi::clock::ticks()
@@ -400,7 +407,7 @@ pub(crate) mod tests {
             (samples.load(Ordering::Relaxed), weight.load(Ordering::Relaxed))
         };
         let mut last = 0;
-        for (origin, total) in [(Origin::Timer { overruns: 6 }, (1, 7)), (Origin::Event, (2, 8))] {
+        for (origin, total) in [(Origin::Timer { periods: 7 }, (1, 7)), (Origin::Event, (2, 8))] {
             take(data, tables, &frame, &known_thread(data).unwrap(), origin);
             assert_eq!(sampled(), total);
             let sample = all[0].samples().last().flatten().unwrap();
@@ -413,8 +420,12 @@ pub(crate) mod tests {
         // A second event of the same thread, and one of a thread that has a timer.
         // SAFETY: zeroes are a valid value of a structure of integers.
         let mut other: sys::SigInfo = unsafe { std::mem::zeroed() };
+        other.value = u64::from(EventWord::new(9, 4, 1).0);
+        let slow = Frame { info: &other, context: &context, return_slot: &mut 0 };
+        assert_eq!(Origin::Event.weight(&slow), 16);
         other.value = 9;
         let other = Frame { info: &other, context: &context, return_slot: &mut 0 };
+        assert_eq!(Origin::Event.weight(&other), 1);
         let duplicates =
             || control.counters[Counter::DuplicateEvent as usize].load(Ordering::Relaxed);
         on_event(data, tables, &other);
@@ -452,25 +463,5 @@ pub(crate) mod tests {
         let lost = control.counters[Counter::LostThreadSlot as usize].load(Ordering::Relaxed);
         assert_eq!((lost, thread.slot.event.load(Ordering::Relaxed)), (1, 0));
         assert_eq!(data.hazards().claims().next(), None);
-    }
-
-    #[test]
-    fn a_thread_counts_one_of_two_events() {
-        let data = segment();
-        let slot = &data.threads().slots[3];
-        assert!(accept_event(data, slot, 70));
-        assert!(accept_event(data, slot, 70));
-        assert!(!accept_event(data, slot, 9), "the second event of a thread");
-        assert_eq!(slot.other_event.load(Ordering::Relaxed), 10);
-        assert!(accept_event(data, slot, 70));
-        // The recorder closes the younger one, whichever it is that counts.
-        data.events_retired()[1].store(1 << (70 - 64), Ordering::Relaxed);
-        assert!(accept_event(data, slot, 9));
-        assert!(!accept_event(data, slot, 71));
-    }
-
-    #[test]
-    fn an_event_beyond_the_bitmap_is_not_retired() {
-        assert!(!is_retired(segment(), u32::MAX));
     }
 }

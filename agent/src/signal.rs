@@ -11,7 +11,7 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
 
 use crate::sys::{self, SigInfo, UserContext};
-use crate::{prime, sample, timer};
+use crate::{cost, prime, sample, timer};
 
 /// What the kernel left on the stack for the handler.
 #[derive(Debug)]
@@ -48,11 +48,16 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u6
         control.count(Counter::Stale);
         return 0;
     }
-    match kind {
-        Kind::Event => sample::on_event(data, tables, frame),
-        Kind::Timer => timer::on_hit(data, tables, frame),
-        Kind::Prime => prime::on_prime(data, frame),
+    if kind == Kind::Prime {
+        prime::on_prime(data, frame);
+        return 0;
     }
+    let begin = cost::begin(control);
+    match kind {
+        Kind::Timer => timer::on_hit(data, tables, frame),
+        _ => sample::on_event(data, tables, frame),
+    }
+    cost::end(control, begin);
     0
 }
 

@@ -27,7 +27,7 @@ use traceprof_abi::unwind::Tables;
 
 use crate::sample::{self, Origin, Thread};
 use crate::signal::Frame;
-use crate::sys;
+use crate::{rate, sys};
 
 /// Pending timers that a sample's handler arms besides its own work.
 pub const ARM_PER_SAMPLE: usize = 8;
@@ -57,13 +57,9 @@ pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
     let overruns = frame.info.overruns();
     control.count(Counter::TimerHits);
     control.count_by(Counter::TimerOverruns, u64::from(overruns));
-    // Relaxed, both: a count of this thread's own.
-    let stored = thread.slot.samples.load(Ordering::Relaxed);
-    sample::take(data, tables, frame, &thread, Origin::Timer { overruns });
-    if thread.slot.samples.load(Ordering::Relaxed) == stored {
-        // The loss is counted where it happened, as one period.
-        control.count_by(Counter::LostOverruns, u64::from(overruns));
-    }
+    let periods = overruns.saturating_add(1).saturating_mul(1 << rate::running(thread.slot));
+    sample::take_or_lose(data, tables, frame, (&thread, Origin::Timer { periods }));
+    rate::follow(control, thread.slot, timer, frame.info.value);
 }
 
 /// The hit is of the timer that was made for this life of the thread's slot.
@@ -203,17 +199,19 @@ pub fn arm(data: DataSegment, index: usize) {
 fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32)) {
     let control = data.control();
     let (tid, generation) = owner;
+    let shift = rate::wanted(control);
     // Relaxed, all three: written before the bit was set.
     let request = sys::ThreadTimer {
         tid,
         signal: control.signals[PRIMING].signal.load(Ordering::Relaxed),
         value: timer_value(control.cookie.load(Ordering::Relaxed), index as u32, generation),
-        period_ns: control.period_ns.load(Ordering::Relaxed),
+        period_ns: control.period_ns.load(Ordering::Relaxed) << shift,
     };
-    let word = match request.arm(phase(request.value, request.period_ns)) {
+    let word = match request.arm(rate::phase(request.value, request.period_ns)) {
         Ok(timer) => {
             control.count(Counter::Armed);
-            // Relaxed, both: published below.
+            // Relaxed, all three: published below; a hit before that is not this life's.
+            slot.timer_shift.store(shift, Ordering::Relaxed);
             slot.timer_generation.store(generation, Ordering::Relaxed);
             slot.timer_error.store(0, Ordering::Relaxed);
             // A thread that was primed before stays so.
@@ -229,17 +227,6 @@ fn create(data: DataSegment, index: usize, slot: &ThreadSlot, owner: (u32, u32))
     };
     // Release: pairs with the Acquire in `arm`; the words above are visible.
     slot.timer.store(word, Ordering::Release);
-}
-
-/// When a timer fires first: anywhere in its period, so that threads which live for part of a period are
-/// hit in proportion to it. Its value is another one for each life of a slot and for each recording, so
-/// no clock is asked; a thread that is led would stop twice for that.
-fn phase(value: u64, period_ns: u64) -> u64 {
-    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut mixed = value.wrapping_mul(ODD);
-    mixed = (mixed ^ mixed >> 29).wrapping_mul(ODD);
-    mixed ^= mixed >> 32;
-    1 + ((mixed & 0xFFFF_FFFF).wrapping_mul(period_ns) >> 32)
 }
 
 /// Deletes all timers.
@@ -441,6 +428,29 @@ mod tests {
     }
 
     #[test]
+    fn a_timer_follows_the_rate_and_its_hits_weigh_what_it_was() {
+        let (data, own, _) = armed();
+        let (control, slot) = (data.control(), &data.threads().slots[own]);
+        let value = timer_value(0, own as u32, 0);
+        let lost = || count(data, Counter::LostOverruns);
+        control.rate_shift.store(3, Ordering::Relaxed);
+        hit(data, timer(data, own), value, 1);
+        // There is no table, so what a hit stands for is lost, all but a period.
+        assert_eq!((lost(), slot.timer_shift.load(Ordering::Relaxed)), (1, 3), "it ran as before");
+        hit(data, timer(data, own), value, 1);
+        assert_eq!(lost(), 1 + 15);
+        control.rate_shift.store(u32::MAX, Ordering::Relaxed);
+        hit(data, timer(data, own), value, 0);
+        assert_eq!((lost(), slot.timer_shift.load(Ordering::Relaxed)), (16 + 7, 10));
+        // One that is armed now is as fast as the others.
+        disarm(data);
+        control.rate_shift.store(2, Ordering::Relaxed);
+        arm(data, own);
+        assert_eq!(slot.timer_shift.load(Ordering::Relaxed), 2);
+        disarm(data);
+    }
+
+    #[test]
     fn a_hit_after_the_end_deletes_its_timer() {
         let (data, own, other) = armed();
         data.control().state.store(AgentState::Stopped as u32, Ordering::Relaxed);
@@ -463,19 +473,5 @@ mod tests {
         assert_ne!(timer(data, own), before);
         assert_eq!(threads.slots[own].timer_generation.load(Ordering::Relaxed), 1);
         disarm(data);
-    }
-
-    #[test]
-    fn first_expiry_lies_within_a_period() {
-        let periods = [1, 1000, 1_001_001, 1_000_000_000];
-        let phase = |slot: u32, period_ns: u64| phase(timer_value(0x1234, slot, 0), period_ns);
-        for (slot, period_ns) in (1..200).zip(periods.into_iter().cycle()) {
-            let first = phase(slot, period_ns);
-            assert!((1..=period_ns).contains(&first), "{first} of {period_ns}");
-        }
-        // Each tenth of a period has its share of a thousand threads.
-        let mut tenths = [0; 10];
-        (0..1000).for_each(|slot| tenths[(phase(slot, 1_000_000) - 1) as usize / 100_000] += 1);
-        assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
     }
 }

@@ -94,6 +94,7 @@ fn options(arguments: RecordArguments, target: Target) -> Options {
         writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: hz.unwrap_or_else(|| default_hz(measure)),
+        max_overhead_percent: arguments.max_overhead.map(|it| it.0),
         measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,

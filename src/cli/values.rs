@@ -181,6 +181,21 @@ impl FromStr for Percent {
     }
 }
 
+/// A share that profiling may cost, in percent: not nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Overhead(pub f64);
+
+impl FromStr for Overhead {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(Percent(percent)) if percent >= 0.01 => Ok(Self(percent)),
+            _ => Err("expected a number from 0.01 to 100, as 1% or 0.5%".to_owned()),
+        }
+    }
+}
+
 /// How a trace is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compress(pub Compression);
@@ -392,6 +407,10 @@ mod tests {
         assert_eq!("95%".parse(), Ok(Percent(95.0)));
         for text in ["", "%", "101", "-1", "nan", "1e1"] {
             assert!(text.parse::<Percent>().is_err(), "{text}");
+        }
+        assert_eq!("0.5%".parse(), Ok(Overhead(0.5)));
+        for text in ["0", "0.001%", "200%", "-1", "x"] {
+            assert!(text.parse::<Overhead>().is_err(), "{text}");
         }
     }
 }

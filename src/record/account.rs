@@ -141,7 +141,7 @@ impl Reckoning<'_> {
 
     /// What the trace keeps of it.
     pub(super) fn metadata(&self) -> Metadata {
-        let mut metadata = Metadata::new();
+        let mut metadata: Metadata = self.stint.spent.metadata().collect();
         let mut set = |key: &str, value: u64| {
             metadata.insert(key.to_string(), Value::Unsigned(value));
         };
@@ -232,6 +232,9 @@ impl Reckoning<'_> {
             );
         }
         line("CPU time", self.cpu());
+        if let Some(cost) = self.stint.spent.line() {
+            line("cost", cost);
+        }
         for (label, text) in self.stint.wall.iter().flat_map(wall::report::lines) {
             line(label, text);
         }
@@ -280,7 +283,9 @@ impl Reckoning<'_> {
                 format!(", in {hz:.0} signals a second, {timer_hits} in all")
             }
         };
-        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}")
+        let changed =
+            self.stint.spent.rate(asked).map_or(String::new(), |text| format!(", {text}"));
+        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}{changed}")
     }
 
     /// Threads whose timer could not be created.

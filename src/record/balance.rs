@@ -31,7 +31,8 @@ use traceprof_abi::storage::log::{Sample, flags};
 use super::batch::Batch;
 use super::threads::{Exit, Key};
 
-/// What a thread's hits must stand for since the last look at it, in periods, and at least in time.
+/// How many of a thread's hits there must be since the last look at it, by what they stand for, and at
+/// least in time.
 const LOOK_PERIODS: u64 = 16;
 const LOOK_MIN_NS: u64 = 16_000_000;
 /// What sampling errors may add up to before they can be put right, in periods: so long one family may
@@ -79,6 +80,8 @@ impl Balanced {
 #[derive(Debug)]
 pub(super) struct Balance {
     period_ns: i64,
+    /// Periods that a hit stands for, at least.
+    hit: i64,
     looks: HashMap<Key, Look>,
     /// What was put right.
     pub(super) sum: Balanced,
@@ -88,7 +91,17 @@ impl Balance {
     /// With so many nanoseconds to a period.
     pub(super) fn new(period_ns: u64) -> Self {
         let period_ns = i64::try_from(period_ns).unwrap_or(i64::MAX).max(1);
-        Self { period_ns, looks: HashMap::new(), sum: Balanced::default() }
+        Self { period_ns, hit: 1, looks: HashMap::new(), sum: Balanced::default() }
+    }
+
+    /// From now on a hit stands for 2 to the power of `shift` periods: errors are so much larger.
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.hit = 1 << shift;
+    }
+
+    /// What a hit stands for, in nanoseconds.
+    fn hit_ns(&self) -> i64 {
+        self.period_ns.saturating_mul(self.hit)
     }
 
     /// Puts right the weights in a batch, which is in order. `before` is the sum of a thread's weights
@@ -112,8 +125,8 @@ impl Balance {
                 continue;
             }
             let Some(reading) = clock(key) else { continue };
-            let lacking_ns = look.lacking_ns(reading, whole, self.period_ns);
-            let periods = beyond(lacking_ns, self.period_ns, late_ns) / self.period_ns;
+            let lacking_ns = look.lacking_ns(reading, whole, (self.period_ns, self.hit_ns()));
+            let periods = beyond(lacking_ns, self.hit_ns(), late_ns) / self.period_ns;
             // What one batch cannot take is left to the next look.
             let most = weight as i64 / 2;
             let change = periods.clamp(-most, most);
@@ -138,7 +151,7 @@ impl Balance {
 
     fn is_due(&self, look: &Look, whole: u64) -> bool {
         let hit = whole.saturating_sub(look.weight);
-        hit >= LOOK_PERIODS.max(LOOK_MIN_NS / self.period_ns as u64)
+        hit >= (LOOK_PERIODS * self.hit as u64).max(LOOK_MIN_NS / self.period_ns as u64)
     }
 
     fn count(&mut self, change: i64) {
@@ -152,24 +165,24 @@ impl Balance {
 impl Look {
     /// What hits that weigh so much lack, or have too much (negative), that sampling errors explain.
     /// The rest is left alone from now on, and so is all of a thread that blocks the signal.
-    fn lacking_ns(&mut self, reading: Reading, whole: u64, period_ns: i64) -> i64 {
+    fn lacking_ns(&mut self, reading: Reading, whole: u64, (period_ns, hit_ns): (i64, i64)) -> i64 {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let stands_ns = signed(whole).saturating_mul(period_ns);
         let lacks_ns = signed(reading.cpu_ns).saturating_sub(stands_ns);
         let lacks_ns = lacks_ns.saturating_sub(self.excused_ns);
         let believed = if reading.is_deaf { 0 } else { BELIEVED_PERIODS };
-        let most_ns = period_ns.saturating_mul(believed);
+        let most_ns = hit_ns.saturating_mul(believed);
         let believed_ns = lacks_ns.clamp(-most_ns, most_ns);
         self.excused_ns = self.excused_ns.saturating_add(lacks_ns.saturating_sub(believed_ns));
         believed_ns
     }
 }
 
-/// What is left beyond what is open: a period has begun, the clock was read later than the batch was
-/// closed, or is itself late.
-fn beyond(lacking_ns: i64, period_ns: i64, late_ns: i64) -> i64 {
-    let most_ns = period_ns.saturating_add(late_ns);
-    let least_ns = -period_ns.saturating_add(TICK_NS);
+/// What is left beyond what is open: time towards the next hit has begun, the clock was read later than
+/// the batch was closed, or is itself late.
+fn beyond(lacking_ns: i64, hit_ns: i64, late_ns: i64) -> i64 {
+    let most_ns = hit_ns.saturating_add(late_ns);
+    let least_ns = -hit_ns.saturating_add(TICK_NS);
     lacking_ns.saturating_sub(lacking_ns.clamp(least_ns, most_ns))
 }
 

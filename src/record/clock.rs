@@ -49,6 +49,20 @@ impl Clock {
     pub(super) fn monotonic_ns(&self, ticks: u64) -> u64 {
         convert(self.before, self.after, ticks).clamp(self.start_ns, self.after.monotonic_ns)
     }
+
+    /// How long so many ticks are, in nanoseconds.
+    pub(super) fn length_ns(&self, ticks: u64) -> u64 {
+        let from = |reading: Reading| (reading.ticks, reading.monotonic_ns);
+        let ((first, first_ns), (last, last_ns)) = (from(self.before), from(self.after));
+        let (span, span_ns) = (last.saturating_sub(first), last_ns.saturating_sub(first_ns));
+        match span {
+            0 => ticks,
+            _ => {
+                let ns = u128::from(ticks) * u128::from(span_ns) / u128::from(span);
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
+        }
+    }
 }
 
 /// Linear between (and a little beyond) two readings.
@@ -133,6 +147,21 @@ mod tests {
         check(3_000, 51_000);
         check(3_200, 51_100);
         check(800, 49_900);
+    }
+
+    #[test]
+    fn ticks_have_a_length() {
+        let reading = |ticks, monotonic_ns| Reading { ticks, monotonic_ns };
+        let clock = |after| Clock {
+            mode: ClockMode::Tsc,
+            start_ns: 0,
+            before: reading(1_000, 50_000),
+            after,
+        };
+        assert_eq!(clock(reading(4_000, 51_000)).length_ns(600), 200);
+        assert_eq!(clock(reading(4_000, 51_000)).length_ns(u64::MAX), u64::MAX / 3);
+        // In the other mode they are nanoseconds, and so they are as long as nothing else is known.
+        assert_eq!(clock(reading(1_000, 50_000)).length_ns(600), 600);
     }
 
     #[test]

@@ -144,6 +144,7 @@ fn defaults(pid: i32) -> Options {
         writer: WriterOptions::default(),
         duration: None,
         freq_hz: FREQ_HZ,
+        max_overhead_percent: None,
         measure: Measure::Cpu,
         engine: EngineChoice::Auto,
         subprocesses: false,

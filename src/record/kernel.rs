@@ -30,6 +30,12 @@ use super::perf::{self, Scope, Setup};
 use super::ring::Ring;
 use crate::proc;
 
+mod cores;
+mod rate;
+
+pub(super) use self::cores::cpus;
+pub(super) use self::rate::Slower;
+
 /// Memory for all ring buffers together.
 const RINGS_LEN: usize = 64 << 20;
 const RING_MAX: usize = 4 << 20;
@@ -48,6 +54,8 @@ const PERF_RECORD_SAMPLE: u32 = 9;
 /// The events and buffers of one recording.
 pub(super) struct KernelEvents {
     events: Vec<OwnedFd>,
+    /// The events that the buffers belong to, by core: they stay, and need not be on.
+    owners: Vec<OwnedFd>,
     rings: Vec<Ring>,
     /// Share of a period, in units of [`SHARE`], that hits have not been given weight for yet.
     owed: u64,
@@ -68,6 +76,8 @@ pub(super) struct KernelEvents {
     own: Range<u64>,
     /// Hits that found a buffer full.
     pub(super) lost: u64,
+    /// Hits in all, those that do not count among them.
+    pub(super) told_of: u64,
 }
 
 /// One hit, unwound.
@@ -78,6 +88,8 @@ struct Hit {
     /// Number of its trace.
     trace: u32,
     reason: u16,
+    /// What it stands for, in units of [`SHARE`].
+    share: u64,
 }
 
 /// Units of a period.
@@ -106,6 +118,15 @@ fn ring_len(cores: usize) -> usize {
     1 << (RINGS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
 }
 
+/// There may be so many descriptors: one for each thread on each core.
+fn check_descriptors(pid: i32, cores: usize) -> io::Result<()> {
+    let threads = proc::tasks(pid)?.len().max(1);
+    match threads.saturating_mul(cores) {
+        0..=DESCRIPTORS_MAX => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    }
+}
+
 /// Whether this user may sample kernel mode on this thread.
 pub(super) fn is_permitted(tid: i32, setup: Setup) -> bool {
     let cpu = cpus().first().copied().unwrap_or(0);
@@ -117,6 +138,7 @@ impl KernelEvents {
     fn new(share: u64, tables: Tables) -> Self {
         Self {
             events: Vec::new(),
+            owners: Vec::new(),
             rings: Vec::new(),
             owed: 0,
             share,
@@ -130,17 +152,16 @@ impl KernelEvents {
             later: Default::default(),
             own: 0..0,
             lost: 0,
+            told_of: 0,
         }
     }
 
-    /// Opens a disabled event for each thread and core. Threads that come later inherit theirs.
-    pub(super) fn open(pid: i32, setup: Setup, tables: Tables) -> io::Result<Self> {
-        let mut kernel = Self::new(share(setup.period_ns), tables);
+    /// Opens a disabled event for each thread and core, with hits that stand for 2 to the power of `shift`
+    /// times as much as usual. Threads that come later inherit theirs.
+    pub(super) fn open(pid: i32, setup: Setup, shift: u32, tables: Tables) -> io::Result<Self> {
+        let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
         let cpus = cpus();
-        let threads = proc::tasks(pid)?.len().max(1);
-        if threads.saturating_mul(cpus.len()) > DESCRIPTORS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        }
+        check_descriptors(pid, cpus.len())?;
         let (ring_len, period_ns) = (ring_len(cpus.len()), kernel.period_ns(setup));
         for cpu in cpus {
             kernel.open_core(pid, cpu, period_ns, ring_len)?;
@@ -159,7 +180,7 @@ impl KernelEvents {
             let event =
                 perf::open_kernel(Scope::Alone, (own, cpu), kernel.period_ns(setup), stack)?;
             kernel.rings.push(Ring::map(&event, ring_len)?);
-            kernel.events.push(event);
+            kernel.owners.push(event);
         }
         Ok(kernel)
     }
@@ -173,7 +194,7 @@ impl KernelEvents {
             perf::share_output(&event, owner)?;
             Ok(event)
         };
-        cpus().into_iter().zip(&self.events).map(open).collect()
+        cpus().into_iter().zip(&self.owners).map(open).collect()
     }
 
     fn period_ns(&self, setup: Setup) -> u64 {
@@ -189,6 +210,7 @@ impl KernelEvents {
             match first {
                 None => {
                     self.rings.push(Ring::map(&event, ring_len)?);
+                    self.owners.push(event.try_clone()?);
                     first = Some(self.events.len());
                 }
                 Some(index) => perf::share_output(&event, &self.events[index])?,
@@ -244,6 +266,7 @@ impl KernelEvents {
     }
 
     fn hit(&mut self, interrupted: &Interrupted<'_>, snapshot: &Snapshot<'_>) {
+        self.told_of += 1;
         // The handler's own system calls: the signalling family, whose timer has just been forwarded,
         // has counted their time already.
         if self.own.contains(&interrupted.registers.pc) {
@@ -267,6 +290,7 @@ impl KernelEvents {
             time_ns: interrupted.time_ns,
             trace: self.traces.number(&self.words, unwind::trace_flags(end, snapshot.epoch())),
             reason: end as u16,
+            share: self.share,
         });
     }
 
@@ -313,7 +337,7 @@ impl KernelEvents {
             ) {
                 continue;
             }
-            self.owed += self.share;
+            self.owed += hit.share;
             let weight = (self.owed / SHARE) as u32;
             self.owed %= SHARE;
             self.traces.weigh(hit.trace, u64::from(weight));
@@ -359,29 +383,6 @@ fn is_delivery(
     let is_soon = (next.slot, next.generation) == key && next.time - time_ns <= DELIVERY_NS;
     let entry = traces.get(next.trace_id).filter(|_| is_soon);
     entry.is_some_and(|entry| traces.frames_of(entry).first() == leaf)
-}
-
-/// The cores that are online.
-pub(super) fn cpus() -> Vec<i32> {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let parsed = parse_cpus(online.trim());
-    let count = std::thread::available_parallelism().map_or(1, usize::from) as i32;
-    parsed.unwrap_or_else(|| (0..count).collect())
-}
-
-/// A list like `0-3,8`.
-fn parse_cpus(text: &str) -> Option<Vec<i32>> {
-    const CPUS_MAX: i32 = 8192;
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (i32, i32) = (first.parse().ok()?, last.parse().ok()?);
-        if !(0..CPUS_MAX).contains(&first) || !(first..CPUS_MAX).contains(&last) {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
 }
 
 /// What a hit interrupted.

@@ -34,6 +34,7 @@ mod modules;
 mod names;
 mod options;
 mod output;
+mod overhead;
 mod parents;
 mod pattern;
 mod perf;

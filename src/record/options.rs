@@ -74,7 +74,7 @@ impl Measure {
 }
 
 /// All that a recording is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// What to record.
     pub target: Target,
@@ -88,6 +88,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// Samples per second of CPU time and thread.
     pub freq_hz: u32,
+    /// What profiling may cost, in percent of the target's CPU time: the rate is lowered for it.
+    pub max_overhead_percent: Option<f64>,
     /// What is measured.
     pub measure: Measure,
     /// What samples.

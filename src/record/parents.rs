@@ -23,7 +23,7 @@ use super::threads::{Key, Usage};
 
 /// Parents that are looked at in one turn, the oldest first.
 pub(super) const PARENTS_MAX: usize = 256;
-/// Time of the process between two looks at a parent, in periods, and at least in nanoseconds: the
+/// Time of the process between two looks at a parent, in what a hit stands for, and at least in nanoseconds: the
 /// scheduler's count of a thread may be a tick late.
 const LOOK_PERIODS: u64 = 100;
 const LOOK_MIN_NS: u64 = 100_000_000;
@@ -66,6 +66,8 @@ pub(super) struct Advice {
 #[derive(Debug)]
 pub(super) struct Parents {
     period_ns: u64,
+    /// What a hit stands for.
+    hit_ns: u64,
     known: HashMap<Key, Known>,
     turn: u64,
 }
@@ -73,7 +75,13 @@ pub(super) struct Parents {
 impl Parents {
     /// With so many nanoseconds to a period.
     pub(super) fn new(period_ns: u64) -> Self {
-        Self { period_ns: period_ns.max(1), known: HashMap::new(), turn: 0 }
+        let period_ns = period_ns.max(1);
+        Self { period_ns, hit_ns: period_ns, known: HashMap::new(), turn: 0 }
+    }
+
+    /// From now on a hit stands for 2 to the power of `shift` periods: chance plays in larger steps.
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.hit_ns = self.period_ns << shift;
     }
 
     /// A turn begins: those that the last one did not meet are gone, and their anchors with them.
@@ -87,7 +95,7 @@ impl Parents {
         let known = self.known.entry(key).or_default();
         known.turn = self.turn;
         let passed_ns = process_ns.saturating_sub(known.process_ns);
-        passed_ns >= LOOK_MIN_NS.max(self.period_ns.saturating_mul(LOOK_PERIODS))
+        passed_ns >= LOOK_MIN_NS.max(self.hit_ns.saturating_mul(LOOK_PERIODS))
     }
 
     /// What to do about a parent that is due, whose samples weigh so many periods, in a process that has used
@@ -99,14 +107,14 @@ impl Parents {
         (process_ns, process_lacks_ns): (u64, u64),
         is_deaf: impl FnOnce() -> bool,
     ) -> Advice {
-        let period_ns = self.period_ns;
+        let (period_ns, hit_ns) = (self.period_ns, self.hit_ns);
         let known = self.known.entry(parent.key).or_default();
         let passed_ns = process_ns.saturating_sub(known.process_ns);
         let lacks_ns = parent.cpu_ns.saturating_sub(weight.saturating_mul(period_ns));
         let lacks_ns = lacks_ns.saturating_sub(known.excused_ns);
         let grown_ns = lacks_ns.saturating_sub(known.lacked_ns);
         let anchor = known.anchor.is_none() && grown_ns > passed_ns / ANCHOR_SHARE;
-        let least_ns = GIVEN_MIN_NS.max(period_ns.saturating_mul(GIVEN_PERIODS));
+        let least_ns = GIVEN_MIN_NS.max(hit_ns.saturating_mul(GIVEN_PERIODS));
         let given_ns = Some(lacks_ns.min(process_lacks_ns)).filter(|ns| *ns >= least_ns);
         let given = u32::try_from(given_ns.unwrap_or(0) / period_ns).unwrap_or(u32::MAX);
         if (anchor || given > 0) && is_deaf() {

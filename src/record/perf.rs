@@ -22,6 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::{EVENTS_MAX, SIG_DATA_MARK};
 use traceprof_abi::unwind::Registers;
 
@@ -93,17 +94,33 @@ pub(super) struct Setup {
     pub(super) cookie: u16,
 }
 
-/// The events of one recording, by index.
+/// A family of events, all with one period.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Family {
+    /// Its number.
+    pub(super) number: u32,
+    /// Its hits stand for 2 to the power of this many periods.
+    pub(super) shift: u32,
+}
+
+impl Family {
+    fn event(self, index: u32) -> EventWord {
+        EventWord::new(index, self.shift, self.number)
+    }
+}
+
+/// The events of one family, by index.
 #[derive(Debug)]
 pub(super) struct Events {
     setup: Setup,
+    family: Family,
     open: BTreeMap<u32, (i32, OwnedFd)>,
     next: u32,
 }
 
 /// Whether the events of a recording may be opened on this thread.
 pub(super) fn probe(tid: i32, setup: Setup) -> io::Result<()> {
-    open(Scope::Family, tid, setup, 0).map(drop)
+    open(Scope::Family, tid, setup, EventWord(0)).map(drop)
 }
 
 /// Calls `cover` for every thread of the process, over and over until no thread is new: every
@@ -127,9 +144,9 @@ pub(super) fn each_thread(
 
 impl Events {
     /// Opens a disabled event on every thread of the process.
-    pub(super) fn open(pid: i32, setup: Setup) -> io::Result<Self> {
+    pub(super) fn open(pid: i32, setup: Setup, family: Family) -> io::Result<Self> {
         descriptor_limit();
-        let mut events = Self { setup, open: BTreeMap::new(), next: 0 };
+        let mut events = Self { setup, family, open: BTreeMap::new(), next: 0 };
         each_thread(pid, |tid| events.add(tid))?;
         Ok(events)
     }
@@ -139,7 +156,7 @@ impl Events {
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can be told apart"));
         }
-        match open(Scope::Family, tid, self.setup, self.next) {
+        match open(Scope::Family, tid, self.setup, self.family.event(self.next)) {
             Ok(descriptor) => {
                 self.open.insert(self.next, (tid, descriptor));
                 self.next += 1;
@@ -150,9 +167,9 @@ impl Events {
         }
     }
 
-    /// The threads that have an event of their own, with the event's index.
-    pub(super) fn threads(&self) -> impl Iterator<Item = (i32, u32)> {
-        self.open.iter().map(|(index, (tid, _))| (*tid, *index))
+    /// The threads that have an event of their own, with the event.
+    pub(super) fn threads(&self) -> impl Iterator<Item = (i32, EventWord)> {
+        self.open.iter().map(|(index, (tid, _))| (*tid, self.family.event(*index)))
     }
 
     /// Number of open events.
@@ -255,12 +272,12 @@ impl Scope {
 
 /// A signalling event. Kernel mode is left out: a hit there would be delivered after the system
 /// call, and after `execve` that is in another program, which it would kill.
-pub(super) fn open(scope: Scope, tid: i32, setup: Setup, index: u32) -> io::Result<OwnedFd> {
+pub(super) fn open(scope: Scope, tid: i32, setup: Setup, event: EventWord) -> io::Result<OwnedFd> {
     let mark = u64::from(SIG_DATA_MARK) << 48 | u64::from(setup.cookie) << 32;
     let attributes = Attributes {
-        sample_period: setup.period_ns,
+        sample_period: setup.period_ns.saturating_mul(u64::from(event.weight())),
         flags: scope.flags() | EXCLUDE_KERNEL | SIGTRAP,
-        sig_data: mark | u64::from(index),
+        sig_data: mark | u64::from(event.0),
         ..TASK_CLOCK
     };
     let any_cpu = -1;

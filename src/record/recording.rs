@@ -22,6 +22,7 @@ use super::ground::Ground;
 use super::heaviest::Heaviest;
 use super::jvm::JvmNames;
 use super::liveness::LastOfThreads;
+use super::overhead::Overhead;
 use super::priority::Raised;
 use super::scribe::{Answers, Number, Scribe};
 use super::session::{End, Parts, Session};
@@ -143,6 +144,9 @@ impl<'a> Recording<'a> {
             return Ok(End::OutOfIds);
         }
         let clock = Clock::start(before.clock_mode);
+        let budget = options.max_overhead_percent;
+        let (setup, engine) = (before.setup, before.choice.engine);
+        let overhead = Overhead::new(budget, setup, engine, self.guardian.pid());
         let attached = Attached::attach(&mut self.guardian, &mut self.ground, before)?;
         fault::at(Point::RecordAttached);
         if next.is_some() {
@@ -184,6 +188,7 @@ impl<'a> Recording<'a> {
             before: self.done.as_ref(),
             jvm: &mut self.jvm,
             contexts: &mut self.contexts,
+            overhead,
             wall_interval: options.measure.wall_interval(),
         };
         let mut session = Session::start(parts, options.duration, &mut *self.observer)?;

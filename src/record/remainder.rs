@@ -51,6 +51,8 @@ struct Rest {
 #[derive(Debug)]
 pub(super) struct Remainder {
     period_ns: i64,
+    /// What a hit stands for.
+    hit_ns: i64,
     known: HashMap<Key, Known>,
     /// Time that no sample stands for yet, in nanoseconds; negative if samples stand for more.
     owed_ns: i64,
@@ -64,7 +66,19 @@ impl Remainder {
     /// With so many nanoseconds to a period.
     pub(super) fn new(period_ns: u64) -> Self {
         let period_ns = i64::try_from(period_ns).unwrap_or(i64::MAX).max(1);
-        Self { period_ns, known: HashMap::new(), owed_ns: 0, weight: 0, given: 0 }
+        Self {
+            period_ns,
+            hit_ns: period_ns,
+            known: HashMap::new(),
+            owed_ns: 0,
+            weight: 0,
+            given: 0,
+        }
+    }
+
+    /// From now on a hit stands for 2 to the power of `shift` periods.
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.hit_ns = self.period_ns.saturating_mul(1 << shift);
     }
 
     /// Reads the samples of a batch.
@@ -160,9 +174,9 @@ impl Remainder {
                 let hit = i128::from(known.weight) * i128::from(self.period_ns);
                 i64::try_from(used - hit).unwrap_or(0)
             }
-            // An event starts with a whole period, so of a thread that was hit half a period is
-            // missing on average.
-            None if known.is_fresh => self.period_ns / 2,
+            // An event starts with a whole period, so of a thread that was hit half of what a hit
+            // stands for is missing on average.
+            None if known.is_fresh => self.hit_ns / 2,
             None => 0,
         }
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use traceprof_abi::event::EventWord;
 use traceprof_abi::layout::EVENTS_MAX;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
@@ -69,7 +70,8 @@ impl RescueEvents {
         if self.next as usize >= EVENTS_MAX {
             return Err(io::Error::other("more threads than events can be told apart"));
         }
-        let mut events = vec![perf::open(Scope::Alone, tid, self.setup, self.next)?];
+        let mut events =
+            vec![perf::open(Scope::Alone, tid, self.setup, EventWord::new(self.next, 0, 0))?];
         match kernel.and_then(|kernel| kernel.add(tid, self.setup).ok()) {
             Some(others) => events.extend(others),
             None => self.is_user_only = true,

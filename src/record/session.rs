@@ -30,6 +30,7 @@ use super::jvm::JvmNames;
 use super::kernel::KernelEvents;
 use super::liveness::{Heavy, heaviest};
 use super::modules::AddressMap;
+use super::overhead::Overhead;
 use super::parents::Parents;
 use super::perf::Events;
 use super::remainder::Remainder;
@@ -49,6 +50,7 @@ use crate::proc;
 mod drain;
 mod every;
 mod mappings;
+mod rate;
 mod relief;
 mod sampling;
 mod sleeping;
@@ -141,6 +143,7 @@ pub(super) struct Session<'a> {
     has_left: bool,
     remainder: Remainder,
     parents: Parents,
+    overhead: Overhead,
     /// Looks at threads that do not run, if that is asked for;
     wall: Option<Wall>,
     /// what it saw, until the other samples of the batch have been put right.
@@ -169,6 +172,8 @@ pub(super) struct Parts<'a> {
     pub(super) jvm: &'a mut JvmNames,
     /// What threads work on.
     pub(super) contexts: &'a mut Contexts,
+    /// What it costs.
+    pub(super) overhead: Overhead,
     /// Between two looks at threads that do not run, if that is asked for.
     pub(super) wall_interval: Option<Duration>,
 }
@@ -193,6 +198,7 @@ impl<'a> Session<'a> {
         let balance = Balance::new(parts.attached.setup.period_ns);
         let remainder = Remainder::new(parts.attached.setup.period_ns);
         let parents = Parents::new(parts.attached.setup.period_ns);
+        parts.overhead.begin(control, monotonic_now_ns());
         // Release: pairs with the Acquire in the handler; all that was set up is visible.
         control.state.store(AgentState::Sampling as u32, Ordering::Release);
         if let Some(events) = &events {
@@ -240,10 +246,12 @@ impl<'a> Session<'a> {
             has_left: false,
             remainder,
             parents,
+            overhead: parts.overhead,
             wall,
             asleep: Vec::new(),
             entry_failed: false,
         };
+        session.follow_rate(session.overhead.family().shift);
         session.meet_sleepers();
         Ok(session)
     }
@@ -289,6 +297,7 @@ impl<'a> Session<'a> {
                 return End::Executed;
             }
             self.read_cpu_clock();
+            self.watch_overhead();
             if !self.registry.turn(Instant::now()).new.is_empty() {
                 self.cover();
             }
@@ -331,16 +340,6 @@ impl<'a> Session<'a> {
                     return End::Asked;
                 }
             }
-        }
-    }
-
-    /// In each turn, unless that takes too long: the kernel asks each thread, of which ten thousand take
-    /// milliseconds. It has a hundredth of the time.
-    fn read_cpu_clock(&mut self) {
-        if self.cpu_watch.is_due() {
-            let start = Instant::now();
-            self.cpu.advance();
-            self.cpu_watch.spare(start.elapsed() * 5);
         }
     }
 
@@ -418,6 +417,7 @@ impl<'a> Session<'a> {
         };
         fault::at(Point::RecordDetached);
         let heaviest = self.collect_rest(had_events, preserve);
+        let spent = self.end_overhead();
         let setup = self.attached.setup;
         Stint {
             times_ns: (self.started_ns, ended_ns),
@@ -430,6 +430,7 @@ impl<'a> Session<'a> {
             detached,
             counts: Counts::read(self.attached.data().control()),
             cpu: self.cpu,
+            spent,
             between_ns: 0,
             system_ns: system_now_ns
                 .filter(|_| !setup.kernel)

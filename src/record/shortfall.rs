@@ -58,20 +58,25 @@ impl Reckoning<'_> {
             // An inherited event starts with a whole period, so a thread that ends within its first
             // one is never hit; what is left of each thread's last period is not hit either.
             Engine::Perf => (
-                self.period_ns().saturating_mul(2),
+                self.slowest_ns().saturating_mul(2),
                 format!(
                     "in threads or remainders shorter than the period of {:.1} ms (a higher --freq \
                      sees them)",
-                    self.period_ns() as f64 / 1e6,
+                    self.slowest_ns() as f64 / 1e6,
                 ),
             ),
             // A hit waits for the kernel's next tick, a thread's last ones for ever; 65 ms is the
             // most that was seen of that.
             Engine::Timer => (
-                TIMERS_LATE_NS.max(self.period_ns().saturating_mul(2)),
+                TIMERS_LATE_NS.max(self.slowest_ns().saturating_mul(2)),
                 "before threads had their timers and after the last tick of each".to_owned(),
             ),
         }
+    }
+
+    /// What a hit stands for at the slowest rate that there was.
+    fn slowest_ns(&self) -> u64 {
+        self.period_ns().saturating_mul(self.stint.spent.slowest.max(1))
     }
 
     /// Why there is no sample.

@@ -77,11 +77,14 @@ pub(super) fn hits(control: &ControlBlock, engine: Engine) -> u64 {
     match engine {
         Engine::Timer => timers,
         // A timer's hit is counted as such, and by what came of it.
-        Engine::Perf => {
-            let all = HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(counts.of(*hit)));
-            all.wrapping_sub(timers)
-        }
+        Engine::Perf => all_hits(control).wrapping_sub(timers),
     }
+}
+
+/// Hits of whatever samples.
+pub(super) fn all_hits(control: &ControlBlock) -> u64 {
+    let counts = Counts::read(control);
+    HITS.iter().fold(0u64, |sum, hit| sum.wrapping_add(counts.of(*hit)))
 }
 
 /// CPU time of the threads that block a signal, or are without what would send it.

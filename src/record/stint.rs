@@ -13,6 +13,7 @@ use super::counts::Counts;
 use super::engine::Choice;
 use super::failures::Unsampled;
 use super::liveness::Heavy;
+use super::overhead::Spent;
 use super::perf::Setup;
 use super::session::Relieved;
 use super::threads::ThreadMetrics;
@@ -39,6 +40,8 @@ pub(super) struct Stint {
     pub(super) detached: Detached,
     /// What the handlers have counted.
     pub(super) counts: Counts,
+    /// What the sampling cost.
+    pub(super) spent: Spent,
     /// CPU time that the target used.
     pub(super) cpu: CpuClock,
     /// Of it, time between two stints.
@@ -93,6 +96,7 @@ impl Stint {
         self.entries_ns = longest(self.entries_ns, entries_ns);
         self.detached = later.detached;
         self.counts.add(&later.counts);
+        self.spent.add(later.spent);
         self.between_ns += self.cpu.extend(&later.cpu) + later.between_ns;
         self.system_ns = match (self.system_ns, later.system_ns) {
             (Some(sum), Some(more)) => Some(sum + more),
@@ -154,6 +158,7 @@ impl Stint {
         }
         self.contexts.add(&other.contexts);
         self.heaviest.extend(&other.heaviest);
+        self.spent.join(&other.spent);
     }
 }
 
@@ -215,6 +220,7 @@ pub(super) mod tests {
             entries_ns: (0, 0),
             detached: Detached::default(),
             counts: Counts::default(),
+            spent: Spent::default(),
             cpu: CpuClock::made_up(0, 100 * MS),
             between_ns: 0,
             system_ns: None,

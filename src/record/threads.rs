@@ -18,6 +18,7 @@ mod slots;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
+use traceprof_abi::event::EventWord;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::hazard;
 use traceprof_abi::sync::Ordering;
@@ -300,7 +301,7 @@ impl Registry {
     }
 
     /// Claims slots for threads that have an event of their own.
-    pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
+    pub(super) fn prime(&mut self, threads: impl Iterator<Item = (i32, EventWord)>) {
         for (tid, event) in threads {
             let Some(number) = self.lives.last(tid) else { continue };
             let Some(life) = self.lives.get_mut(number) else { continue };
@@ -311,21 +312,24 @@ impl Registry {
             let Some(slot) = registry.slots.get(index) else { continue };
             // Relaxed on both: published to the handlers by the Release with which sampling is
             // turned on; the generation is raised by this side only.
-            slot.event.store(event.wrapping_add(1), Ordering::Relaxed);
+            slot.event.store(event.0.wrapping_add(1), Ordering::Relaxed);
             registry.prime(index, slot.generation.load(Ordering::Relaxed));
         }
     }
 
-    /// Events that are the younger of two on one thread, from the slots' notes.
+    /// The indices of events that are the younger of two on one thread, from the slots' notes. Those of
+    /// a family that is over are closed.
     pub(super) fn younger_events(&self) -> BTreeSet<u32> {
         let threads = self.data.threads();
-        // Relaxed: notes of the handlers, read at leisure.
+        // Relaxed, all: notes of the handlers, read at leisure; the family is this side's.
+        let family = self.data.control().event_family.load(Ordering::Relaxed);
+        let is_on = |noted: u32| noted != 0 && EventWord(noted - 1).family() == family;
         let used = threads.next.load(Ordering::Relaxed) as usize;
         let pairs = threads.slots.iter().take(used).map(|slot| {
             (slot.event.load(Ordering::Relaxed), slot.other_event.load(Ordering::Relaxed))
         });
-        let both = pairs.filter(|(event, other)| *event != 0 && *other != 0);
-        both.map(|(event, other)| event.max(other) - 1).collect()
+        let both = pairs.filter(|(event, other)| is_on(*event) && is_on(*other));
+        both.map(|(event, other)| EventWord(event.max(other) - 1).index()).collect()
     }
 }
 

@@ -30,6 +30,7 @@ mod names;
 mod news;
 mod profile;
 pub mod ranking;
+mod rate;
 mod recording;
 mod rows;
 pub mod screen;

@@ -14,6 +14,7 @@ use super::escape::{escaped, shell_quoted};
 use super::look::{Ink, Look};
 use super::mode::{Mode, wall_seconds};
 use super::profile::Profile;
+use super::rate;
 use super::recording::{Process, Recording};
 use super::rows::{counted, percent};
 use super::selection::Selected;
@@ -253,6 +254,7 @@ fn sampling(recording: &Recording) -> Option<String> {
     if let Some(hz) = recording.number("freq_hz") {
         parts.push(format!("{hz} Hz"));
     }
+    parts.extend(rate::changes(recording));
     if let Some(period_ns) = recording.period_ns() {
         parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
     }

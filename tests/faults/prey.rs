@@ -42,6 +42,8 @@ const PLAIN: Scenario = Scenario {
     naked: &[],
 };
 const TIMER: &[&str] = &["--engine", "timer"];
+/// Less than the signals and a recorder with fault points take, and more than is foreseen of that.
+const TIGHT: &[&str] = &["--engine", "perf", "--max-overhead", "2%"];
 /// From a call with nothing behind it to the moment in which the thread is on a chain or back.
 const NAKED: &[Point] = &[
     Point::BareSet,
@@ -55,7 +57,7 @@ const NAKED: &[Point] = &[
 ];
 
 /// The first that passes a point is the one that it is tried with.
-pub(super) static SCENARIOS: [Scenario; 14] = [
+pub(super) static SCENARIOS: [Scenario; 15] = [
     PLAIN,
     Scenario { name: "crowd", program: ("prey", "crowd"), options: TIMER, ..PLAIN },
     Scenario { name: "nap", program: ("prey", "nap"), ..PLAIN },
@@ -66,6 +68,7 @@ pub(super) static SCENARIOS: [Scenario; 14] = [
     Scenario { name: "poor", program: ("prey", "poor"), options: TIMER, ..PLAIN },
     Scenario { name: "fiber", program: ("prey", "fiber"), naked: NAKED, ..PLAIN },
     Scenario { name: "bare", program: ("bare", ""), code: 7, naked: NAKED, ..PLAIN },
+    Scenario { name: "slower", options: TIGHT, ..PLAIN },
     Scenario { name: "recall", first: "LaunchSet=stop", ..PLAIN },
     Scenario { name: "orphan", first: "RecordTurned=recorder", options: TIMER, ..PLAIN },
     Scenario { name: "detach", work: Work::Detach, options: &[], ..PLAIN },

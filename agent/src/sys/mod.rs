@@ -121,17 +121,24 @@ impl ThreadTimer {
         if created != 0 {
             return Err(created.unsigned_abs() as u32);
         }
-        let timespec = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
-        let setting = [timespec(self.period_ns), timespec(first_ns)];
-        // SAFETY: reads the setting, which has the layout of an itimerspec.
-        let set =
-            unsafe { syscall4(nr::TIMER_SETTIME, [timer as u64, 0, &raw const setting as u64, 0]) };
+        let set = timer_set(timer, first_ns, self.period_ns);
         if set != 0 {
             timer_delete(timer);
-            return Err(set.unsigned_abs() as u32);
+            return Err(set);
         }
         Ok(timer)
     }
+}
+
+/// Starts a timer anew, to expire first after one time and then once in each of the other; 0 or an
+/// errno.
+pub fn timer_set(timer: i32, first_ns: u64, period_ns: u64) -> u32 {
+    let timespec = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
+    let setting = [timespec(period_ns), timespec(first_ns)];
+    // SAFETY: reads the setting, which has the layout of an itimerspec and lives across the call.
+    let set =
+        unsafe { syscall4(nr::TIMER_SETTIME, [timer as u64, 0, &raw const setting as u64, 0]) };
+    set.unsigned_abs() as u32
 }
 
 /// Deletes a timer; one that is not there does no harm.

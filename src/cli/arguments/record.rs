@@ -9,8 +9,8 @@ use super::{AliasArguments, RefusedArguments};
 
 use super::TargetArguments;
 use crate::cli::values::{
-    BlockSize, Compress, Durable, EngineName, Mode, Percent, Rate, RecordingTime, SampleInterval,
-    WallInterval,
+    BlockSize, Compress, Durable, EngineName, Mode, Overhead, Percent, Rate, RecordingTime,
+    SampleInterval, WallInterval,
 };
 use crate::record::OutputPattern;
 
@@ -45,6 +45,17 @@ pub struct RecordArguments {
     /// It is the rate that is nearest: 3ms are 333 samples per second.
     #[arg(short = 'i', long, value_name = "TIME", conflicts_with = "rate")]
     pub interval: Option<SampleInterval>,
+
+    /// Lower the rate so that profiling costs no more than this share of the target's CPU time: 1%
+    ///
+    /// Counted are the handlers and the delivery of their signals in the target, and the CPU time of
+    /// the recorder while it samples; --freq is what is had at most. A hit stands for as many periods
+    /// as the rate is lowered by, at least one a second, so the weights still add up to the CPU time.
+    /// The costs are looked at every second; what the recorder does at any rate is not helped by a
+    /// lower one. The closing report says what it came to, and the trace has each change of the rate
+    /// (rate_changes).
+    #[arg(long, value_name = "PERCENT")]
+    pub max_overhead: Option<Overhead>,
 
     /// What is measured: cpu, wall, or cpu,wall
     ///

@@ -155,6 +155,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         writer,
         duration: None,
         freq_hz: rate(arguments),
+        max_overhead_percent: None,
         measure: measure(arguments.mode, arguments.wall_interval.0),
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,

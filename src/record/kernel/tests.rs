@@ -144,10 +144,10 @@ fn without_an_id_hits_wait() {
 
 #[test]
 fn lists_of_cores_are_read() {
-    assert_eq!(parse_cpus("0"), Some(vec![0]));
-    assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+    assert_eq!(cores::parse_cpus("0"), Some(vec![0]));
+    assert_eq!(cores::parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
     for wrong in ["", "a", "3-1", "0-99999999", "-1"] {
-        assert_eq!(parse_cpus(wrong), None, "{wrong}");
+        assert_eq!(cores::parse_cpus(wrong), None, "{wrong}");
     }
 }
 

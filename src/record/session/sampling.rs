@@ -47,7 +47,7 @@ pub(super) fn start(parts: &mut Parts<'_>) -> Result<Started, RecordError> {
     let first = parts.before.map_or(0, |before| before.next_thread);
     let mut registry = Registry::new(pid, data, first).map_err(gone)?;
     let mut events = match parts.attached.choice.engine {
-        Engine::Perf => Some(Events::open(pid, parts.attached.setup)),
+        Engine::Perf => Some(Events::open(pid, parts.attached.setup, parts.overhead.family())),
         Engine::Timer => None,
     };
     if let Some(Err(error)) = &events
@@ -80,7 +80,8 @@ pub(super) fn open_kernel(
     if !parts.attached.setup.kernel || parts.attached.choice.engine != Engine::Perf {
         return None;
     }
-    match KernelEvents::open(parts.pid, parts.attached.setup, parts.attached.tables()) {
+    let (setup, shift) = (parts.attached.setup, parts.overhead.family().shift);
+    match KernelEvents::open(parts.pid, setup, shift, parts.attached.tables()) {
         Ok(mut kernel) => {
             kernel.leave_out(parts.attached.span());
             Some(kernel)
@@ -240,7 +241,8 @@ impl Session<'_> {
     }
 
     fn is_silent(&mut self) -> bool {
-        let (pid, period_ns) = (self.pid, self.attached.setup.period_ns);
+        let period_ns = self.attached.setup.period_ns << self.overhead.family().shift;
+        let pid = self.pid;
         let hits = silence::hits(self.attached.data().control(), self.attached.choice.engine);
         let deaf_ns = || {
             let timers = self.timers.as_ref().filter(|_| self.events.is_none());

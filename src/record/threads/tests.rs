@@ -445,7 +445,7 @@ fn without_free_slots_nothing_breaks() {
     let own = registry.pid;
     let guest = Guest::start("guest");
     registry.scan(false);
-    registry.prime([(guest.tid, 3), (own, 4)].into_iter());
+    registry.prime([(guest.tid, EventWord(3)), (own, EventWord(4))].into_iter());
     let threads = registry.data.threads();
     assert_eq!(threads.find(guest.tid as u32), Some(0));
     assert_eq!(threads.claim(own as u32), Claim::Exhausted);
@@ -472,4 +472,11 @@ fn the_younger_of_two_events_is_closed() {
         slot.other_event.store(other, Ordering::Relaxed);
     }
     assert_eq!(registry.younger_events(), BTreeSet::from([7, 8]));
+    // Those of the family before are closed.
+    registry.data.control().event_family.store(1, Ordering::Relaxed);
+    assert_eq!(registry.younger_events(), BTreeSet::new());
+    let noted = |index: u32| EventWord::new(index, 5, 1).0 + 1;
+    threads.slots[0].event.store(noted(20), Ordering::Relaxed);
+    threads.slots[0].other_event.store(noted(30), Ordering::Relaxed);
+    assert_eq!(registry.younger_events(), BTreeSet::from([30]));
 }

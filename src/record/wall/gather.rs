@@ -122,6 +122,11 @@ impl Gathered {
         samples
     }
 
+    /// See [`Running::slow`].
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.running.slow(shift);
+    }
+
     /// Samples of the time that threads ran. The hits of the batch have been put right; it is the last one
     /// of threads that are gone, and of all if it is the last.
     pub(super) fn running(

@@ -369,6 +369,11 @@ impl Wall {
         self.gathered.running(batch, (period_ns, is_last), instance, tell)
     }
 
+    /// From now on a hit stands for 2 to the power of `shift` periods.
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.gathered.slow(shift);
+    }
+
     /// The recording ends.
     pub(super) fn end(&mut self) {
         let now_ns = monotonic_now_ns();

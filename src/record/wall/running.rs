@@ -45,23 +45,32 @@ fn unwatched(hit: &Sample, place: usize, period_ns: u64) -> Run {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Running(HashMap<u32, Ran>);
+pub(super) struct Running {
+    threads: HashMap<u32, Ran>,
+    /// A hit stands for 2 to the power of this many periods.
+    shift: u32,
+}
 
 impl Running {
+    /// From now on a hit stands for 2 to the power of `shift` periods.
+    pub(super) fn slow(&mut self, shift: u32) {
+        self.shift = shift;
+    }
+
     /// A thread is watched, and ran for so long.
     pub(super) fn note(&mut self, (life, tid): (u32, i32), ns: u64) {
-        let ran = self.0.entry(life).or_default();
+        let ran = self.threads.entry(life).or_default();
         ran.tid = tid;
         ran.ns += ns;
     }
 
     /// Whether a thread is watched.
     pub(super) fn knows(&self, life: u32) -> bool {
-        self.0.contains_key(&life)
+        self.threads.contains_key(&life)
     }
 
     /// Spreads it over the hits of a batch. Without a hit a thread waits for one, unless it has ended or
-    /// waits with more than two periods. Of a thread that is not watched nothing but its hits is known.
+    /// waits with more than two hits stand for. Of a thread that is not watched nothing but its hits is known.
     pub(super) fn spread(
         &mut self,
         samples: &[Sample],
@@ -75,7 +84,7 @@ impl Running {
         }
         let mut runs = Vec::new();
         for (place, hit) in samples.iter().enumerate().filter(|(_, hit)| is_hit(hit)) {
-            let Some(ran) = self.0.get_mut(&hit.slot) else {
+            let Some(ran) = self.threads.get_mut(&hit.slot) else {
                 runs.push(unwatched(hit, place, period_ns));
                 continue;
             };
@@ -85,9 +94,9 @@ impl Running {
             *weight -= u64::from(hit.weight);
             runs.extend(ran.take(hit.slot, part as u64, Some(place)));
         }
-        self.0.retain(|_, ran| ran.is_kept());
-        for (&life, ran) in &mut self.0 {
-            if ran.ns > 2 * period_ns || has_ended(life) {
+        self.threads.retain(|_, ran| ran.is_kept());
+        for (&life, ran) in &mut self.threads {
+            if ran.ns > (2 * period_ns) << self.shift || has_ended(life) {
                 runs.extend(ran.take(life, ran.ns, None));
             }
         }
@@ -96,7 +105,7 @@ impl Running {
 
     /// A thread is gone.
     pub(super) fn forget(&mut self, life: u32) {
-        if let Some(ran) = self.0.get_mut(&life) {
+        if let Some(ran) = self.threads.get_mut(&life) {
             ran.ended_for = Some(0);
         }
     }

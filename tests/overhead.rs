@@ -1,0 +1,179 @@
+//! `--max-overhead`: rates that are lowered while it is recorded, and weights that stay right.
+
+use std::time::Duration;
+
+use crate::common::{
+    Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team,
+};
+
+/// As fast as no budget of a few percent allows.
+const FAST: [&str; 2] = ["--freq", "10000"];
+const PERIOD_NS: f64 = 1e9 / 10_000.0;
+
+/// When the rate was changed, and the divisor from then on, as the trace has it.
+fn changes(outcome: &Outcome) -> Vec<(u64, u64)> {
+    let metadata = outcome.trace.objects("METADATA");
+    let changes = metadata.iter().find(|it| it["key"] == "rate_changes").expect("rate_changes");
+    let list = changes["value"].as_array().expect("a list");
+    let number = |pair: &serde_json::Value, place: usize| pair[place].as_u64().expect("a number");
+    list.iter().map(|pair| (number(pair, 0), number(pair, 1))).collect()
+}
+
+/// The line of the closing report that begins so.
+fn line(outcome: &Outcome, label: &str) -> String {
+    let text = outcome.text();
+    let line = text.lines().find(|line| line.starts_with(label));
+    line.unwrap_or_else(|| panic!("no line {label}\n{text}")).to_owned()
+}
+
+/// The sum of the weights is the CPU time of the target to two percent, and a hit for each thread.
+fn check_sum(outcome: &Outcome, threads: u64) {
+    let slowest = changes(outcome).iter().map(|(_, divisor)| *divisor).max().unwrap_or(1);
+    let used_ns = outcome.trace.number("cpu_time_ns") as f64;
+    let sampled_ns = outcome.trace.number("weight_sum") as f64 * PERIOD_NS;
+    let hits_ns = (threads * slowest) as f64 * PERIOD_NS;
+    let off_ns = (sampled_ns - used_ns).abs();
+    assert!(off_ns <= 0.02 * used_ns + hits_ns, "{sampled_ns} of {used_ns}\n{}", outcome.text());
+}
+
+/// What was changed is told and kept, and there are so many samples for it.
+fn check_told(outcome: &Outcome) {
+    let changes = changes(outcome);
+    let (begin, end) = ("start_monotonic_ns", "end_monotonic_ns");
+    let (begin, end) = (outcome.trace.number(begin), outcome.trace.number(end));
+    let mut before = 1;
+    for (time_ns, divisor) in &changes {
+        assert!((begin..=end).contains(time_ns), "{time_ns} of {begin} to {end}");
+        assert!(divisor.is_power_of_two() && *divisor != before, "{changes:?}");
+        before = *divisor;
+    }
+    assert!(before > 1, "the rate was not lowered: {changes:?}\n{}", outcome.text());
+    assert!(line(outcome, "rate").contains("for --max-overhead"), "{}", outcome.text());
+    assert!(line(outcome, "cost").contains(" of --max-overhead"), "{}", outcome.text());
+    let printed = outcome.trace.view(&["print"]);
+    assert!(printed.contains("for --max-overhead"), "{printed}");
+    // No thread was hit more often than at the fastest rate that there was.
+    let fastest = changes.iter().map(|(_, divisor)| *divisor).min().unwrap_or(1);
+    let most = outcome.trace.number("cpu_time_ns") as f64 / PERIOD_NS / fastest as f64;
+    let samples = outcome.trace.number("samples") as f64;
+    assert!(samples <= 1.5 * most + 100.0, "{samples} of {most}\n{}", outcome.text());
+}
+
+fn record_busy(options: &[&str]) -> (Target, Outcome) {
+    let each = Duration::from_millis(1300);
+    record_team("busy_named", &["3", "1300"], each * 3, &[&FAST[..], options].concat())
+}
+
+#[test]
+fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
+    needs_recording!();
+    let _machine = alone();
+    let (target, outcome) = record_busy(&["--engine", "perf", "--max-overhead", "1%"]);
+    check_told(&outcome);
+    check_sum(&outcome, 3);
+    // Each thread has its own.
+    let slowest = changes(&outcome).iter().map(|(_, divisor)| *divisor).max().unwrap_or(1);
+    let by_label = outcome.trace.periods_by_label();
+    for thread in 0..3 {
+        let name = format!("busy-{thread}");
+        let sampled_ns = crate::common::periods_of(&by_label, &name) as f64 * PERIOD_NS;
+        let used_ns = target.fact(&format!("used_{thread}")) as f64;
+        let most_ns = 0.03 * used_ns + 2.0 * slowest as f64 * PERIOD_NS;
+        assert!((sampled_ns - used_ns).abs() < most_ns, "{name}: {sampled_ns} of {used_ns}");
+    }
+}
+
+#[test]
+fn timers_are_slowed_down_for_a_budget_and_weights_add_up() {
+    needs_recording!();
+    let _machine = alone();
+    // Less than a signal in each tick takes.
+    let (_, outcome) = record_busy(&["--engine", "timer", "--max-overhead", "0.05%"]);
+    check_told(&outcome);
+    check_sum(&outcome, 3);
+    let hits = outcome.trace.number("timer_hits") as f64;
+    let seconds = outcome.trace.number("cpu_time_ns") as f64 / 1e9;
+    assert!(hits / seconds < 60.0, "{hits} hits in {seconds} s\n{}", outcome.text());
+}
+
+#[test]
+fn shares_of_functions_are_right_at_a_rate_that_changes() {
+    needs_recording!();
+    let _machine = alone();
+    let target = Target::start("split", &[]);
+    let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "8%"]].concat();
+    let outcome = record_cpu(target.pid(), Duration::from_secs(5), &options);
+    drop(target);
+    check_told(&outcome);
+    check_sum(&outcome, 1);
+    let folded = outcome.trace.folded();
+    for (function, truth) in [("kernel_alpha", 50.0), ("kernel_beta", 30.0), ("kernel_gamma", 20.0)]
+    {
+        let percent = folded.percent_of(function);
+        assert!((percent - truth).abs() < 4.0, "{function}: {percent} %\n{}", outcome.text());
+    }
+}
+
+#[test]
+fn a_huge_budget_changes_nothing_and_the_cost_is_told_without_one() {
+    needs_recording!();
+    let _machine = alone();
+    for options in [&["--max-overhead", "100%"][..], &[]] {
+        let target = Target::start("split", &[]);
+        let slow = ["--engine", "perf", "--freq", "999", "--no-kernel"];
+        let options = [&slow[..], options].concat();
+        let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
+        assert!(line(&outcome, "cost").contains("the recorder used"), "{}", outcome.text());
+        assert!(!line(&outcome, "rate").contains("--max-overhead"), "{}", outcome.text());
+        let due = outcome.trace.number("cpu_time_ns") as f64 / 1e9 * 999.0;
+        let samples = outcome.trace.number("samples") as f64;
+        assert!((0.9..1.05).contains(&(samples / due)), "{samples} of {due}\n{}", outcome.text());
+        let hits = outcome.trace.number("cost_hits") as f64;
+        assert!((0.95..1.1).contains(&(hits / samples)), "{hits} for {samples} samples");
+        let [handlers, delivery] = ["cost_handlers_ns", "cost_delivery_ns"]
+            .map(|key| outcome.trace.number(key) as f64 / hits);
+        assert!((50.0..200_000.0).contains(&handlers), "{handlers} ns in a handler");
+        assert!((200.0..500_000.0).contains(&delivery), "{delivery} ns for a delivery");
+        if options.contains(&"100%") {
+            assert_eq!(changes(&outcome), []);
+        }
+    }
+}
+
+#[test]
+fn time_in_the_kernel_adds_up_at_a_lower_rate() {
+    needs_recording!();
+    let _machine = alone();
+    let target = Target::start("reader", &[]);
+    let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "2%"]].concat();
+    let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
+    drop(target);
+    check_told(&outcome);
+    if outcome.trace.number("kernel_included") == 1 {
+        // Twice, since hits in the kernel stand for more.
+        check_sum(&outcome, 4);
+    }
+}
+
+#[test]
+fn threads_of_a_millisecond_have_their_cpu_time_at_a_lower_rate() {
+    needs_recording!();
+    let _machine = alone();
+    let mut target = Target::start("shortlived", &[]);
+    let pid = target.pid().to_string();
+    let options = ["--engine", "perf", "--max-overhead", "1%", "--duration", "3600"];
+    let args = [&["--pid", &pid][..], &FAST, &options].concat();
+    let mut recorder = Recorder::start(&args);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_secs(3));
+    recorder.send(nix::sys::signal::Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    let whole_ns = cpu_clock(target.pid()).as_nanos() as f64;
+    target.goes_on_and_ends_by_itself();
+    check_told(&outcome);
+    let in_threads = (target.fact("threads_ns") as f64 / whole_ns).min(1.0);
+    let used_ns = outcome.trace.number("cpu_time_ns") as f64 * in_threads;
+    let periods = outcome.trace.periods_by_label().get("short").copied().unwrap_or(0);
+    let share = periods as f64 * PERIOD_NS / used_ns;
+    assert!((0.9..1.1).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
+}
