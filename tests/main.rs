@@ -22,6 +22,7 @@ mod errors; // messages and codes
 mod exports; // what all formats have in common
 mod faults; // whoever dies, at each step
 mod firefox; // profiles for profiler.firefox.com
+mod firefox_cli; // and what its own command line makes of them
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
@@ -41,12 +42,14 @@ mod page_shown; // and what a browser makes of it
 mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
+mod print; // the summary, trees and tables, as whole texts
 mod priority; // whose is raised
 mod processes; // several in one recording
 mod ratios; // programs that know where their time is
 mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
+mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
 mod snapshot; // whole outputs, kept beside the tests
 mod soak; // storms of everything, for a long time

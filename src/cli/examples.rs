@@ -16,7 +16,7 @@ const fn example(action: &'static str, purpose: &'static str, line: &'static str
 }
 
 /// The examples of the help and of the manual; the tests parse each of them.
-pub(super) const EXAMPLES: [Example; 46] = [
+pub(super) const EXAMPLES: [Example; 51] = [
     example(
         "record",
         "Record process 4711 for five seconds",
@@ -60,7 +60,20 @@ pub(super) const EXAMPLES: [Example; 46] = [
     ),
     example("info", "Why are there no names?", "traceprof info out.trace"),
     example("print", "Print the call trees", "traceprof print out.trace"),
-    example("print", "The same with file and line", "traceprof print --verbose out.trace"),
+    example("print", "One screen for a ticket", "traceprof print --summary out.trace"),
+    example("print", "The 20 heaviest functions", "traceprof print --top 20 out.trace"),
+    example(
+        "print",
+        "Who calls the functions that use most, on all threads?",
+        "traceprof print --inverted --min-percent 2 out.trace",
+    ),
+    example("print", "How much is in which library?", "traceprof print --by module out.trace"),
+    example(
+        "print",
+        "The same numbers for a script",
+        "traceprof print --json --top 20 --by module out.trace",
+    ),
+    example("print", "The call trees with file and line", "traceprof print --verbose out.trace"),
     example("print", "Leave nothing out", "traceprof print --min-percent 0 out.trace"),
     example(
         "print",

@@ -143,7 +143,7 @@ mod tests {
                         let row = columns.row(count, count);
                         assert_eq!(row.width(), head.width(), "{head:?} {row:?}");
                     }
-                    let most = if width == Some(80) { 46 } else { 68 };
+                    let most = if width == Some(80) { 48 } else { 68 };
                     assert!(head.width() <= most, "{head:?}");
                 }
             }

@@ -183,8 +183,8 @@ fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfil
     let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
     for profile in threads {
         let thread = &profile.thread;
-        let stem = thread.name.trim_end_matches(|c: char| c.is_ascii_digit());
-        pools.entry((thread.pid, thread.pid == thread.tid, stem)).or_default().push(*profile);
+        let key = (thread.pid, thread.pid == thread.tid, stem(&thread.name));
+        pools.entry(key).or_default().push(*profile);
     }
     let mut pools: Vec<_> = pools.into_iter().collect();
     pools.sort_by_key(|(_, threads)| threads.first().map(heaviest));
@@ -201,6 +201,11 @@ fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfil
         (title, threads)
     };
     pools.into_iter().map(titled).collect()
+}
+
+/// What the names of a pool's threads have in common: all but the trailing digits.
+pub(super) fn stem(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
 /// The order of threads: the heaviest first.

@@ -43,6 +43,9 @@ pub struct TableRow {
     pub own: Count,
     /// With all that it called.
     pub total: Count,
+    /// Its stacks part here or end here. Not so of one that does next to nothing but call one other, as
+    /// `_start` does, nor of what is waited for.
+    pub forks: bool,
     /// How many it stands for: more than one are groups that are not told apart.
     pub number: u64,
 }
@@ -83,7 +86,8 @@ impl Table {
             sums.add(&thread.tree, |step| Key::new(of, place, step, &names));
         }
         let named = |sum: Sum<Key>| {
-            let Sum { key, own, total } = sum;
+            let forks = sum.forks();
+            let Sum { key, own, total, .. } = sum;
             let (name, qualifier, number) = match key {
                 Key::Thread(place) => (sampled[place].clone(), String::new(), 1),
                 Key::Step(step) => {
@@ -91,7 +95,7 @@ impl Table {
                     (names.text(step).to_owned(), names.qualifier(step).to_owned(), number)
                 }
             };
-            TableRow { name, qualifier, own, total, number }
+            TableRow { name, qualifier, own, total, forks, number }
         };
         let mut rows: Vec<TableRow> = sums.heard().map(named).collect();
         rows.sort_by(|a, b| {
@@ -170,6 +174,18 @@ struct Sum<K> {
     key: K,
     own: Count,
     total: Count,
+    /// What of it was not in the heaviest of its calls, wherever it was called.
+    aside: u64,
+}
+
+/// One that has less than this share of its total aside, in percent, only leads to another.
+const ASIDE_MIN: f64 = 5.0;
+
+impl Sum<Key> {
+    fn forks(&self) -> bool {
+        let is_wait = matches!(self.key, Key::Step(Step::Wait(_)));
+        !is_wait && self.aside as f64 >= ASIDE_MIN / 100.0 * self.total.weight as f64
+    }
 }
 
 /// Sums by key.
@@ -197,11 +213,18 @@ impl<K: Copy + Eq + Hash> Sums<K> {
         let keyed: Vec<Option<usize>> =
             calls.iter().map(|call| key(call.step).map(|key| self.place(key))).collect();
         let mut homes = keyed.clone();
+        let mut heaviest = vec![0u64; calls.len()];
+        for (index, call) in calls.iter().enumerate().skip(1) {
+            let known = &mut heaviest[call.caller()];
+            *known = totals[index].weight.max(*known);
+        }
         for (index, call) in calls.iter().enumerate() {
             // Callers come first, so the caller's is known.
             homes[index] = homes[index].or(homes[call.caller()]);
             if let Some(sum) = homes[index].and_then(|home| self.sums.get_mut(home)) {
                 sum.own += call.own;
+                let aside = totals[index].weight.saturating_sub(heaviest[index]);
+                sum.aside = sum.aside.saturating_add(aside);
             }
         }
         let mut open = vec![0u32; self.sums.len()];
@@ -221,7 +244,8 @@ impl<K: Copy + Eq + Hash> Sums<K> {
     fn place(&mut self, key: K) -> usize {
         let sums = &mut self.sums;
         *self.places.entry(key).or_insert_with(|| {
-            sums.push(Sum { key, own: Count::default(), total: Count::default() });
+            let (own, total) = Default::default();
+            sums.push(Sum { key, own, total, aside: 0 });
             sums.len() - 1
         })
     }

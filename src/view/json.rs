@@ -231,7 +231,7 @@ impl Objects<'_> {
     fn tree(&self, forest: &Forest<'_>, section: &Section<'_>) -> io::Result<Json> {
         let mut calls = Vec::new();
         let tree = forest.tree(section);
-        let rows = Rows::new(&tree, &forest.names, forest.options.limits, forest.scale);
+        let rows = Rows::new(&tree, &forest.names, forest.options, forest.scale);
         rows.for_each(&mut |line| {
             let kind = line.what.ok().map(kind_of);
             let module = line.what.ok().map_or("", |step| forest.names.qualifier(step));

@@ -110,19 +110,31 @@ impl Look {
     pub(super) fn wrapped(&self, text: &str, indent: usize) -> Vec<String> {
         let Some(width) = self.width else { return vec![text.to_owned()] };
         let room = width.saturating_sub(indent).max(ROOM_MIN);
-        let mut lines: Vec<String> = Vec::new();
+        let mut words: Vec<String> = Vec::new();
         for word in text.split(' ') {
             let word = self.cut(word, room);
+            match words.last_mut() {
+                // A number keeps its unit.
+                Some(number) if is_unit(&word) => number.push_str(&format!(" {word}")),
+                _ => words.push(word.into_owned()),
+            }
+        }
+        let mut lines: Vec<String> = Vec::new();
+        for word in words {
             match lines.last_mut() {
                 Some(line) if line.width() + 1 + word.width() <= room => {
-                    line.push(' ');
-                    line.push_str(&word);
+                    line.push_str(&format!(" {word}"));
                 }
-                _ => lines.push(word.into_owned()),
+                _ => lines.push(word),
             }
         }
         lines
     }
+}
+
+/// Whether a word is the unit of the number before it.
+fn is_unit(word: &str) -> bool {
+    matches!(word.trim_end_matches([',', ';', ')', ':']), "%" | "s" | "ms" | "Hz")
 }
 
 /// `text` on the left of so many columns.
@@ -188,7 +200,9 @@ mod tests {
         let lines = narrow.wrapped(text, 10);
         assert_eq!(lines, ["one two three", "four five six", "seven"]);
         assert_eq!(lines.join(" "), text);
-        assert_eq!(narrow.wrapped("/a/very/long/path/of/a/program", 10), ["/a/ver…rogram"]);
+        let numbers = narrow.wrapped("it ran for 12.5 s, or 3 %", 10);
+        assert_eq!(numbers, ["it ran for", "12.5 s, or 3 %"]);
+        assert_eq!(narrow.wrapped("/a/very/long/path/of/a/program", 10), ["/a/ver…program"]);
     }
 
     #[test]

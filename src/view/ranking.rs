@@ -93,8 +93,11 @@ pub fn write(
     let Rest { number, own } = rest;
     if number > 0 {
         let what = format!("{number} other {}", if number == 1 { noun } else { nouns });
-        let samples = counted(own.samples, "sample");
-        writeln!(out, "{}  ... {what}, {samples}", columns.row(own, None))?;
+        let what = match own.samples {
+            0 => format!("{what} that only call others"),
+            samples => format!("{what}, {}", counted(samples, "sample")),
+        };
+        writeln!(out, "{}  ... {what}", columns.row(own, None))?;
     }
     let idle = top.idle_count();
     if idle.samples > 0 {

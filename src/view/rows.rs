@@ -41,6 +41,8 @@ pub(super) struct Rows<'a> {
     tree: &'a CallTree<NameId>,
     names: &'a Names,
     limits: Limits,
+    /// What is below a line.
+    noun: &'static str,
     scale: Scale,
     totals: Vec<Count>,
     /// What samples of each call alone come to: those that are apart by what threads worked on are the
@@ -83,7 +85,7 @@ impl<'a> Rows<'a> {
     pub(super) fn new(
         tree: &'a CallTree<NameId>,
         names: &'a Names,
-        limits: Limits,
+        options: &TreeOptions,
         scale: Scale,
     ) -> Self {
         let (totals, mut callees) = (tree.totals(), tree.callees());
@@ -99,7 +101,8 @@ impl<'a> Rows<'a> {
             siblings.sort_by_key(|index| is_others(&tree.calls()[*index].step));
         }
         let own = own(tree);
-        Self { tree, names, limits, scale, totals, own, callees }
+        let (limits, noun) = (options.limits, if options.inverted { "caller" } else { "call" });
+        Self { tree, names, limits, noun, scale, totals, own, callees }
     }
 
     /// Writes the head of the columns and all lines.
@@ -203,7 +206,7 @@ impl<'a> Rows<'a> {
             count += self.totals[*index];
         }
         let reason = if too_deep {
-            format!("deeper than {depth} levels")
+            format!("deeper than {}", counted(depth as u64, "level"))
         } else {
             format!("below {} %", self.limits.min_percent)
         };
@@ -212,7 +215,7 @@ impl<'a> Rows<'a> {
                 let number = hidden.iter().map(|index| groups.number(step(index))).sum();
                 (number, groups.others(number))
             }
-            None => (hidden.len() as u64, counted(hidden.len() as u64, "call")),
+            None => (hidden.len() as u64, counted(hidden.len() as u64, self.noun)),
         };
         let text = format!("{what} {reason}, {}", counted(count.samples, "sample"));
         (shown, Some(Folded { number, count, text }))

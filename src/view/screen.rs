@@ -1,5 +1,6 @@
 //! The summary of one screen: what was recorded and how good it is, how busy the target was over time,
-//! and the functions that used most. It is what one pastes into a ticket.
+//! and the functions that used most: in themselves, and with all that they called. Those that only lead
+//! to one other have no line there: they would be the first ten of every program.
 //!
 //! # Invariants
 //! - On a terminal of 80 columns and 24 lines all of it is seen, with the prompt below it; lines that few
@@ -13,8 +14,8 @@ use super::idle;
 use super::look::{Ink, Look, padded};
 use super::mode::Unit;
 use super::profile::Profile;
-use super::rows::{counted, percent};
-use super::summary::{self, Seen};
+use super::rows::percent;
+use super::summary::{self, ACTIVITY, Seen};
 
 /// Lines of a screen that the summary may take.
 const LINES_MAX: usize = 22;
@@ -35,7 +36,7 @@ pub fn write(
     let mut lines = summary::lines(&profile.recording, &Seen::in_profile(profile));
     let unit = Unit::new(profile.mode, &profile.recording);
     let base_ns = profile.recording.begin_ns().unwrap_or(0);
-    lines.extend(profile.strip.line(unit, base_ns, look).map(|line| ("activity", line)));
+    lines.extend(profile.strip.line(unit, base_ns, look).map(|line| (ACTIVITY, line)));
     let used = summary::write_lines(&lines, look, out)?;
     let table = with_functions.then(|| Functions::new(profile, options.idle));
     match table.filter(|it| !it.table.rows.is_empty()) {
@@ -68,10 +69,11 @@ impl Functions {
         let most = room.clamp(NAMED_MIN, NAMED_MAX);
         let own: Vec<&TableRow> =
             self.table.rows.iter().filter(|row| row.own.weight > 0).take(most).collect();
-        let total: Vec<&TableRow> = self.table.by_total().into_iter().take(most).collect();
+        let forks = self.table.by_total().into_iter().filter(|row| row.forks);
+        let total: Vec<&TableRow> = forks.take(most).collect();
         let aside = match self.idle {
             0 => String::new(),
-            idle => format!(" (without {})", counted(idle, "idle thread")),
+            idle => format!(" ({idle} idle left out)"),
         };
         writeln!(out)?;
         match look.width {
@@ -100,9 +102,7 @@ impl Functions {
     ) -> io::Result<()> {
         let half = width / 2;
         let room = half.saturating_sub(SHARE);
-        let left =
-            look.cut(&format!(" self %  function{aside}"), half.saturating_sub(1)).into_owned();
-        let head = format!("{}total %  function", padded(&left, half));
+        let head = format!("{}total %  function{aside}", padded(" self %  function", half));
         writeln!(out, "{}", look.paint(Some(Ink::Heading), &head))?;
         let cell = |row: Option<&&TableRow>, of: fn(&TableRow) -> u64| {
             let Some(row) = row else { return (padded("", SHARE - 1), String::new()) };

@@ -7,15 +7,16 @@ use std::fmt::Write;
 use super::look::Look;
 use super::mode::{Mode, Unit};
 use super::recording::Recording;
-use super::rows::percent;
 use super::selection::Selected;
 use crate::trace::{RunState, Sample};
 
 /// Equal parts of the time that is looked at, at most: with their scale they fit on a line.
-const CELLS_MAX: usize = 40;
+const CELLS_MAX: usize = 32;
 /// Periods that a part is long, at least: in less of them a thread that runs all the time would seem to
 /// come and go.
 const PERIODS_MIN: f64 = 5.0;
+/// Columns of a terminal on which it has room with its label, whatever the numbers.
+const WIDTH: usize = 78;
 /// From nothing to the highest, in eighths.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The same where block characters cannot be read.
@@ -107,17 +108,22 @@ impl Strip {
 
     /// The line, whose times count from `base_ns`; `None` without a sample.
     pub(super) fn line(&self, unit: Unit, base_ns: u64, look: &Look) -> Option<String> {
-        let height = |cell: &Cell| match unit {
-            Unit::Periods(_) => cell.weight as f64,
-            Unit::Microseconds => percent(cell.running, cell.weight),
-        };
-        let highest = self.cells.iter().map(height).fold(0.0, f64::max);
         if self.cells.iter().all(|cell| cell.weight == 0) {
             return None;
         }
+        // Two parts are one where there is no room for all.
+        let is_narrow = look.width.is_some_and(|width| width < WIDTH);
+        let parts = self.cells.chunks(if is_narrow { 2 } else { 1 });
+        let height = |cell: &Cell| match unit {
+            Unit::Periods(_) => cell.weight as f64,
+            // Not the share of all time: a moment in which few threads were there would seem busy.
+            Unit::Microseconds => cell.running as f64,
+        };
+        let mean = |cells: &[Cell]| cells.iter().map(height).sum::<f64>() / cells.len() as f64;
+        let highest = parts.clone().map(mean).fold(0.0, f64::max);
         let signs = if look.ascii { SIGNS } else { BLOCKS };
-        let sign = |cell: &Cell| {
-            let eighths = if highest > 0.0 { height(cell) / highest * 8.0 } else { 0.0 };
+        let sign = |cells: &[Cell]| {
+            let eighths = if highest > 0.0 { mean(cells) / highest * 8.0 } else { 0.0 };
             // However little there is in it, it is not nothing.
             signs[(eighths.ceil() as usize).min(8)]
         };
@@ -131,10 +137,10 @@ impl Strip {
                 format!("{cpus:.2} cpus")
             }
             Unit::Periods(None) => format!("{highest} periods"),
-            Unit::Microseconds => format!("{highest:.1} % run"),
+            Unit::Microseconds => format!("{:.2} running", highest / 1e6 / self.cell_s()),
         };
         let mut line = format!("{} |", since(self.from_ns));
-        line.extend(self.cells.iter().map(sign));
+        line.extend(parts.map(sign));
         // Writing to a string does not fail.
         let _ = write!(line, "| {}; {full} {highest}", since(self.to_ns));
         Some(line)

@@ -23,6 +23,8 @@ use crate::trace::{LazyTrace, ThreadId, ThreadSummary, TraceError, Value};
 
 /// Columns of a label and the space after it.
 const LABEL: usize = 10;
+/// The label of the strip.
+pub(super) const ACTIVITY: &str = "activity";
 /// Lines that a command takes on a terminal.
 const COMMAND_LINES: usize = 2;
 
@@ -136,7 +138,11 @@ pub(super) fn write_lines(
 ) -> io::Result<usize> {
     let mut count = 0;
     for (label, text) in lines {
-        let mut texts = look.wrapped(&escaped(text), LABEL);
+        let mut texts = match *label {
+            // What looks like words in it are moments without a sample.
+            ACTIVITY => vec![text.clone()],
+            _ => look.wrapped(&escaped(text), LABEL),
+        };
         // A command line may be as long as a book; figures are never cut.
         if *label == "command" && texts.len() > COMMAND_LINES {
             let rest = texts.split_off(COMMAND_LINES - 1).join(" ");

@@ -1,10 +1,11 @@
 //! The printed trace: call trees, heaviest first, of pools of threads or of each, or of all together.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::escape::escaped;
 pub use super::forest::TreeOptions;
-use super::forest::{Forest, Section};
+use super::forest::{Forest, Section, stem};
 use super::idle;
 use super::look::Ink;
 use super::mode::Mode;
@@ -64,7 +65,7 @@ fn write_section(
         writeln!(out, "  {}", states.of_thread())?;
     }
     let tree = forest.tree(section);
-    Rows::new(&tree, &forest.names, options.limits, *scale).write(options, out)
+    Rows::new(&tree, &forest.names, options, *scale).write(options, out)
 }
 
 /// The thread of a tree that is of one only.
@@ -84,12 +85,15 @@ pub(super) fn idle_threads<'a>(
         return Ok(());
     }
     write!(out, "\n{} without a sample:", counted(threads.len() as u64, "thread"))?;
-    let mut names: Vec<_> = threads.map(|thread| escaped(&thread.name)).collect();
-    names.sort();
-    for group in names.chunk_by(|a, b| a == b) {
-        let name = &group[0];
-        let times = if group.len() == 1 { String::new() } else { format!(" x{}", group.len()) };
-        write!(out, " \"{name}\"{times}")?;
+    let mut pools: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for thread in threads {
+        pools.entry(stem(&thread.name)).or_default().push(&thread.name);
+    }
+    for (stem, names) in pools {
+        let is_one = names.iter().all(|name| *name == names[0]);
+        let (name, star) = if is_one { (names[0], "") } else { (stem, "*") };
+        let times = if names.len() == 1 { String::new() } else { format!(" x{}", names.len()) };
+        write!(out, " \"{}{star}\"{times}", escaped(name))?;
     }
     writeln!(out)
 }

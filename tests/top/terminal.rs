@@ -34,11 +34,12 @@ fn keys_change_what_is_shown_and_q_gives_the_terminal_back() {
     assert!(first_row(&screen).contains("kernel_alpha"), "{screen}");
     assert!(first_row(&screen).ends_with("split"), "{screen}");
     tmux.presses("t");
-    tmux.sees(&format!("tid {}", target.pid()));
+    tmux.sees(&format!("thread {} \"split\"", target.pid()));
     tmux.presses("m");
-    tmux.sees_all(&|screen| screen.contains("▾self") && !screen.contains("tid"), "modules");
+    tmux.sees_all(&|screen| !screen.contains("\"split\"") && screen.contains("libc.so"), "modules");
     tmux.presses("l");
-    tmux.sees("split.c:");
+    // The end of a path is what tells the line.
+    tmux.sees_all(&|screen| first_row(screen).contains("split.c:"), "a line");
     tmux.presses("f");
     tmux.presses("s");
     tmux.sees("▾total %");

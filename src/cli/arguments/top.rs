@@ -75,7 +75,7 @@ pub struct TopArguments {
     #[arg(long, requires = "output")]
     pub force: bool,
 
-    /// Begin a new temporary trace when one has grown to so much: 64K to 1T
+    /// Begin a new temporary trace when one has grown to so much: 16K to 1T
     ///
     /// The process is detached from and attached to again then, and some tenths of a second are not
     /// sampled. The columns since the start go on. A trace that is kept is never begun anew.
@@ -141,8 +141,8 @@ impl FromStr for TraceSize {
         let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = if plain { digits.parse().ok() } else { None };
         match number.and_then(|number| number.checked_mul(1 << shift)) {
-            Some(bytes) if (64 << 10..=1 << 40).contains(&bytes) => Ok(Self(bytes)),
-            _ => Err("expected a size from 64K to 1T, such as 256M".to_owned()),
+            Some(bytes) if (16 << 10..=1 << 40).contains(&bytes) => Ok(Self(bytes)),
+            _ => Err("expected a size from 16K to 1T, such as 256M".to_owned()),
         }
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Display {
     cut_ns: u64,
     /// Lost in recordings before.
     lost: u64,
+    /// When the last of the tables that were asked for ended, which is printed after the recording.
+    last_ns: Option<u64>,
     printed: bool,
     failure: Option<Failure>,
 }
@@ -69,7 +71,7 @@ impl Display {
         };
         let (board, pulse, (interval, top)) = (Board::new(modes), Pulse::new(head.pid), every);
         let (reader, started, failure) = (None, None, None);
-        let (cut_ns, lost, printed) = (0, 0, false);
+        let (cut_ns, lost, last_ns, printed) = (0, 0, None, false);
         Self {
             board,
             head,
@@ -82,6 +84,7 @@ impl Display {
             started,
             cut_ns,
             lost,
+            last_ns,
             printed,
             failure,
         }
@@ -134,18 +137,19 @@ impl Display {
     /// After the recording: what came last. If nobody asked for the end, it is shown.
     pub(super) fn settle(&mut self, is_renewed: bool) -> Result<(), Failure> {
         self.lost = self.head.lost;
-        if self.look.over {
+        if self.look.over && self.last_ns.is_none() {
             return Ok(());
         }
-        if !is_renewed {
-            self.board.begin();
+        if is_renewed {
+            // What comes last is in no interval, but in all since the start.
+            return self.read(u64::MAX, now_ns()).map(drop);
         }
-        let came = self.read(u64::MAX, now_ns())?;
-        if is_renewed || (came == 0 && self.printed) {
-            return Ok(());
+        self.board.begin();
+        self.head.samples = self.read(u64::MAX, self.last_ns.unwrap_or_else(now_ns))?;
+        match self.head.samples == 0 && self.printed && self.last_ns.is_none() {
+            true => Ok(()),
+            false => self.print(),
         }
-        self.head.samples = came;
-        self.print()
     }
 
     fn show(&mut self, shared: &Shared) -> Result<(), Failure> {
@@ -154,22 +158,32 @@ impl Display {
         if let Place::Terminal { taken: taken @ None, has_colors } = &mut self.place {
             *taken = Some(Terminal::enter(*has_colors).map_err(unwritable)?);
         }
-        let mut next = Instant::now() + LAG + self.interval;
+        let mut end = Instant::now() + self.interval;
         self.draw()?;
         loop {
+            let is_last = matches!(self.place, Place::Plain { left: Some(..=1) });
+            let next = if is_last { end } else { end + LAG };
             self.wait(shared, next.saturating_duration_since(Instant::now()))?;
             if shared.state().is_ending || self.look.over {
                 return Ok(());
             }
             if Instant::now() >= next && !self.look.paused {
-                self.turn(shared)?;
-                // From now on, if that took longer than an interval.
-                next = (next + self.interval).max(Instant::now());
+                self.figures(shared);
+                if is_last {
+                    // It is read when the recording has ended: then all of its samples are there.
+                    self.look.over = true;
+                    self.last_ns = Some(now_ns());
+                    return Ok(());
+                }
+                self.board.begin();
+                let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
+                self.head.samples = self.read(until_ns, until_ns)?;
                 if let Place::Plain { left } = &mut self.place {
                     *left = left.map(|left| left.saturating_sub(1));
-                    self.look.over = *left == Some(0);
                     self.print()?;
                 }
+                // If that took longer than an interval, the next one is longer.
+                end = (end + self.interval).max(Instant::now() - LAG);
             }
             self.draw()?;
         }
@@ -214,11 +228,8 @@ impl Display {
         Ok(())
     }
 
-    /// Begins a new interval, with all that can be read of it.
-    fn turn(&mut self, shared: &Shared) -> Result<(), Failure> {
-        self.board.begin();
-        let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
-        self.head.samples = self.read(until_ns, until_ns)?;
+    /// Takes down what an interval came to, but for its samples.
+    fn figures(&mut self, shared: &Shared) {
         (self.head.cpu_percent, self.head.own_percent) = self.pulse.percents();
         let state = shared.state();
         if let Some(progress) = state.progress {
@@ -226,7 +237,6 @@ impl Display {
             self.head.lost = self.lost.saturating_add(progress.lost);
         }
         self.head.notice.clone_from(&state.notice);
-        Ok(())
     }
 
     /// Adds the samples up to a time; how many of them are of the mode that is shown.

@@ -41,15 +41,17 @@ class Colors {
     const spread = hashOf(this.trace.texts.functions[name]);
     const turned = hue + spread % 11 - 5;
     const light = this.isDark ? 27 + (spread >> 4) % 8 : 71 + (spread >> 4) % 10;
-    return `hsl(${turned}, ${this.isDark ? 46 : 78}%, ${light}%)`;
+    // Teal shouts where orange of the same strength does not.
+    const strength = (this.isDark ? 46 : 78) * (hue === 178 ? 0.6 : 1);
+    return `hsl(${turned}, ${strength}%, ${light}%)`;
   }
 
   hueOf(text) {
     const module = text.replace(/\+0x[0-9a-f]+$/, '');
     let hue = this.hues.get(module);
     if (hue === undefined) {
-      // Warm ones; blue and violet are states.
-      hue = [28, 48, 8, 88, 340, 68, 160, 18, 120, 38][this.hues.size % 10];
+      // Warm ones and teal; green, blue and violet are states.
+      hue = [28, 50, 8, 178, 338, 64, 18, 40, 326, 354][this.hues.size % 10];
       this.hues.set(module, hue);
     }
     return hue;

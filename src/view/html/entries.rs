@@ -141,7 +141,7 @@ mod tests {
         let mut entries = Entries::new(Some(500), false);
         let mut expected = [(0u64, 0u64); 7];
         for at in 0..100_000u64 {
-            let call = (at * 2_654_435_761 >> 7) as u32 % 7;
+            let call = ((at * 2_654_435_761) >> 7) as u32 % 7;
             entries.add(entry(at * 100, call, at % 5));
             expected[call as usize].0 += at % 5;
             expected[call as usize].1 += 1;

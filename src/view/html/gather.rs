@@ -37,6 +37,8 @@ pub(super) struct Gathered<'a> {
 /// A thread of the page.
 pub(super) struct Shown<'a> {
     pub(super) summary: &'a ThreadSummary,
+    /// Its place in the profiles.
+    place: usize,
     /// It only waits for work.
     pub(super) idle: bool,
 }
@@ -127,7 +129,7 @@ fn shown<'a>(
     };
     let of = |(place, summary): (usize, &'a ThreadSummary)| {
         let idle = idle.iter().any(|idle| idle.get(place).copied().unwrap_or(false));
-        (has_samples(place) && !(idle && options.no_idle)).then_some(Shown { summary, idle })
+        (has_samples(place) && !(idle && options.no_idle)).then_some(Shown { summary, place, idle })
     };
     covered.enumerate().filter_map(of).collect()
 }
@@ -146,7 +148,7 @@ fn look<'a>(
         let mut of_mode = ModeEntries { mode, threads: Vec::new(), cell_us: 0 };
         let all = profile.count().samples;
         for thread in threads {
-            let own = profile.threads.iter().find(|it| it.thread == thread.summary.thread);
+            let own = profile.threads.get(thread.place);
             let own = own.map_or(0, |own| own.count.samples);
             let most = (all > entries_max).then(|| share(own, all, entries_max));
             let mut entries = Entries::new(most, mode == Mode::Wall);

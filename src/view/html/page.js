@@ -70,6 +70,8 @@ class Page {
   }
 
   remember() {
+    // Browsers take an address a few times a second, and a pointer moves more often.
+    if (this.isDragging) return;
     const said = this.choice.write();
     try {
       history.replaceState(null, '', said ? '#' + said : location.pathname + location.search);

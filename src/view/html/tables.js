@@ -91,7 +91,8 @@ function showSpans(page) {
   at('span-table').replaceChildren(
     element('caption', { textContent: `${titleOfKind(kind)}, in the window and the threads that are chosen: ${sorted.length.toLocaleString('en')}${more}. A click looks at one of them alone.` }),
     element('thead', {}, element('tr', {},
-      ...['Time', '', '', titleOfKind(kind)].map((textContent, place) => element('th', { scope: 'col', className: place === 3 ? 'text' : '' },
-        element('button', { type: 'button', textContent, tabIndex: -1 }))))),
+      ...['Time', '', '', titleOfKind(kind)].map((textContent, place) => element('th', {
+        scope: 'col', className: place === 3 ? 'plain text' : 'plain', textContent,
+      })))),
     element('tbody', {}, ...rows));
 }

@@ -226,6 +226,7 @@ class Timeline {
       const x = pixel(event);
       this.hint(event, x);
       if (begun === null || Math.abs(x - begun) < 3) return;
+      this.page.isDragging = true;
       this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
       this.page.refreshSoon();
     });
@@ -236,6 +237,7 @@ class Timeline {
       if (Math.abs(x - begun) < 3) this.page.choice.window = null;
       else this.page.choice.setWindow(this.timeOf(begun), this.timeOf(x));
       begun = null;
+      this.page.isDragging = false;
       this.page.refresh();
     };
     strip.addEventListener('pointerup', end);

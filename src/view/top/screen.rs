@@ -125,7 +125,7 @@ fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Ve
         weight.own > 0 && weight.own >= whole / 10
     };
     for row in shown {
-        let name = cut(&row.label.text, names);
+        let name = cut_name(&row.label.text, names);
         let text =
             format!("{}  {name:names$}  {}", table.numbers(row), cut(&row.label.place, place));
         let style = if hot(row) { Style::Hot } else { Style::Plain };
@@ -144,9 +144,9 @@ fn titles(look: &Look, names: usize) -> String {
 
 fn place_title(look: &Look) -> &'static str {
     match look.kind {
-        Kind::Function => "module",
-        Kind::Thread => "id",
-        Kind::Module | Kind::Line => "",
+        Kind::Function | Kind::Line => "module",
+        Kind::Module => "path",
+        Kind::Thread => "",
     }
 }
 
@@ -190,6 +190,21 @@ fn help(look: &Look) -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec()
+}
+
+/// The same of a name; of one with a place it is the begin of the path that is left out: its end
+/// tells the line.
+fn cut_name(text: &str, width: usize) -> String {
+    let Some((name, path)) = text.rsplit_once(" at ") else { return cut(text, width) };
+    let length = text.chars().count();
+    let name_width = name.chars().count();
+    if length <= width || name_width + 12 > width {
+        return cut(text, width);
+    }
+    let left = width - name_width - " at …".chars().count();
+    let skipped = path.chars().count().saturating_sub(left);
+    let end: String = path.chars().skip(skipped).collect();
+    format!("{name} at …{end}")
 }
 
 /// At most so many characters; an ellipsis stands for the rest.

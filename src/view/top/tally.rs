@@ -1,14 +1,10 @@
 //! What samples come to by function, thread, module or line.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::str::FromStr;
 
-use crate::trace::LocationId;
-use crate::view::calls::{CallTree, Step};
-use crate::view::escape::escaped;
-use crate::view::names::{NameId, Names};
-use crate::view::profile::{Profile, ThreadProfile};
+use crate::view::functions::{RowOf, Table, TableRow};
+use crate::view::profile::Profile;
 
 /// Rows that are kept. Generated code may have ever new names; what comes after these is one row.
 pub const ROWS_MAX: usize = 50_000;
@@ -25,7 +21,7 @@ pub enum Kind {
     Thread,
     /// Each program file and library.
     Module,
-    /// Each line of a function, or each address where no lines are known.
+    /// Each line of a function, or the function where no lines are known.
     Line,
 }
 
@@ -40,6 +36,15 @@ impl Kind {
             Self::Thread => "thread",
             Self::Module => "module",
             Self::Line => "line",
+        }
+    }
+
+    fn row(self) -> RowOf {
+        match self {
+            Self::Function => RowOf::Function,
+            Self::Thread => RowOf::Thread,
+            Self::Module => RowOf::Module,
+            Self::Line => RowOf::Line,
         }
     }
 }
@@ -58,15 +63,8 @@ impl FromStr for Kind {
 pub(super) struct Label {
     /// The name.
     pub(super) text: String,
-    /// The module of a function, the id of a thread; may be empty.
+    /// The module of a function; may be empty.
     pub(super) place: String,
-}
-
-impl Label {
-    fn new(text: &str, place: &str) -> Self {
-        let text = if text.is_empty() { "[unnamed]" } else { text };
-        Self { text: escaped(text).into_owned(), place: escaped(place).into_owned() }
-    }
 }
 
 /// The weight of a row: sampling periods, or of wall clock time microseconds.
@@ -90,27 +88,12 @@ pub(super) struct Tally {
 impl Tally {
     /// Counts all threads of a profile.
     pub(super) fn of(profile: &Profile, kind: Kind) -> Self {
-        let mut tally = Self::default();
-        match kind {
-            Kind::Thread => {
-                for thread in &profile.threads {
-                    tally.put(label_of_thread(thread), both(thread.count.weight));
-                }
-            }
-            Kind::Function => tally.count_names(profile, &Names::of_functions(profile)),
-            Kind::Line => tally.count_names(profile, &Names::of_places(profile)),
-            Kind::Module => {
-                let names = Names::of_functions(profile);
-                let id = |step: Step<LocationId>| step.map(|it| module_of(profile, it));
-                let label = |step: Step<&str>| match step {
-                    Step::Frame(module) => Label::new(module, ""),
-                    // The other steps have names of their own.
-                    other => Label::new(names.text(other.map(|_| names.id(LocationId(0)))), ""),
-                };
-                tally.count(profile, id, label);
-            }
+        let table = Table::new(profile, kind.row());
+        let mut tally = Self { all: table.all.weight, ..Self::default() };
+        for TableRow { name, qualifier, own, total } in table.rows {
+            let weight = Weight { own: own.weight, total: total.weight };
+            tally.put(Label { text: name, place: qualifier }, weight);
         }
-        tally.all = profile.count().weight;
         tally
     }
 
@@ -127,112 +110,39 @@ impl Tally {
             return;
         }
         let is_full = self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&label);
-        let label = if is_full { Label::new(OTHERS, "") } else { label };
+        let label = if is_full { others() } else { label };
         let row = self.rows.entry(label).or_default();
         row.own = row.own.saturating_add(weight.own);
         row.total = row.total.saturating_add(weight.total);
     }
-
-    fn count_names(&mut self, profile: &Profile, names: &Names) {
-        let id = |step: Step<LocationId>| step.map(|location| names.id(location));
-        let label = |step: Step<NameId>| Label::new(names.text(step), names.qualifier(step));
-        self.count(profile, id, label);
-    }
-
-    fn count<Id: Copy + Eq + Hash>(
-        &mut self,
-        profile: &Profile,
-        id: impl Fn(Step<LocationId>) -> Step<Id>,
-        label: impl Fn(Step<Id>) -> Label,
-    ) {
-        let mut counter = Counter::default();
-        for thread in &profile.threads {
-            counter.count(&thread.tree, &id);
-        }
-        for (step, row) in &counter.numbers {
-            // The thread itself has samples of its own only where their stacks are empty.
-            if *step != Step::Thread || counter.weights[*row].own > 0 {
-                self.put(label(*step), counter.weights[*row]);
-            }
-        }
-    }
 }
 
-fn both(weight: u64) -> Weight {
-    Weight { own: weight, total: weight }
-}
-
-fn label_of_thread(thread: &ThreadProfile) -> Label {
-    Label::new(&thread.thread.name, &format!("tid {}", thread.thread.tid))
-}
-
-fn module_of(profile: &Profile, location: LocationId) -> &str {
-    let method = profile.method_of(location).and_then(|method| profile.method(method));
-    method.and_then(|method| profile.module_name(method)).unwrap_or("[unknown module]")
-}
-
-/// Counts the calls of trees.
-#[derive(Debug)]
-struct Counter<Id> {
-    numbers: HashMap<Step<Id>, usize>,
-    weights: Vec<Weight>,
-    /// How many calls of a row are open, by its number.
-    open: Vec<u32>,
-}
-
-impl<Id> Default for Counter<Id> {
-    fn default() -> Self {
-        Self { numbers: HashMap::new(), weights: Vec::new(), open: Vec::new() }
-    }
-}
-
-impl<Id: Copy + Eq + Hash> Counter<Id> {
-    /// Goes down each branch and up again, with a stack of its own: the depth is the target's choice.
-    fn count(&mut self, tree: &CallTree<LocationId>, id: impl Fn(Step<LocationId>) -> Step<Id>) {
-        let (calls, totals, callees) = (tree.calls(), tree.totals(), tree.callees());
-        let mut pending = vec![(0, false)];
-        while let Some((index, is_done)) = pending.pop() {
-            let row = self.number(id(calls[index].step));
-            if is_done {
-                self.open[row] -= 1;
-                continue;
-            }
-            let weight = &mut self.weights[row];
-            weight.own = weight.own.saturating_add(calls[index].own.weight);
-            if self.open[row] == 0 {
-                weight.total = weight.total.saturating_add(totals[index].weight);
-            }
-            self.open[row] += 1;
-            pending.push((index, true));
-            pending.extend(callees[index].iter().map(|callee| (*callee, false)));
-        }
-    }
-
-    fn number(&mut self, step: Step<Id>) -> usize {
-        let next = self.weights.len();
-        let number = *self.numbers.entry(step).or_insert(next);
-        if number == next {
-            self.weights.push(Weight::default());
-            self.open.push(0);
-        }
-        number
-    }
+fn others() -> Label {
+    Label { text: OTHERS.to_owned(), place: String::new() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn label(text: &str) -> Label {
+        Label { text: text.to_owned(), place: String::new() }
+    }
+
+    fn both(weight: u64) -> Weight {
+        Weight { own: weight, total: weight }
+    }
+
     #[test]
     fn what_has_no_room_is_one_row_and_nothing_is_lost() {
         let mut tally = Tally::default();
         for number in 0..ROWS_MAX + 10 {
-            tally.put(Label::new(&format!("f{number}"), ""), both(2));
+            tally.put(label(&format!("f{number}")), both(2));
         }
-        tally.put(Label::new("f1", ""), both(1));
+        tally.put(label("f1"), both(1));
         assert_eq!(tally.rows.len(), ROWS_MAX + 1);
-        assert_eq!(tally.rows[&Label::new(OTHERS, "")], both(20));
-        assert_eq!(tally.rows[&Label::new("f1", "")], both(3));
+        assert_eq!(tally.rows[&others()], both(20));
+        assert_eq!(tally.rows[&label("f1")], both(3));
         let sum: u64 = tally.rows.values().map(|row| row.own).sum();
         assert_eq!(sum, (ROWS_MAX as u64 + 10) * 2 + 1);
     }

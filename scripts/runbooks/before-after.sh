@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Records a service before and after a change, and says what changed.
+set -euo pipefail
+
+usage() {
+    cat <<'END'
+Usage: before-after.sh -p PID [-d SECONDS] [-o DIRECTORY] [-- DEPLOY-COMMAND...]
+
+Records process PID, makes the change, records again, and prints `traceprof diff`.
+The change is DEPLOY-COMMAND; without one, it waits until Enter is pressed.
+
+  -p PID        the process before the change
+  -n PID-FILE   file that holds the pid after the change (default: the same pid)
+  -d SECONDS    how long each recording lasts (default: 30)
+  -o DIRECTORY  where before.trace, after.trace and diff.txt go (default: .)
+  -h, --help    this text
+
+TRACEPROF names the command.
+END
+}
+
+traceprof=${TRACEPROF:-traceprof}
+pid='' pid_file='' seconds=30 directory=.
+while (($#)); do
+    case $1 in
+    -p) pid=${2:?-p needs a pid} && shift 2 ;;
+    -n) pid_file=${2:?-n needs a file} && shift 2 ;;
+    -d) seconds=${2:?-d needs seconds} && shift 2 ;;
+    -o) directory=${2:?-o needs a directory} && shift 2 ;;
+    -h | --help) usage && exit 0 ;;
+    --) shift && break ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+done
+if [[ -z $pid ]]; then
+    usage >&2
+    exit 2
+fi
+
+mkdir -p "$directory"
+before=$directory/before.trace after=$directory/after.trace
+# Both are refused if they exist: a recording is never lost to the next one.
+"$traceprof" record --pid "$pid" --duration "$seconds" --output "$before"
+if (($#)); then
+    "$@"
+else
+    read -r -p "Make the change, then press Enter: "
+fi
+if [[ -n $pid_file ]]; then
+    pid=$(<"$pid_file")
+fi
+"$traceprof" record --pid "$pid" --duration "$seconds" --output "$after"
+"$traceprof" diff "$before" "$after" | tee "$directory/diff.txt"

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Records the process that uses most CPU time just now, and prints where that time goes.
+set -euo pipefail
+
+usage() {
+    cat <<'END'
+Usage: busiest.sh [-d SECONDS] [-o FILE] [-- PRINT-OPTION...]
+
+Looks for the process of this user (of anybody, as root) that uses most CPU time
+during one second, records it, and prints the trace.
+
+  -d SECONDS  how long to record (default: 10)
+  -o FILE     trace file to keep (default: none is kept)
+  -h, --help  this text
+
+What follows -- goes to `traceprof print`. TRACEPROF names the command.
+END
+}
+
+traceprof=${TRACEPROF:-traceprof}
+seconds=10 output=
+while (($#)); do
+    case $1 in
+    -d) seconds=${2:?-d needs seconds} && shift 2 ;;
+    -o) output=${2:?-o needs a file} && shift 2 ;;
+    -h | --help) usage && exit 0 ;;
+    --) shift && break ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+done
+
+# Prints "TICKS PID" for each process that can be recorded: fields 14 and 15 of stat are its CPU time.
+ticks() {
+    local stat pid line fields
+    for stat in /proc/[0-9]*/stat; do
+        pid=${stat#/proc/} pid=${pid%/stat}
+        ((pid != $$)) || continue
+        ((EUID == 0)) || [[ -O /proc/$pid ]] || continue
+        # A thread of the kernel has no program. And any may have ended meanwhile.
+        [[ -n $(readlink "/proc/$pid/exe" 2>/dev/null) ]] || continue
+        { IFS= read -r line <"$stat"; } 2>/dev/null || continue
+        # The name may hold spaces and brackets: it ends at the last one.
+        read -ra fields <<<"${line##*) }"
+        echo "$((fields[11] + fields[12])) $pid"
+    done
+}
+
+declare -A before
+while read -r used pid; do before[$pid]=$used; done < <(ticks)
+sleep 1
+busiest=$(ticks | while read -r used pid; do
+    echo "$((used - ${before[$pid]:-$used})) $pid"
+done | sort -n | tail -n 1)
+read -r used pid <<<"$busiest"
+if ((used == 0)); then
+    echo "no process used CPU time in the last second" >&2
+    exit 1
+fi
+echo "process $pid ($(tr '\0' ' ' <"/proc/$pid/cmdline")) used $used ticks of CPU time in a second" >&2
+
+if [[ -z $output ]]; then
+    directory=$(mktemp -d)
+    trap 'rm -rf "$directory"' EXIT
+    output=$directory/busiest.trace
+fi
+"$traceprof" record --pid "$pid" --duration "$seconds" --output "$output"
+"$traceprof" print "$@" "$output"
