@@ -30,7 +30,6 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Rec
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
-complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "top" -d 'Show where a process spends its time, in a table that is made anew every second'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say of each module of a trace where its names came from, and how to get more'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
@@ -41,20 +40,40 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "recover" -d 'Sa
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "reindex" -d 'Write the index of a trace anew'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target\'s end)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-size -d 'End the recording when the trace and its index have this size together: 500M, 2G' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate -d 'Begin the next file when this one has this size (100M) or age (10m, 1h)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate-keep -d 'Keep only the last N files of --rotate' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s i -l interval -d 'Time between samples instead of a rate: 20us to 1s, as in 10ms' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ready-fd -d 'Write the line READY=1 to this open descriptor, and close it, when sampling is on' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l pidfile -d 'Keep the recorder\'s process id in this file while it records' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l preserve -d 'Let the N heaviest call traces keep their ids, and write them as objects' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durability -d 'When to force the trace to the disk: none, interval (about every second), or frame (always)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s e -l event -d 'As --mode, by the name of an event' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall -d 'Mode wall, or with -e cpu both, at this interval' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s g -l call-graph -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l cstack -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s n -l native -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s a -l all-cpus -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s c -l count -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s t -l tid -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l per-thread -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l threads -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s f -l format -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l file -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nonblocking -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'When the target executes another program, go on with that one'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l json -d 'Write what the recording came to as one JSON object to the standard output'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Say what would be done, and do nothing'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter is not known to permit what is done'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
@@ -65,6 +84,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print what the storage has counted after the closing report: puts, drops, collisions, waits'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l idle -d 'Mode wall: threads that do not run, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s p -l pid -d 'Process to put back as it was' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -76,25 +96,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verb
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s p -l pid -d 'Process to look at' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s i -l interval -d 'How often the table is made anew: 1s to 1h' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s n -l iterations -d 'Print so many tables one after the other, and end' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l by -d 'What has a row: function, thread, module or line' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l sort -d 'What rows are sorted by: self or total' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l top -d 'Rows of a table that is printed; what is left out is summed up' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall, which shows one of the two (key w)' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l engine -d 'What samples: auto, perf, or timer; `record --help` tells them apart' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output -d 'Keep the trace in this file' -r -F
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Begin a new temporary trace when one has grown to so much: 16K to 1T' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start, not by the last interval'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l allow-seccomp -d 'Look at a process whose seccomp filter is not known to permit what is done'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l jvm-names -d 'Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
-complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r

@@ -8,9 +8,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use traceprof::trace;
 
 use crate::common::{
-    Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof,
+    Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof, wait_until,
 };
 
 fn text(bytes: &[u8]) -> String {
@@ -215,4 +216,144 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
     let both = both.expect("traceprof");
     assert_eq!(both.status.code(), Some(2));
     assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
+}
+
+/// Weights and samples of a data file.
+fn weight_of(path: &Path) -> (u64, u64) {
+    let trace = trace::load(path).expect("a trace");
+    assert!(trace.closed && trace.notices.is_empty(), "{path:?}: {:?}", trace.notices);
+    let (mut weight, mut samples) = (0, 0);
+    for thread in &trace.threads {
+        thread.for_each_sample(&mut |sample, _| {
+            weight += u64::from(sample.weight);
+            samples += 1;
+        });
+    }
+    (weight, samples)
+}
+
+/// Runs a recorder of the program `threads` to its own end.
+fn record_threads(dir: &Path, args: &[&str]) -> (Output, serde_json::Value) {
+    let mut target = Target::start("threads", &[]);
+    let pid = target.pid().to_string();
+    let mut command = traceprof(&["record", "--json", "--compress", "none", "--pid", &pid]);
+    let output = command.args(args).current_dir(dir).output().expect("traceprof");
+    target.goes_on_and_ends_by_itself();
+    let told = serde_json::from_slice(&output.stdout);
+    let told = told.unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    (output, told)
+}
+
+#[test]
+fn a_recording_ends_in_good_order_at_its_size_limit() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let args = ["--max-size", "1M", "-F", "20000", "-d", "120", "-o", "x.trace"];
+    let (output, told) = record_threads(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--max-size"), "{}", text(&output.stderr));
+    assert!(told["ended"].as_str().expect("a reason").contains("--max-size"), "{told}");
+    let path = dir.path().join("x.trace");
+    let bytes: u64 = names_in(dir.path())
+        .iter()
+        .map(|name| fs::metadata(dir.path().join(name)).expect("a file").len())
+        .sum();
+    assert!((500_000..=1 << 20).contains(&bytes), "{bytes} bytes");
+    let (_, samples) = weight_of(&path);
+    assert_eq!(told["samples_in_file"], samples);
+    assert_eq!(told["figures"]["samples"], samples, "{told}");
+}
+
+/// Records the program `threads` until `is_enough` of the recording's directory, and gives what was told.
+fn record_until(
+    args: &[&str],
+    is_enough: impl Fn(&[String]) -> bool,
+) -> (Trace, serde_json::Value) {
+    let mut target = Target::start("threads", &[]);
+    let pid = target.pid().to_string();
+    let options = ["--json", "--compress", "none", "--pid", &pid];
+    let mut recorder = Recorder::start(&[&options, args].concat());
+    let dir = recorder.trace().dir().to_owned();
+    // On a busy machine it takes its time.
+    let enough = wait_until(Duration::from_secs(180), || is_enough(&names_in(&dir)));
+    assert!(enough && !recorder.has_ended(), "{:?}", names_in(&dir));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(0);
+    target.goes_on_and_ends_by_itself();
+    let told = serde_json::from_slice(&outcome.output.stdout).expect("one object");
+    (outcome.trace, told)
+}
+
+#[test]
+fn parts_of_a_recording_add_up_to_what_was_sampled() {
+    needs_recording!();
+    let _machine = together();
+    let args = ["--rotate", "64K", "-F", "20000"];
+    let (trace, told) = record_until(&args, |names| names.len() >= 6);
+    let parts = told["parts"].as_array().expect("parts");
+    assert!(parts.len() >= 3, "{told}");
+    assert_eq!(told["parts_written"], parts.len());
+    assert_eq!(names_in(trace.dir()).len(), 2 * parts.len());
+    let (mut weight, mut samples) = (0, 0);
+    for (place, part) in parts.iter().enumerate() {
+        let path = Path::new(part.as_str().expect("a name"));
+        assert_eq!(path, trace.dir().join(format!("out-{:04}.trace", place + 1)));
+        let (more, count) = weight_of(path);
+        (weight, samples) = (weight + more, samples + count);
+        let verified = traceprof(&["verify"]).arg(path).output().expect("traceprof");
+        assert!(verified.status.success(), "{part}: {}", text(&verified.stdout));
+        let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
+        let printed = text(&printed.stdout);
+        assert!(printed.contains("threads::crunch_zero"), "{part} is not whole: {printed}");
+    }
+    let figures = &told["figures"];
+    assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
+    assert_eq!(told["samples_in_file"], samples);
+}
+
+#[test]
+fn the_oldest_parts_make_room() {
+    needs_recording!();
+    let _machine = together();
+    let args = ["--rotate", "1s", "--rotate-keep", "2", "-F", "997"];
+    let is_turned = |names: &[String]| names.iter().any(|name| name.contains("0003.trace"));
+    let (trace, told) = record_until(&args, is_turned);
+    let begun = told["parts_written"].as_u64().expect("a number");
+    let last = [begun - 1, begun].map(|number| format!("out-{number:04}.trace"));
+    let expected = last.iter().flat_map(|it| [it.clone(), format!("{it}.idx")]);
+    assert!(names_in(trace.dir()).into_iter().eq(expected), "{:?}", names_in(trace.dir()));
+    let kept = last.iter().map(|name| weight_of(&trace.dir().join(name)).1);
+    assert!(kept.sum::<u64>() > 0, "nothing is in what is kept");
+    // What is left of it is in the way of another one.
+    let output = record_in(trace.dir(), &["--rotate", "1s", "-o", "out.trace"]);
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("a part of another recording"));
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_refused_with_what_is_near() {
+    let check = |args: &[&str], words: &str| {
+        let output = traceprof(&[&["record", "-p", "1"], args].concat()).output();
+        let output = output.expect("traceprof");
+        let text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+    };
+    check(&["--rotate-keep", "3"], "needs --rotate");
+    check(&["--max-size", "1G", "--rotate-keep", "3"], "--rotate SIZE --rotate-keep N");
+    check(&["--max-size", "1G", "--rotate", "3m"], "cannot be used with");
+    check(&["--rotate", "100"], "100M for a size, 100m for a time");
+    check(&["--max-size", "10K"], "1M");
+    check(&["--switch-output=1s", "--collect"], "cannot be used with");
+}
+
+#[test]
+fn little_room_is_told_of_before_it_is_used_up() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let output = record_in(dir.path(), &["--max-size", "900T", "-o", "x.trace"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("MiB are free in ."), "{}", text(&output.stderr));
 }

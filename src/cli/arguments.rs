@@ -3,6 +3,7 @@
 mod aliases;
 mod diff;
 mod export;
+mod keeping;
 mod print;
 mod record;
 mod refused;
@@ -21,6 +22,7 @@ use super::exit::ExitCode;
 pub use aliases::AliasArguments;
 pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
+pub use keeping::KeepingArguments;
 pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
 pub(super) use refused::Refusal;

@@ -38,6 +38,9 @@ fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::
         set("ended", json!(summary.ended));
         set("output", json!(output.to_string_lossy()));
         set("index", json!(index_path(output).to_string_lossy()));
+        let parts = summary.parts.0.iter().map(|path| path.to_string_lossy());
+        set("parts", json!(parts.collect::<Vec<_>>()));
+        set("parts_written", json!(summary.parts.1));
         set("data_bytes", json!(summary.written.data_bytes));
         set("index_bytes", json!(summary.written.index_bytes));
         set("samples_in_file", json!(summary.written.samples));
@@ -86,6 +89,8 @@ mod tests {
             "ended": null,
             "output": "out.trace",
             "index": "out.trace.idx",
+            "parts": [],
+            "parts_written": 0,
             "data_bytes": 0,
             "index_bytes": 0,
             "samples_in_file": 0,

@@ -24,6 +24,7 @@ mod ready;
 mod record;
 mod recover;
 mod reindex;
+pub mod sizes;
 mod source;
 mod stacks;
 pub mod terminal;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::ready::{PidFile, Ready, Telling};
 use super::values::{Mode, Percent};
 use super::{closing, progress};
 use crate::record::{
-    Measure, Occasion, Options, OutputPattern, RecordError, Summary, Target, dry_run, record,
+    Files, Measure, Options, OutputPattern, RecordError, Summary, Target, dry_run, record,
 };
 use crate::trace::{WriteMode, WriterOptions};
 use crate::view::escape::{escaped, shell_quoted};
@@ -33,15 +33,12 @@ pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
     ended
 }
 
-fn run_into(mut arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
+fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
     // First: nothing else is open yet.
     let ready = arguments.ready_fd.map(Ready::take).transpose()?;
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
-    let subprocesses = arguments.target.subprocesses;
-    let target = std::mem::take(&mut arguments.target).target();
-    let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
-    let options = Options { subprocesses, ..options(arguments, target) };
+    let options = options(arguments)?;
     if is_dry {
         let steps = dry_run(&options).map_err(failure)?;
         let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
@@ -60,15 +57,18 @@ fn run_into(mut arguments: RecordArguments, recorded: &mut Option<Summary>) -> R
     outcome(recorded.insert(summary), fail_under)
 }
 
-fn options(arguments: RecordArguments, target: Target) -> Options {
-    let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target));
+fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
+    let files = arguments.keeping.files()?;
+    let subprocesses = arguments.target.subprocesses;
+    let target = std::mem::take(&mut arguments.target).target();
+    let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target, files));
     // Others are put in when they are known.
     let pid = match &target {
         Target::Pid(pid) => Some(*pid),
         Target::Pids(pids) => pids.first().copied(),
         Target::Name(_) | Target::Command(_) => None,
     };
-    let output = pattern.path(Occasion::now(pid));
     let said = arguments.aliases.mode();
     let (mode, interval) = said.unwrap_or((arguments.mode, None));
     let measure = measure(mode, interval.unwrap_or(arguments.wall_interval).0);
@@ -87,10 +87,11 @@ fn options(arguments: RecordArguments, target: Target) -> Options {
         call_traces: arguments.call_traces,
         ..defaults
     };
-    Options {
+    let options = Options {
         target,
-        output,
+        output: PathBuf::new(),
         pattern,
+        files,
         writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: hz.unwrap_or_else(|| default_hz(measure)),
@@ -98,7 +99,7 @@ fn options(arguments: RecordArguments, target: Target) -> Options {
         measure,
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
-        subprocesses: false,
+        subprocesses,
         follow_exec: arguments.follow_exec,
         kernel: !arguments.no_kernel,
         jvm_names: arguments.jvm_names,
@@ -106,7 +107,9 @@ fn options(arguments: RecordArguments, target: Target) -> Options {
         preserve: arguments.preserve.map_or(0, usize::from),
         verify_detach: arguments.verify_detach,
         stats: arguments.stats,
-    }
+    };
+    // That of a program that is started is put in when it is known.
+    Ok(options.named(pid))
 }
 
 pub(super) fn measure(mode: Mode, interval: Duration) -> Measure {
@@ -127,7 +130,7 @@ pub(super) fn default_hz(measure: Measure) -> u32 {
 }
 
 /// The name that nobody gave.
-fn default_pattern(target: &Target) -> OutputPattern {
+fn default_pattern(target: &Target, files: Files) -> OutputPattern {
     let name = match target {
         Target::Pid(pid) => pid.to_string(),
         Target::Pids(pids) => pids.first().map_or_else(String::new, i32::to_string),
@@ -142,7 +145,15 @@ fn default_pattern(target: &Target) -> OutputPattern {
         _ => '_',
     };
     let name: String = name.chars().map(safe).take(100).collect();
-    OutputPattern::literal(Path::new(&format!("traceprof-{name}.trace"))).with_number()
+    match files {
+        Files::One | Files::Limited(_) => {
+            OutputPattern::literal(Path::new(&format!("traceprof-{name}.trace"))).with_number()
+        }
+        // The number is that of a part.
+        Files::Parts { .. } => {
+            OutputPattern::literal(Path::new(&format!("traceprof-{name}-"))).with_time(".trace")
+        }
+    }
 }
 
 /// The closing report, and what was counted if that was asked for.
@@ -219,10 +230,8 @@ pub(super) fn failure(error: RecordError) -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::record::Named;
+    use crate::record::{Named, Occasion};
     use crate::trace::{Metadata, Written};
 
     pub(in crate::cli) fn summary() -> Summary {
@@ -237,6 +246,7 @@ pub(super) mod tests {
             command_status: Some(ExitStatus::from_raw(3 << 8)),
             output: PathBuf::from("out.trace"),
             written: Written::default(),
+            parts: (Vec::new(), 0),
             figures: Metadata::new(),
             ended: None,
             cut_short: None,
@@ -301,7 +311,7 @@ pub(super) mod tests {
 
     #[test]
     fn default_names_are_numbered_and_fit_for_a_file() {
-        let name = |target| default_pattern(&target).numbered(Occasion::now(None), "3");
+        let name = |target| default_pattern(&target, Files::One).numbered(Occasion::now(None), "3");
         let command = |word: &str| Target::Command(vec![word.into(), "x".into()]);
         assert_eq!(name(Target::Pid(7)), Path::new("traceprof-7-3.trace"));
         assert_eq!(name(Target::Pids(vec![7, 8])), Path::new("traceprof-7-3.trace"));

@@ -85,10 +85,13 @@ impl FromStr for SampleInterval {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let has_unit = text.ends_with(|character: char| character.is_ascii_alphabetic());
-        match seconds(text)? {
+        let seconds = seconds(text)?;
+        if !has_unit {
             // What other profilers take a bare number for differs by a million.
-            _ if !has_unit => Err(format!("needs a unit: {text}ms, {text}us or {text}s")),
-            seconds @ 0.000_02..=1.0 => Ok(Self((1.0 / seconds).round() as u32)),
+            return Err(format!("needs a unit: {text}ms, {text}us or {text}s"));
+        }
+        match (1.0 / seconds).round() {
+            hz @ 1.0..=50_000.0 if seconds <= 1.0 => Ok(Self(hz as u32)),
             _ => Err("expected a time from 20us to 1s".to_owned()),
         }
     }

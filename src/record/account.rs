@@ -163,6 +163,7 @@ impl Reckoning<'_> {
         set("lost.log records unreadable", self.stint.storage.unreadable);
         set("lost.kernel ring full", self.stint.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
+        set("lost.size limit", self.totals.left_out);
         set("unnamed_addresses", self.totals.unnamed);
         for (key, number) in tally::numbers(self) {
             set(key, number);
@@ -338,6 +339,7 @@ impl Reckoning<'_> {
                 (self.stint.storage.unreadable, "log records unreadable"),
                 (self.stint.kernel_lost, "kernel ring full"),
                 (self.totals.unattributed, "thread unknown"),
+                (self.totals.left_out, "size limit"),
             ])
             .filter(|(count, _)| *count > 0)
             .map(|(count, name)| format!("{count} ({name})"))

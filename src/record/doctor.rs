@@ -14,7 +14,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::engine::{Choice, Concern, Gravity};
-use super::options::{EngineChoice, Measure, Options, Target};
+use super::options::{EngineChoice, Files, Measure, Options, Target};
 use super::prospect::{self, Sampled};
 use super::{OutputPattern, RecordError, check_proc};
 use crate::inject::Guardian;
@@ -141,6 +141,7 @@ fn defaults(pid: i32) -> Options {
         target: Target::Pid(pid),
         output: PathBuf::new(),
         pattern: OutputPattern::literal(Path::new("")),
+        files: Files::One,
         writer: WriterOptions::default(),
         duration: None,
         freq_hz: FREQ_HZ,

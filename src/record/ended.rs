@@ -50,6 +50,7 @@ impl Ended {
                 None => "the target executed another program; --follow-exec goes on with that one"
                     .to_owned(),
             },
+            End::Full => "the files have reached the size of --max-size".to_owned(),
             End::OutOfIds => {
                 "all ids of call traces have been used; another recording starts with \
                               new ones"

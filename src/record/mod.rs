@@ -87,12 +87,12 @@ use self::stop::Stop;
 use crate::fault::{self, Party, Point};
 use crate::inject::{Guardian, Nursery};
 use crate::proc;
-use crate::trace::{TraceError, TraceWriter, Value};
+use crate::trace::{TraceError, TraceSeries, Value};
 
 pub use detach::{Removed, detach};
 pub use doctor::{Diagnosis, Examined, Finding, Prospect, SIGTRAP_WINDOW, State, diagnose};
 pub use dry_run::dry_run;
-pub use options::{EngineChoice, Measure, Named, Options, Target};
+pub use options::{EngineChoice, Files, Measure, Named, Options, Target};
 pub use pattern::{Occasion, OutputPattern};
 pub use priority::Priority;
 use report::inject_error;
@@ -106,6 +106,9 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
     output::check_early(options)?;
     check_proc()?;
     let stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
+    if let Some(text) = output::notice(options) {
+        observer.event(Event::Notice(text));
+    }
     let chosen = choose(options, &stop, observer)?;
     let &[process] = &chosen[..] else { return several(options, stop, &chosen, observer) };
     if options.subprocesses {
@@ -370,9 +373,8 @@ fn create(
     options: &Options,
     opened: &Opened,
     attached: &Attached<'_>,
-) -> Result<TraceWriter, RecordError> {
-    let created = TraceWriter::create(&options.output, options.writer.clone());
-    let mut writer = created.map_err(output_error)?;
+) -> Result<TraceSeries, RecordError> {
+    let mut writer = output::create(options).map_err(output_error)?;
     let command_line = &opened.command_line;
     let opening =
         report::opening(options, opened.pid, command_line, attached.setup, &attached.choice);

@@ -20,7 +20,7 @@ use super::modules::{AddressMap, LoadedModule};
 use super::symbolizers::{Answer, Symbolizers, Wanted};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
-    Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceWriter, Value,
+    Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
 };
 
 /// An address: the module's index (`None` outside all modules) and the SVMA in it.
@@ -191,7 +191,7 @@ impl Names {
     /// Takes an answer in.
     pub(super) fn learn(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         answer: &Wanted,
     ) -> Result<(), TraceError> {
         self.open.remove(&answer.question);
@@ -216,7 +216,7 @@ impl Names {
     /// Writes where a module's names come from. What is missing may be found out later.
     fn tell_source(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         id: ModuleId,
         source: &str,
     ) -> Result<(), TraceError> {
@@ -230,7 +230,7 @@ impl Names {
     /// The locations of a trace at a time. Addresses that are not known get no name.
     pub(super) fn stack(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         addresses: &AddressMap,
         (frames, epoch): (&[u64], u16),
         time_ns: u64,
@@ -259,7 +259,7 @@ impl Names {
     /// The trace's id of a module.
     pub(super) fn module(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         module: Option<&LoadedModule>,
     ) -> Result<ModuleId, TraceError> {
         let index = module.map(|module| module.index);
@@ -294,7 +294,7 @@ impl Names {
     /// Of an address outside of all modules the runtime may know something.
     fn push_told(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         (avma, time_ns): (u64, u64),
         named: &mut Named,
     ) -> Result<(), TraceError> {
@@ -361,7 +361,7 @@ pub(super) fn locate(
 
 /// Writes the locations of one address: the physical function, then what is inlined into it.
 fn write(
-    writer: &mut TraceWriter,
+    writer: &mut TraceSeries,
     module: ModuleId,
     loaded: Option<&LoadedModule>,
     svma: u64,

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::pattern::OutputPattern;
-use crate::trace::WriterOptions;
+use super::pattern::{Occasion, OutputPattern};
+use crate::trace::{Turn, WriterOptions};
 
 /// What is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +73,23 @@ impl Measure {
     }
 }
 
+/// Into how many files a recording goes, and how large they may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Files {
+    /// One trace, of any size.
+    #[default]
+    One,
+    /// One trace whose two files have at most so many bytes together; then the recording ends.
+    Limited(u64),
+    /// Parts that follow one another, each a trace.
+    Parts {
+        /// When the next one begins.
+        turn: Turn,
+        /// How many are kept; the oldest are removed.
+        keep: Option<u32>,
+    },
+}
+
 /// All that a recording is told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -82,6 +99,8 @@ pub struct Options {
     pub output: PathBuf,
     /// How it got this name; the id of a program is put in when it is started.
     pub pattern: OutputPattern,
+    /// How many files.
+    pub files: Files,
     /// How the trace is written.
     pub writer: WriterOptions,
     /// How long; without it until the target ends or the user stops it.
@@ -112,4 +131,25 @@ pub struct Options {
     pub verify_detach: bool,
     /// Sum up what the storage has counted.
     pub stats: bool,
+}
+
+impl Options {
+    /// The same with the name of the output, of this process if it is known.
+    pub fn named(mut self, pid: Option<i32>) -> Self {
+        let occasion = Occasion::now(pid);
+        self.pattern = self.pattern.settled(occasion);
+        self.output = match self.files {
+            Files::One | Files::Limited(_) => self.pattern.path(occasion),
+            Files::Parts { .. } => {
+                self.pattern = self.pattern.with_number();
+                self.part(1)
+            }
+        };
+        self
+    }
+
+    /// The name of a part.
+    pub(super) fn part(&self, number: u32) -> PathBuf {
+        self.pattern.numbered(Occasion::now(None), &format!("{number:04}"))
+    }
 }

@@ -1,13 +1,14 @@
 //! Where a recording goes: what can be said of it before there is one.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use nix::sys::statvfs::statvfs;
 
-use super::pattern::Occasion;
-use super::{Options, RecordError, Target, output_error};
-use crate::trace::{self, TraceError};
+use super::pattern::taken;
+use super::{Files, Options, RecordError, Target, output_error};
+use crate::trace::{self, SeriesPlan, TraceError, TraceSeries, TraceWriter};
 
 /// Checks a name that is known before the target is.
 pub(super) fn check_early(options: &Options) -> Result<(), RecordError> {
@@ -19,8 +20,7 @@ pub(super) fn named(options: &Options, pid: i32) -> Result<Cow<'_, Options>, Rec
     if !is_named_late(options) {
         return Ok(Cow::Borrowed(options));
     }
-    let output = options.pattern.path(Occasion::now(Some(pid)));
-    let options = Options { output, ..options.clone() };
+    let options = options.clone().named(Some(pid));
     check(&options)?;
     Ok(Cow::Owned(options))
 }
@@ -30,9 +30,69 @@ pub(super) fn is_named_late(options: &Options) -> bool {
     matches!(options.target, Target::Command(_) | Target::Name(_)) && options.pattern.has_pid()
 }
 
+/// Creates the files.
+pub(super) fn create(options: &Options) -> Result<TraceSeries, TraceError> {
+    let (turn, keep) = match options.files {
+        Files::One => return one(options),
+        Files::Limited(bytes) => {
+            let mut series = one(options)?;
+            series.limit(bytes);
+            return Ok(series);
+        }
+        Files::Parts { turn, keep } => (turn, keep),
+    };
+    let named = options.clone();
+    let name = Box::new(move |number| named.part(number));
+    TraceSeries::create(SeriesPlan { name, turn, keep }, options.writer.clone())
+}
+
+fn one(options: &Options) -> Result<TraceSeries, TraceError> {
+    TraceWriter::create(&options.output, options.writer.clone()).map(TraceSeries::of_one)
+}
+
+/// A part of another recording would end this one when its number comes: it is found before.
+fn existing_part(options: &Options) -> Option<PathBuf> {
+    const LOOKED_FOR: u32 = 9999;
+    (1..=LOOKED_FOR).map(|number| options.part(number)).find(|path| taken(path))
+}
+
+/// What should be known of the place before anything is written there.
+pub(super) fn notice(options: &Options) -> Option<String> {
+    const LEAST: u64 = 64 << 20;
+    let wanted = match options.files {
+        Files::Limited(bytes) => bytes,
+        _ => LEAST,
+    };
+    let directory = directory_of(&options.output);
+    let found = statvfs(directory).ok()?;
+    let free = found.blocks_available().saturating_mul(found.fragment_size());
+    (free < wanted).then(|| {
+        let (free, wanted) = (free as f64 / 1048576.0, wanted as f64 / 1048576.0);
+        let path = directory.display();
+        format!(
+            "{free:.1} MiB are free in {path}, less than {wanted:.0} MiB; if they are used up the \
+             recording ends, and what is written is kept"
+        )
+    })
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
 /// Existing files are refused before the target is touched; they are created after the attach, so
 /// that a refused attach leaves nothing behind.
 fn check(options: &Options) -> Result<(), RecordError> {
+    if let (Files::Parts { .. }, false) = (options.files, options.writer.force)
+        && let Some(path) = existing_part(options)
+    {
+        let path = path.display();
+        return Err(RecordError::Output(anyhow!(
+            "{path} exists already, a part of another recording: choose another --output, or replace \
+             its parts with --force"
+        )));
+    }
     let exists = options.output.symlink_metadata().is_ok();
     if exists && !options.writer.force {
         let path = options.output.display();
@@ -44,8 +104,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
     if exists && trace::is_being_written(&options.output).unwrap_or(false) {
         return Err(output_error(TraceError::Busy { path: options.output.clone() }));
     }
-    let directory = options.output.parent().filter(|path| !path.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
+    let directory = directory_of(&options.output);
     if !directory.is_dir() {
         let path = directory.display();
         return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));

@@ -87,6 +87,29 @@ impl OutputPattern {
         Self(vec![Piece::Plain(path.as_os_str().as_bytes().to_vec())])
     }
 
+    /// The same, followed by the time and this.
+    pub fn with_time(mut self, end: &str) -> Self {
+        self.0.extend([Piece::Time, Piece::Plain(end.as_bytes().to_vec())]);
+        self
+    }
+
+    /// The same with all places filled but that for the number, and for a process id that is not known.
+    pub fn settled(&self, occasion: Occasion) -> Self {
+        let settle = |piece: &Piece| match piece {
+            Piece::Number => Piece::Number,
+            Piece::Pid if occasion.pid.is_none() => Piece::Pid,
+            other => Piece::Plain(Self(vec![other.clone()]).bytes(occasion, "")),
+        };
+        let mut pieces: Vec<Piece> = Vec::new();
+        for piece in self.0.iter().map(settle) {
+            match (pieces.last_mut(), piece) {
+                (Some(Piece::Plain(before)), Piece::Plain(more)) => before.extend(more),
+                (_, piece) => pieces.push(piece),
+            }
+        }
+        Self(pieces)
+    }
+
     /// It has a place for the process id, which of a program is known once it is started.
     pub fn has_pid(&self) -> bool {
         self.0.contains(&Piece::Pid)
@@ -115,6 +138,10 @@ impl OutputPattern {
 
     /// The name with this for its number.
     pub fn numbered(&self, occasion: Occasion, number: &str) -> PathBuf {
+        OsString::from_vec(self.bytes(occasion, number)).into()
+    }
+
+    fn bytes(&self, occasion: Occasion, number: &str) -> Vec<u8> {
         let mut name = Vec::new();
         for piece in &self.0 {
             match piece {
@@ -128,7 +155,7 @@ impl OutputPattern {
                 Piece::Number => name.extend_from_slice(number.as_bytes()),
             }
         }
-        OsString::from_vec(name).into()
+        name
     }
 
     /// The same for one of several files: with a place for a number in front of the extension, unless
@@ -138,10 +165,12 @@ impl OutputPattern {
             return self;
         }
         let number = [Piece::Plain(b"-".to_vec()), Piece::Number];
+        let is_whole = self.0.len() == 1;
         if let Some(Piece::Plain(last)) = self.0.last_mut() {
             let dot = last.iter().rposition(|byte| *byte == b'.' || *byte == b'/');
             let extension = match dot {
-                // A dot that begins a name begins no extension.
+                // What follows a place is none; a dot that begins a name begins no extension.
+                Some(0) if last[0] == b'.' && !is_whole => std::mem::take(last),
                 Some(at) if last[at] == b'.' && at > 0 && last[at - 1] != b'/' => {
                     last.split_off(at)
                 }
@@ -157,7 +186,7 @@ impl OutputPattern {
 }
 
 /// Whether there is such a data file or its index.
-fn taken(path: &Path) -> bool {
+pub(super) fn taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok() || index_path(path).symlink_metadata().is_ok()
 }
 
@@ -253,6 +282,7 @@ mod tests {
             ("dir/.hidden", "dir/.hidden-0001"),
             (".hidden", ".hidden-0001"),
             ("x-%p", "x-4711-0001"),
+            ("x-%p.trace", "x-4711-0001.trace"),
             ("x-%p.tar.gz", "x-4711.tar-0001.gz"),
             ("%n/x.trace", "0001/x.trace"),
         ] {

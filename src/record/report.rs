@@ -93,6 +93,8 @@ pub struct Summary {
     pub output: PathBuf,
     /// Its bytes, those of its index, and what else is known of them.
     pub written: Written,
+    /// The data files that are kept of a recording in parts, and how many there were.
+    pub parts: (Vec<PathBuf>, u32),
     /// All figures of the recording under the names that the trace has them by.
     pub figures: Metadata,
     /// Why it ended, if nobody asked for that.
@@ -248,18 +250,18 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
     }
     // With `--call-traces` they are there already.
     let heaviest = if options.writer.call_traces { &[][..] } else { &over.stint.heaviest };
-    let Closed { written, error } = over.finished.close(metadata.clone(), heaviest);
+    let Closed { written, parts, error } = over.finished.close(metadata.clone(), heaviest);
     let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
     let command_status = command.as_mut().map(Started::wait).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
-    text.extend(files(&written, options));
+    text.extend(files(&written, options, &parts));
+    let output = parts.0.last().cloned().unwrap_or_else(|| options.output.clone());
     let cut_short = error.map(|error| error.to_string());
     if cut_short.is_some() {
         let kept = format!("{} of {samples} samples", written.samples);
         text.push(("cut short".to_string(), format!("{kept} are in the trace")));
     }
-    let output = options.output.clone();
     Ok(Summary {
         text,
         stats,
@@ -268,6 +270,7 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         command_status,
         output,
         written,
+        parts,
         figures: metadata,
         ended: reason,
         cut_short,
@@ -279,19 +282,37 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
 }
 
 /// What the files are like.
-fn files(written: &Written, options: &Options) -> Vec<(String, String)> {
+fn files(
+    written: &Written,
+    options: &Options,
+    (kept, begun): &(Vec<PathBuf>, u32),
+) -> Vec<(String, String)> {
     let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
     let per_sample = match samples {
         0 => String::new(),
         _ => format!(" ({:.1} a sample)", (data + index) as f64 / samples as f64),
     };
     let path = options.output.display();
+    let name = |path: &PathBuf| path.display().to_string();
+    let of_parts = match (kept.first().map(name), kept.last().map(name)) {
+        (Some(first), Some(last)) => {
+            let count = kept.len();
+            let one = if count == 1 { last } else { format!("{first} to {last}") };
+            Some(format!("{begun} written, {count} kept: {one}"))
+        }
+        _ => None,
+    };
+    let of_parts = of_parts.map(|text| ("parts".to_string(), text));
     let collected = (options.writer.mode == WriteMode::Collect)
         .then(|| format!("{collected_bytes} bytes held the samples until the end"));
-    let files = format!("{path}: {data} bytes, {path}.idx: {index} bytes{per_sample}");
+    let files = match of_parts {
+        Some(_) => format!("{data} bytes, indexes: {index} bytes{per_sample}"),
+        None => format!("{path}: {data} bytes, {path}.idx: {index} bytes{per_sample}"),
+    };
     let collected = collected.map(|text| ("memory".to_string(), text));
     let unsorted = written.unsorted.as_ref().map(|why| ("index".to_string(), why.to_string()));
-    collected.into_iter().chain([("written".to_string(), files)]).chain(unsorted).collect()
+    let written = [("written".to_string(), files)];
+    collected.into_iter().chain(written).chain(of_parts).chain(unsorted).collect()
 }
 
 /// Why the recording of a process ended, where the user did not ask for it, and what stays behind.

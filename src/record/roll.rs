@@ -44,7 +44,7 @@ impl Ended {
         match self.end {
             End::Asked | End::AskedBetween | End::Output => "detached".to_owned(),
             End::Exited => "exited".to_owned(),
-            End::Executed | End::OutOfIds | End::SignalTaken => {
+            End::Executed | End::Full | End::OutOfIds | End::SignalTaken => {
                 self.reason().unwrap_or_else(|| "detached".to_owned())
             }
         }

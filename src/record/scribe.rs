@@ -17,6 +17,7 @@
 //!   ones are kept to the end, which their program may be long gone by.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +32,7 @@ use super::jvm::Writings;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::names::Names;
 use super::symbolizers::Answer;
-use crate::trace::{CallTrace, Metadata, TraceError, TraceWriter, Value, Written};
+use crate::trace::{CallTrace, Metadata, TraceError, TraceSeries, Value, Written};
 
 mod backlog;
 mod process;
@@ -63,6 +64,8 @@ pub(super) struct Totals {
     pub(super) unattributed: u64,
     /// Addresses that were written before their names were known.
     pub(super) unnamed: u64,
+    /// Samples that were left out because the files had reached their limit.
+    pub(super) left_out: u64,
 }
 
 impl Totals {
@@ -147,6 +150,8 @@ struct Shared {
     has_backlog: AtomicBool,
     bytes: AtomicU64,
     failed: AtomicBool,
+    /// The files are about to reach their limit.
+    full: AtomicBool,
 }
 
 /// Batches of a process that the thread has not begun with, to be looked at by others.
@@ -176,11 +181,11 @@ impl LivenessChecker for OpenSamples {
 
 impl Writing {
     /// Starts the thread over an open trace.
-    pub(super) fn start(writer: TraceWriter) -> io::Result<Self> {
+    pub(super) fn start(writer: TraceSeries) -> io::Result<Self> {
         Self::with_room(backlog::ROOM, writer)
     }
 
-    fn with_room(room: usize, writer: TraceWriter) -> io::Result<Self> {
+    fn with_room(room: usize, writer: TraceSeries) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
@@ -284,6 +289,12 @@ impl Scribe {
         // Relaxed: see `start`.
         self.shared.failed.load(Ordering::Relaxed)
     }
+
+    /// The files are about to reach their limit: the recording should end.
+    pub(super) fn is_full(&self) -> bool {
+        // Relaxed: see `Work::run`.
+        self.shared.full.load(Ordering::Relaxed)
+    }
 }
 
 /// The way for answers of symbolizers.
@@ -307,7 +318,7 @@ impl Answers {
 
 /// Everything is written but the end, or as much as could be.
 pub(super) struct Finished {
-    writer: TraceWriter,
+    writer: TraceSeries,
     /// By the numbers of the processes.
     totals: BTreeMap<Number, Totals>,
     /// Of the traces that were to be kept to the end.
@@ -319,6 +330,8 @@ pub(super) struct Finished {
 pub(super) struct Closed {
     /// What they hold.
     pub(super) written: Written,
+    /// The data files that are kept of a recording in parts, and how many there were.
+    pub(super) parts: (Vec<PathBuf>, u32),
     /// What could not be written to them.
     pub(super) error: Option<TraceError>,
 }
@@ -339,10 +352,8 @@ impl Finished {
     /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;
     /// after a failure too, as far as the reserve goes.
     pub(super) fn close(mut self, metadata: Metadata, heaviest: &[Heavy]) -> Closed {
-        let told = metadata.into_iter().try_for_each(|(key, value)| {
-            // Fails for a value that the format cannot hold, or for the output.
-            self.writer.set_metadata(&key, value)
-        });
+        // Fails for a value that the format cannot hold, or for the output.
+        let told = self.writer.set_closing(metadata);
         let told = told.and_then(|()| {
             let known = |it: &Heavy| Some((it.id, self.stacks.get(&it.id)?));
             heaviest.iter().filter_map(known).try_for_each(|(trace_id, stack)| {
@@ -351,14 +362,15 @@ impl Finished {
             })
         });
         let error = self.error.or(told.err());
+        let parts = self.writer.parts();
         match self.writer.finish() {
-            Ok(written) => Closed { written, error },
+            Ok(written) => Closed { written, parts, error },
             Err(TraceError::CutShort { path, source, kept, lost_samples, closed }) => {
                 // It says more than the error that it came with.
                 let error = TraceError::CutShort { path, source, kept, lost_samples, closed };
-                Closed { written: kept, error: Some(error) }
+                Closed { written: kept, parts, error: Some(error) }
             }
-            Err(end) => Closed { written: Written::default(), error: error.or(Some(end)) },
+            Err(end) => Closed { written: Written::default(), parts, error: error.or(Some(end)) },
         }
     }
 }

@@ -98,6 +98,8 @@ pub(super) enum End {
     SignalTaken,
     /// The trace could not be written.
     Output,
+    /// The files have reached the size that they may have.
+    Full,
     /// All call-trace ids have been given.
     OutOfIds,
 }
@@ -312,6 +314,9 @@ impl<'a> Session<'a> {
             }
             if self.scribe.has_failed() {
                 return End::Output;
+            }
+            if self.scribe.is_full() {
+                return End::Full;
             }
             if self.collector.is_ending() {
                 return End::OutOfIds;

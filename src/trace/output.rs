@@ -169,6 +169,11 @@ impl Output {
         self.pending.points.len() + self.pending.directory_bytes
     }
 
+    /// Bytes of the index that wait for the next sync.
+    pub(super) fn held(&self) -> u64 {
+        self.held.len() as u64
+    }
+
     /// Adds a block to the frame that is being put together.
     pub(super) fn add(&mut self, block: Block) {
         let Block { mut entry, content, cells } = block;

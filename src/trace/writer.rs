@@ -290,6 +290,22 @@ impl TraceWriter {
         self.pending
     }
 
+    /// Bytes that both files have, or get with the next sync.
+    pub(super) fn bytes_settled(&self) -> u64 {
+        let (data, index) = self.output.bytes();
+        data + index + self.output.held()
+    }
+
+    /// Bytes that were taken and not written yet, before they are compressed.
+    pub(super) fn unwritten_bytes(&self) -> usize {
+        self.pending + self.output.pending() + self.tables.block.bytes().len()
+    }
+
+    /// What the trace is called in its metadata.
+    pub(super) fn uuid(&self) -> String {
+        format!("{:032x}", self.output.identity().uuid)
+    }
+
     /// Samples whose time was raised to that of the sample before.
     pub fn clamped(&self) -> u64 {
         self.clamped

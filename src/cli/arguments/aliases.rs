@@ -28,7 +28,9 @@ Words of other profilers:
   -l, --time-limit, --exposure  --duration
   -e, --event EVENT           --mode; cpu-clock, task-clock, cycles, itimer and ctimer are cpu
   --wall[=TIME]               --mode wall --wall-interval TIME; with -e cpu, --mode cpu,wall
-  --idle                      --mode wall";
+  --idle                      --mode wall
+  --switch-output, --chunksize, --chunktime, --loop  --rotate
+  --switch-max-files          --rotate-keep";
 
 impl AliasArguments {
     /// What is measured, and how often threads that do not run are looked at, if it was said so.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::{AliasArguments, RefusedArguments};
+use super::{AliasArguments, KeepingArguments, RefusedArguments};
 
 use super::TargetArguments;
 use crate::cli::values::{
@@ -33,6 +33,10 @@ pub struct RecordArguments {
     /// the current directory.
     #[arg(short, long, value_name = "FILE", value_parser = pattern())]
     pub output: Option<OutputPattern>,
+
+    /// How much of it is kept.
+    #[command(flatten)]
+    pub keeping: KeepingArguments,
 
     /// Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)
     ///

@@ -24,7 +24,7 @@ use super::exit::{ExitCode, Failure};
 use super::record::{default_hz, failure, measure};
 use super::source::note;
 use crate::proc;
-use crate::record::{Options, OutputPattern, Summary, Target, record};
+use crate::record::{Files, Options, OutputPattern, Summary, Target, record};
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
 use crate::view::escape::shell_quoted;
@@ -152,6 +152,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         subprocesses: false,
         pattern: OutputPattern::literal(&output),
         output,
+        files: Files::One,
         writer,
         duration: None,
         freq_hz: rate(arguments),

@@ -21,7 +21,7 @@ use super::super::threads::Key;
 use super::backlog::{Backlog, Held};
 use super::{Open, Totals};
 use crate::trace::{
-    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceWriter, Value,
+    LocationId, MappedModule, Sample, TextId, Thread, ThreadId, TraceError, TraceSeries, Value,
 };
 
 /// A trace that is resolved.
@@ -121,7 +121,7 @@ impl Process {
     }
 
     /// Writes the batches that need not wait.
-    pub(super) fn write_ready(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
+    pub(super) fn write_ready(&mut self, writer: &mut TraceSeries) -> Result<(), TraceError> {
         while let Some(held) = self.backlog.pop(|question| self.names.is_answered(question)) {
             self.write_held(writer, held)?;
         }
@@ -129,11 +129,11 @@ impl Process {
     }
 
     /// Writes the oldest batch, which there is no room for, with the names that are known.
-    pub(super) fn write_oldest(&mut self, writer: &mut TraceWriter) -> Result<(), TraceError> {
+    pub(super) fn write_oldest(&mut self, writer: &mut TraceSeries) -> Result<(), TraceError> {
         self.backlog.pop(|_| true).map_or(Ok(()), |held| self.write_held(writer, held))
     }
 
-    fn write_held(&mut self, writer: &mut TraceWriter, held: Held) -> Result<(), TraceError> {
+    fn write_held(&mut self, writer: &mut TraceSeries, held: Held) -> Result<(), TraceError> {
         self.write(writer, &held)?;
         let mut batch = held.batch;
         if let Some(blank) = Arc::get_mut(&mut batch) {
@@ -144,7 +144,7 @@ impl Process {
         Ok(())
     }
 
-    fn write(&mut self, writer: &mut TraceWriter, held: &Held) -> Result<(), TraceError> {
+    fn write(&mut self, writer: &mut TraceSeries, held: &Held) -> Result<(), TraceError> {
         let batch = &*held.batch;
         if let Some(addresses) = &batch.addresses {
             let former = self.program.replace(addresses.program());
@@ -164,6 +164,10 @@ impl Process {
         for news in batch.threads.iter().filter(|news| !is_end(news)) {
             self.write_thread(writer, news)?;
         }
+        // Before the samples: which of their tags are texts is said there.
+        for (key, value) in &batch.metadata {
+            writer.set_metadata(key, value.clone())?;
+        }
         let texts = batch.texts.iter().map(|text| writer.text(text));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
         for sample in &batch.samples {
@@ -175,9 +179,6 @@ impl Process {
         if let Some(keep) = &batch.keep {
             self.keep(keep);
         }
-        for (key, value) in &batch.metadata {
-            writer.set_metadata(key, value.clone())?;
-        }
         if batch.flush {
             writer.flush()?;
         }
@@ -185,7 +186,7 @@ impl Process {
     }
 
     /// Stacks of the new traces.
-    fn resolve(&mut self, writer: &mut TraceWriter, traces: &Collection) -> Result<(), TraceError> {
+    fn resolve(&mut self, writer: &mut TraceSeries, traces: &Collection) -> Result<(), TraceError> {
         for entry in traces.entries() {
             if let Entry::Vacant(place) = self.stacks.entry(entry.id) {
                 let (frames, epoch) = (traces.frames_of(entry), trace_epoch(entry.flags));
@@ -215,7 +216,7 @@ impl Process {
 
     fn write_mappings(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         addresses: &AddressMap,
     ) -> Result<(), TraceError> {
         for range in addresses.ranges.iter().filter(|range| !self.addresses.holds(range)) {
@@ -234,7 +235,7 @@ impl Process {
 
     fn write_thread(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         news: &ThreadNews,
     ) -> Result<(), TraceError> {
         match news {
@@ -256,7 +257,7 @@ impl Process {
 
     fn write_new_thread(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         key: Key,
         life: &ThreadLife,
     ) -> Result<(), TraceError> {
@@ -275,7 +276,7 @@ impl Process {
 
     fn write_sample(
         &mut self,
-        writer: &mut TraceWriter,
+        writer: &mut TraceSeries,
         logged: &Logged,
         (texts, text_tags): (&[TextId], u16),
     ) -> Result<(), TraceError> {
@@ -283,6 +284,10 @@ impl Process {
             self.totals.unattributed += 1;
             return Ok(());
         };
+        if !writer.has_room()? {
+            self.totals.left_out += 1;
+            return Ok(());
+        }
         self.totals.count(logged);
         self.totals.threads += u64::from(self.sampled.insert(thread));
         let sample = Sample {

@@ -14,7 +14,7 @@ use crate::record::jit::JitNames;
 use crate::record::modules::{AddressMap, LoadedModule};
 use crate::record::symbolizers::{Symbolizers, Wanted};
 use crate::symbol::{ElfFile, Function, Resolved};
-use crate::trace::{self, WriterOptions};
+use crate::trace::{self, TraceSeries, TraceWriter, WriterOptions};
 
 fn seen(slot: u32, tid: i32) -> ThreadNews {
     let name = "worker".to_string();
@@ -51,7 +51,8 @@ impl Whole {
         pid: i32,
         names: impl FnOnce(Answers) -> io::Result<Names>,
     ) -> Self {
-        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+        let writer =
+            TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
         let writing = Writing::with_room(room, writer).unwrap();
         Self { scribe: writing.join(0, pid, names).unwrap(), writing }
     }
@@ -160,7 +161,8 @@ struct Bench {
 
 impl Bench {
     fn new(path: &Path) -> Self {
-        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+        let writer =
+            TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
         let (queue, messages) = sync_channel(1);
         let names = Answers { number: 0, queue }.names(1, Arc::default()).unwrap();
         let mut work = Work::new(writer, backlog::ROOM);

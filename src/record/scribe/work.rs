@@ -13,11 +13,11 @@ use std::time::Instant;
 
 use super::process::{Process, Stack};
 use super::{Finished, Message, Number, Shared, Totals};
-use crate::trace::{TraceError, TraceWriter};
+use crate::trace::{TraceError, TraceSeries};
 
 /// What the thread has and does.
 pub(super) struct Work {
-    writer: TraceWriter,
+    writer: TraceSeries,
     /// Memory that batches of all processes may have that wait for names.
     room: usize,
     pub(super) processes: BTreeMap<Number, Process>,
@@ -29,7 +29,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(writer: TraceWriter, room: usize) -> Self {
+    pub(super) fn new(writer: TraceSeries, room: usize) -> Self {
         Self {
             writer,
             room,
@@ -55,6 +55,8 @@ impl Work {
             let (data, index) = self.writer.bytes_written();
             // Relaxed, both: for the eye, and ordered by the store below.
             shared.bytes.store(data + index, Ordering::Relaxed);
+            // Relaxed: asks for an end, which comes a little later in any case.
+            shared.full.store(self.writer.is_full(), Ordering::Relaxed);
             shared.has_backlog.store(self.has_backlog(), Ordering::Relaxed);
             if is_batch {
                 // Release: pairs with the Acquire in `Scribe::is_idle`.

@@ -229,7 +229,7 @@ mod tests {
     use crate::record::scribe::{Scribe, Writing};
     use crate::record::shm::own_data;
     use crate::trace::tests::heap::allocations;
-    use crate::trace::{Metadata, TraceWriter, WriterOptions};
+    use crate::trace::{Metadata, TraceSeries, TraceWriter, WriterOptions};
 
     const THREADS: u32 = 4;
     const SAMPLES: u64 = 200;
@@ -288,7 +288,8 @@ mod tests {
         let data = segment();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
-        let writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+        let writer =
+            TraceSeries::of_one(TraceWriter::create(&path, WriterOptions::default()).unwrap());
         let writing = Writing::start(writer).unwrap();
         let scribe = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
         let mut collector = Collector::start(data, Arc::default()).unwrap();

@@ -13,6 +13,7 @@ mod numbers;
 mod recover;
 mod roundtrip;
 mod scan;
+mod series;
 mod size;
 mod tree;
 mod waits;

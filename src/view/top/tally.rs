@@ -90,7 +90,7 @@ impl Tally {
     pub(super) fn of(profile: &Profile, kind: Kind) -> Self {
         let table = Table::new(profile, kind.row());
         let mut tally = Self { all: table.all.weight, ..Self::default() };
-        for TableRow { name, qualifier, own, total } in table.rows {
+        for TableRow { name, qualifier, own, total, .. } in table.rows {
             let weight = Weight { own: own.weight, total: total.weight };
             tally.put(Label { text: name, place: qualifier }, weight);
         }

@@ -1,0 +1,97 @@
+//! Sizes of files as options have them, and what may be a size or a time.
+
+use std::str::FromStr;
+
+use super::values::RecordingTime;
+use crate::trace::Turn;
+
+/// Bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    const EXPECTED: &str = "expected a size such as 500M or 2G";
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" | "kb" => 10,
+        "m" | "mib" | "mb" => 20,
+        "g" | "gib" | "gb" => 30,
+        "t" | "tib" | "tb" => 40,
+        unit => return Err(format!("unknown unit `{unit}`: use K, M, G or T")),
+    };
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: Option<f64> = if is_plain { digits.parse().ok() } else { None };
+    let bytes = number.ok_or(EXPECTED)? * (1u64 << shift) as f64;
+    // More than there can be in a file.
+    if bytes < (1u64 << 50) as f64 { Ok(bytes as u64) } else { Err(EXPECTED.to_owned()) }
+}
+
+/// How large the files of a trace may become together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeLimit(pub u64);
+
+impl FromStr for SizeLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match bytes(text)? {
+            bytes if bytes >= 1 << 20 => Ok(Self(bytes)),
+            _ => Err("the smallest limit is 1M".to_owned()),
+        }
+    }
+}
+
+/// When the next part of a recording begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RotateAt(pub Turn);
+
+impl FromStr for RotateAt {
+    type Err = String;
+
+    /// `m` is a minute, `M` a mebibyte: sizes have large letters, as times have small ones.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unit = text.trim_start_matches(|character: char| !character.is_ascii_alphabetic());
+        match unit.chars().next() {
+            None => Err(format!("needs a unit: {text}M for a size, {text}m for a time")),
+            Some('A'..='Z' | 'k' | 'g' | 't' | 'b') => match bytes(text)? {
+                bytes if bytes >= 64 << 10 => Ok(Self(Turn::Bytes(bytes))),
+                _ => Err("the smallest part is 64K".to_owned()),
+            },
+            Some(_) => match text.parse::<RecordingTime>()?.0 {
+                age if age.as_secs() >= 1 => Ok(Self(Turn::Age(age))),
+                _ => Err("the shortest part is 1s".to_owned()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        let check = |text: &str, bytes| assert_eq!(text.parse(), Ok(SizeLimit(bytes)), "{text}");
+        check("2G", 2 << 30);
+        check("1.5m", 3 << 19);
+        check("100MiB", 100 << 20);
+        check("1048576", 1 << 20);
+        for text in ["", "M", "1K", "0", "-1G", "1e9", "2X", "1048575", "9999999T", "inf"] {
+            assert!(text.parse::<SizeLimit>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_so_large_or_so_old() {
+        let check = |text: &str, turn| assert_eq!(text.parse(), Ok(RotateAt(turn)), "{text}");
+        check("100M", Turn::Bytes(100 << 20));
+        check("64k", Turn::Bytes(64 << 10));
+        check("1GiB", Turn::Bytes(1 << 30));
+        check("10m", Turn::Age(Duration::from_secs(600)));
+        check("1h30m", Turn::Age(Duration::from_secs(5400)));
+        check("90s", Turn::Age(Duration::from_secs(90)));
+        for text in ["", "100", "1K", "500ms", "10d", "M", "signal"] {
+            assert!(text.parse::<RotateAt>().is_err(), "{text}");
+        }
+    }
+}

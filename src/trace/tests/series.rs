@@ -1,0 +1,277 @@
+//! Parts against one file of the same recording.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::trace::{
+    self, CallTrace, LazyTrace, Location, LocationId, MappedModule, Metadata, Method, Module,
+    SYMBOLS, Sample, SeriesPlan, TagKey, TagKind, Thread, ThreadId, TraceSeries, TraceWriter, Turn,
+    Value, Window, WriterOptions,
+};
+
+const THREADS: u32 = 3;
+const SAMPLES: u64 = 6000;
+
+fn plan(dir: &Path, turn: Turn, keep: Option<u32>) -> SeriesPlan {
+    let dir = dir.to_owned();
+    let name = Box::new(move |number| dir.join(format!("part-{number:04}.trace")));
+    SeriesPlan { name, turn, keep }
+}
+
+fn options() -> WriterOptions {
+    WriterOptions { block_bytes: 1 << 10, frame_bytes: 4 << 10, ..WriterOptions::default() }
+}
+
+/// A function with another one inlined into it, and a call of a third.
+fn stack(series: &mut TraceSeries, number: u64) -> Vec<LocationId> {
+    let module = Module { path: format!("/lib/{}.so", number % 2), build_id: vec![1, 2] };
+    let module = series.module(&module).unwrap();
+    series
+        .set_metadata(&format!("{SYMBOLS}{}", module.0), Value::Text(module.0.to_string()))
+        .unwrap();
+    let mut parent = None;
+    let mut stack = Vec::new();
+    for name in ["outer", "inlined", "inner"] {
+        let name = format!("{name}-{}", number % 7);
+        let method = Method { module: Some(module), name, start_svma: number % 7 };
+        let method = series.method(&method).unwrap();
+        let file = Some(format!("{}.c", number % 3));
+        let inline_parent = parent.take();
+        let place = Location { method, svma: number % 7, file, line: 3, inline_parent };
+        stack.push(series.location(&place).unwrap());
+        parent = stack.last().copied().filter(|_| stack.len() == 1);
+    }
+    stack
+}
+
+fn write(series: &mut TraceSeries) {
+    for key in ["start_monotonic_ns", "start_realtime_ns"] {
+        series.set_metadata(key, Value::Unsigned(1000)).unwrap();
+    }
+    let (key, tags) = TagKey::metadata(&[
+        TagKey { name: "number".to_owned(), kind: TagKind::Number },
+        TagKey { name: "route".to_owned(), kind: TagKind::Text },
+    ]);
+    series.set_metadata(key, tags).unwrap();
+    let thread = |number: u32| Thread {
+        pid: 7,
+        tid: number,
+        name: format!("t{number}"),
+        ..Thread::default()
+    };
+    let threads: Vec<ThreadId> =
+        (0..THREADS).map(|number| series.thread(&thread(number)).unwrap()).collect();
+    series
+        .set_metadata("inner_ids.2", Value::List(vec![Value::Unsigned(1), Value::Unsigned(2)]))
+        .unwrap();
+    for number in 0..SAMPLES {
+        let stack = stack(series, number / 5);
+        let route = series.text(&format!("/route/{}", number % 11)).unwrap();
+        let place = series.text(&format!("pipe {}", number % 4)).unwrap();
+        if number == 100 {
+            let module =
+                series.module(&Module { path: "/late.so".into(), build_id: vec![] }).unwrap();
+            let mapped =
+                MappedModule { pid: 7, start: 1, end: 2, file_offset: 0, module, first_seen_ns: 3 };
+            series.mapped_module(&mapped).unwrap();
+        }
+        let sample = Sample {
+            time_ns: 2000 + number * 10,
+            trace_id: 2 + number,
+            weight: 1 + (number % 3) as u32,
+            syscall: Some(7),
+            waits_on: Some(place),
+            tags: [5, route.0 + 1, 0, 0, 0, 0, 0, 0, 0, 0],
+            ..Sample::default()
+        };
+        let thread = threads[(number % u64::from(THREADS)) as usize];
+        series.sample(thread, &sample, &stack).unwrap();
+        if number == SAMPLES / 2 {
+            series.rename_thread(threads[1], "renamed").unwrap();
+        }
+        if number % 100 == 99 {
+            series.flush().unwrap();
+        }
+    }
+    let heaviest = stack(series, 3);
+    let trace = CallTrace { trace_id: 5, stack: heaviest, end_reason: 0 };
+    series.call_trace(&trace).unwrap();
+    series.thread_exit(threads[0], 1 << 40).unwrap();
+}
+
+/// All that a sample is, in words, by thread and time.
+fn told(path: &Path) -> BTreeMap<(u32, u64), String> {
+    let trace = LazyTrace::open(path).unwrap();
+    assert!(trace.closed() && trace.notices().is_empty(), "{path:?}: {:?}", trace.notices());
+    let verified = trace::verify(path);
+    assert!(verified.is_ok(), "{path:?}");
+    let mut told = BTreeMap::new();
+    let mut samples = Vec::new();
+    trace
+        .for_each_sample(&Window::default(), &mut |thread, sample, stack| {
+            samples.push((thread, sample.clone(), stack.to_vec()));
+        })
+        .unwrap();
+    for (thread, sample, stack) in samples {
+        let mut text = String::new();
+        for id in stack {
+            let place = trace.location(id).unwrap();
+            let method = trace.method(place.method).unwrap();
+            let module = trace.module(method.module.unwrap()).unwrap();
+            let symbols = &trace.metadata()[&format!("{SYMBOLS}{}", method.module.unwrap().0)];
+            assert!(matches!(symbols, Value::Text(_)));
+            let inlined = place.inline_parent.is_some();
+            text += &format!("{module:?} {} {:?} {inlined};", method.name, place.file);
+        }
+        let waits = trace.text(sample.waits_on.unwrap()).unwrap();
+        let route = trace.tag_text(trace::TextId(sample.tags[1] - 1)).unwrap();
+        let thread = &trace.threads()[thread.0 as usize].thread;
+        let Sample { time_ns, trace_id, weight, .. } = sample;
+        text += &format!("{waits} {route} {} {trace_id} {weight} {}", sample.tags[0], thread.tid);
+        assert!(told.insert((thread.tid, time_ns), text).is_none());
+    }
+    told
+}
+
+fn parts_of(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|it| it == "trace"));
+    paths.sort();
+    paths
+}
+
+#[test]
+fn parts_hold_together_what_one_file_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = dir.path().join("one.trace");
+    let mut series = TraceSeries::of_one(TraceWriter::create(&one, options()).unwrap());
+    write(&mut series);
+    series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
+    let whole = series.finish().unwrap();
+    let expected = told(&one);
+    assert_eq!(expected.len() as u64, SAMPLES);
+    std::fs::remove_file(&one).unwrap();
+
+    let mut series =
+        TraceSeries::create(plan(dir.path(), Turn::Bytes(20_000), None), options()).unwrap();
+    write(&mut series);
+    series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
+    let (kept, begun) = series.parts();
+    let written = series.finish().unwrap();
+    let paths = parts_of(dir.path());
+    assert!(paths.len() >= 3, "{paths:?}");
+    assert_eq!((kept, begun as usize), (paths.clone(), paths.len()));
+    assert_eq!(written.samples, whole.samples);
+    let bytes: u64 = paths.iter().map(|path| path.metadata().unwrap().len()).sum();
+    assert_eq!(written.data_bytes, bytes);
+    let mut all = BTreeMap::new();
+    for (place, path) in paths.iter().enumerate() {
+        for (key, text) in told(path) {
+            assert!(all.insert(key, text).is_none(), "a sample is in two parts");
+        }
+        check_part(path, place as u64 + 1, paths.len() as u64);
+    }
+    assert!(all == expected, "the parts say something else");
+}
+
+fn check_part(path: &Path, number: u64, count: u64) {
+    let trace = trace::load(path).unwrap();
+    let metadata: &Metadata = &trace.metadata;
+    assert_eq!(metadata["part"], Value::Unsigned(number));
+    let Value::Unsigned(begin) = metadata["start_monotonic_ns"] else { panic!() };
+    assert_eq!(begin == 1000, number == 1);
+    assert_eq!(metadata.contains_key("recording_start_monotonic_ns"), number > 1);
+    assert_eq!(metadata.contains_key("end_monotonic_ns"), number < count);
+    assert_eq!(metadata.contains_key("recording.cpu_time_ns"), number == count);
+    assert!(!metadata.contains_key("cpu_time_ns"));
+    let times = |thread: &trace::ThreadTrace| {
+        let mut times = Vec::new();
+        thread.for_each_sample(&mut |sample, _| times.push(sample.time_ns));
+        times
+    };
+    assert!(trace.threads.iter().flat_map(times).all(|time_ns| time_ns >= begin));
+    let inner = trace.threads.iter().find(|thread| thread.thread.tid == 2).unwrap();
+    assert!(metadata.contains_key(&format!("inner_ids.{}", inner.id.0)));
+    let late = trace.modules.iter().any(|module| module.path == "/late.so");
+    assert!(late || number == 1, "what is mapped is in every later part");
+    if number == count {
+        assert!(trace.threads.iter().any(|thread| thread.thread.name == "renamed"));
+        assert!(trace.threads.iter().any(|thread| thread.thread.ended_ns == Some(1 << 40)));
+        assert_eq!(trace.call_traces.get(5).unwrap().stack.len(), 3);
+    }
+}
+
+#[test]
+fn only_the_last_parts_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(dir.path(), Turn::Bytes(20_000), Some(2));
+    let mut series = TraceSeries::create(plan, options()).unwrap();
+    write(&mut series);
+    let (kept, begun) = series.parts();
+    let written = series.finish().unwrap();
+    assert!(begun > 3);
+    assert_eq!((parts_of(dir.path()), kept.len()), (kept, 2));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "an index is left");
+    assert_eq!(written.samples, SAMPLES, "what was removed was written all the same");
+}
+
+#[test]
+fn an_age_is_enough_for_a_part_that_has_samples() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(dir.path(), Turn::Age(Duration::ZERO), None);
+    let mut series = TraceSeries::create(plan, options()).unwrap();
+    series.flush().unwrap();
+    assert_eq!(series.parts().1, 1, "an empty part is no part");
+    let thread = series.thread(&Thread::default()).unwrap();
+    series.sample(thread, &Sample::default(), &[]).unwrap();
+    assert_eq!(series.parts().1, 2);
+    series.finish().unwrap();
+}
+
+#[test]
+fn a_part_that_cannot_be_created_leaves_the_one_before_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("part-0002.trace"), "precious").unwrap();
+    let plan = plan(dir.path(), Turn::Age(Duration::ZERO), None);
+    let mut series = TraceSeries::create(plan, options()).unwrap();
+    let thread = series.thread(&Thread::default()).unwrap();
+    let error = series.sample(thread, &Sample::default(), &[]).unwrap_err();
+    assert!(error.is_output_error(), "{error}");
+    series.finish().unwrap();
+    assert_eq!(trace::load(&dir.path().join("part-0001.trace")).unwrap().threads.len(), 1);
+    assert_eq!(std::fs::read(dir.path().join("part-0002.trace")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_limit_is_kept_whatever_comes() {
+    for compress in [trace::Compression::None, trace::Compression::Zstd(3)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.trace");
+        let options = WriterOptions { compress, ..WriterOptions::default() };
+        let mut series = TraceSeries::of_one(TraceWriter::create(&path, options).unwrap());
+        series.limit(1 << 20);
+        let thread = series.thread(&Thread::default()).unwrap();
+        let mut taken = 0;
+        let mut was_full = false;
+        for number in 0..400_000u64 {
+            let time_ns = number * 1_000 + number.wrapping_mul(0x9e37_79b9) % 1000;
+            if !series.has_room().unwrap() {
+                assert!(series.is_full());
+                break;
+            }
+            was_full |= series.is_full();
+            let stack = stack(&mut series, number.wrapping_mul(0x9e37_79b9) >> 7);
+            let sample =
+                Sample { time_ns, trace_id: time_ns, span: number << 20, ..Sample::default() };
+            series.sample(thread, &sample, &stack).unwrap();
+            taken += 1;
+        }
+        assert!(was_full, "it was not said before it was too late");
+        let written = series.finish().unwrap();
+        let bytes = written.data_bytes + written.index_bytes;
+        assert!((700_000..=1 << 20).contains(&bytes), "{compress:?}: {bytes} bytes");
+        assert_eq!(written.samples, taken);
+    }
+}
