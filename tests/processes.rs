@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use traceprof::trace::{self, LoadedTrace, Value};
 
 use crate::common::{
-    Outcome, Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program,
-    program_for_everyone, scratch_dir, together, traceprof, wait_until,
+    Outcome, Recorder, Snapshot, Target, Trace, as_nobody, needs_fault_points, needs_recording,
+    program, program_for_everyone, scratch_dir, together, traceprof, wait_until,
 };
 
 /// How long anything may take on a busy machine.
@@ -113,6 +113,9 @@ fn three_processes_have_their_shares_in_one_trace() {
     assert_eq!(outcome.trace.number("samples"), samples);
     assert_eq!(outcome.trace.number("cpu_time_ns"), cpu_ns);
     assert!(outcome.trace.view(&["print"]).contains("\nprocesses 3: prey ("));
+    let one = outcome.trace.view(&["print", "--process", &last]);
+    let titles: Vec<&str> = one.lines().filter(|line| line.starts_with("thread ")).collect();
+    assert!(titles.len() == 1 && titles[0].starts_with(&format!("thread {last} ")), "{one}");
     assert_unharmed(&before, &mut targets);
 }
 
@@ -157,6 +160,38 @@ fn a_recorder_that_is_killed_leaves_three_processes_as_they_were() {
     assert_unharmed(&before, &mut targets);
 }
 
+/// Whatever has been done to one of them by then, and to the other.
+#[test]
+fn a_recorder_that_dies_between_two_steps_leaves_both_processes_as_they_were() {
+    needs_recording!();
+    needs_fault_points!();
+    let _machine = together();
+    let mut targets = [(); 2].map(|()| Target::start("prey", &["spin"]));
+    let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
+    let points = [
+        "RecordBegun.2",
+        "SegmentMade.4",
+        "RecordAttached",
+        "RecordAttached.2",
+        "RecordSampling.2",
+        "RecordEnding",
+        "RecordDetached",
+    ];
+    for point in points {
+        let trace = Trace::new();
+        let mut command = traceprof(&["record", "-q", "--duration", "100ms", "--pid"]);
+        command.arg(pids(&targets)).arg("--output").arg(trace.path());
+        let status = command.env("TRACEPROF_FAULT", format!("{point}=recorder")).status();
+        assert_eq!(status.expect("traceprof").code(), None, "{point} was not reached");
+        for (before, target) in before.iter().zip(&targets) {
+            let differences = || before.differences(&Snapshot::take(target.pid()));
+            let restored = wait_until(PATIENCE, || differences().is_empty());
+            assert!(restored, "{point} left in process {}: {:#?}", target.pid(), differences());
+        }
+    }
+    assert_unharmed(&before, &mut targets);
+}
+
 #[test]
 fn who_cannot_be_recorded_is_named_and_does_not_hinder_the_others() {
     needs_recording!();
@@ -195,8 +230,8 @@ fn who_cannot_be_recorded_is_named_and_does_not_hinder_the_others() {
 }
 
 /// A program that nobody else runs, by its name.
-fn renamed(folder: &Path) -> (std::path::PathBuf, String) {
-    let name = format!("nm{}", std::process::id() % 1_000_000);
+fn renamed(folder: &Path, letter: char) -> (std::path::PathBuf, String) {
+    let name = format!("nm{letter}{}", std::process::id() % 1_000_000);
     let path = folder.join(&name);
     if !path.exists() {
         std::fs::copy(program("prey"), &path).expect("a copy");
@@ -215,7 +250,7 @@ fn a_name_means_all_processes_that_have_it() {
     needs_recording!();
     let _machine = together();
     let folder = scratch_dir();
-    let (path, name) = renamed(folder.path());
+    let (path, name) = renamed(folder.path(), 'a');
     let exact = format!("^{name}$");
     let none = Recorder::start(&["--name", &exact]).finish().expect_code(7);
     assert!(none.text().contains("--wait"), "{}", none.text());
@@ -237,7 +272,7 @@ fn a_process_that_comes_later_is_waited_for() {
     needs_recording!();
     let _machine = together();
     let folder = scratch_dir();
-    let (path, name) = renamed(folder.path());
+    let (path, name) = renamed(folder.path(), 'b');
     let brief = Recorder::start(&["--name", &name, "--wait=100ms"]).finish().expect_code(7);
     assert!(brief.text().contains("within 0.1 s"), "{}", brief.text());
     let mut recorder = Recorder::start(&["--name", &name, "--wait", "--freq", FREQ]);

@@ -22,6 +22,7 @@
 //! # Story
 //! [`preflight()`] looks, [`find_hole`] finds room, [`Guardian::start`] forks the process that
 //! traces, [`Guardian::attach`], [`Guardian::enter`] and [`Guardian::detach`] do the work in it.
+//! A [`Nursery`] forks guardians for a recorder that has threads already.
 //! Inside: `attach`, `enter` and `cure` tell the stories; `threads` chooses whom to stop, `worker`
 //! uses it, `stop` holds a thread and lets it run a `chain`, `sweep` stops all of them and `beside` holds
 //! those that have nothing to do (also those that no stop reaches) while `actions` puts signals back, `inside` tells where nothing may be unmapped,

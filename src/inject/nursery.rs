@@ -26,6 +26,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::apart::{keep_only, pidfd_open};
 use super::guardian::{self, Guardian};
 use super::message::wait_readable;
+use crate::fault::{self, Party};
 
 /// Its name as a process.
 pub(super) const NURSERY: &str = "traceprof-nurse";
@@ -52,6 +53,7 @@ impl Nursery {
         let (ours, theirs) = pair()?;
         let recorder_pid = std::process::id() as i32;
         let recorder = pidfd_open(recorder_pid)?;
+        fault::is(Party::Recorder, recorder_pid);
         // SAFETY: the child runs `serve` and leaves by `_exit`; the caller has no other threads
         // that could hold a lock.
         match unsafe { fork() }? {

@@ -146,7 +146,9 @@ impl Start<'_, '_> {
                 Err(panic) => (Err(RecordError::Other(anyhow!("its thread failed"))), Some(panic)),
             };
             teller.tell(News::Over(number, Box::new(outcome)));
-            panic.into_iter().for_each(|panic| resume_unwind(panic));
+            if let Some(panic) = panic {
+                resume_unwind(panic);
+            }
         };
         let builder = std::thread::Builder::new().name(format!("process {number}"));
         if let Err(error) = builder.spawn_scoped(self.scope, work) {

@@ -24,6 +24,8 @@ const KEPT_PERCENT: f64 = 0.02;
 pub struct Selection {
     /// Kernel thread ids or names, in which `*` stands for any text; none for all threads.
     pub threads: Vec<String>,
+    /// Process ids or the names of first threads, in the same way; none for all processes.
+    pub processes: Vec<String>,
     /// From when on.
     pub from: Option<Moment>,
     /// Up to when.
@@ -131,6 +133,13 @@ impl Selection {
                 return Err(format!("no thread is called {pattern:?}; there are {there}"));
             }
         }
+        for pattern in &self.processes {
+            if !threads.iter().any(|summary| is_of(&summary.thread, pattern, threads)) {
+                let first = threads.iter().map(|it| &it.thread).filter(|it| it.tid == it.pid);
+                let there = named(first);
+                return Err(format!("no process is called {pattern:?}; there are {there}"));
+            }
+        }
         let (from_ns, to_ns) = self.times(recording)?;
         let chosen = self.choose(threads);
         let mut parts = self.times_text(recording, from_ns, to_ns);
@@ -187,10 +196,13 @@ impl Selection {
     /// The threads that are meant, `None` for all.
     pub fn choose(&self, threads: &[ThreadSummary]) -> Option<BTreeSet<crate::trace::ThreadId>> {
         let meant = |summary: &&ThreadSummary| {
-            self.threads.iter().any(|pattern| is_called(&summary.thread, pattern))
+            let thread = &summary.thread;
+            let mut processes = self.processes.iter();
+            (self.threads.is_empty() || self.threads.iter().any(|it| is_called(thread, it)))
+                && (self.processes.is_empty() || processes.any(|it| is_of(thread, it, threads)))
         };
         let chosen = || threads.iter().filter(meant).map(|summary| summary.id).collect();
-        (!self.threads.is_empty()).then(chosen)
+        (!self.threads.is_empty() || !self.processes.is_empty()).then(chosen)
     }
 
     /// The times that are meant, on the clock of the samples, both inclusive.
@@ -235,6 +247,13 @@ fn seconds(ns: u64) -> String {
 
 fn is_called(thread: &Thread, pattern: &str) -> bool {
     pattern.parse() == Ok(thread.tid) || matches(pattern, &thread.name)
+}
+
+/// Whether a thread is one of a process that is called so: by its id, or as its first thread is.
+fn is_of(thread: &Thread, pattern: &str, threads: &[ThreadSummary]) -> bool {
+    let is_first = |it: &&ThreadSummary| it.thread.pid == thread.pid && it.thread.tid == thread.pid;
+    pattern.parse() == Ok(thread.pid)
+        || threads.iter().filter(is_first).any(|first| matches(pattern, &first.thread.name))
 }
 
 /// Whether `name` is `pattern`, in which `*` stands for any text. Goes back to the last `*` only, so
@@ -329,6 +348,28 @@ mod tests {
         assert!(times("", "1h").is_ok());
         assert_eq!(times("-3s", "+1s"), Ok((11_000_000_000, 12_000_000_000)));
         assert!(times("+1s", "").unwrap_err().contains("for --to"));
+    }
+
+    #[test]
+    fn threads_are_chosen_by_their_process() {
+        let mut threads = threads(2);
+        for (id, pid, tid, name) in [(2, 20, 20, "server"), (3, 20, 21, "work-0")] {
+            let thread = Thread { pid, tid, name: name.to_owned(), ..Thread::default() };
+            threads.push(ThreadSummary { id: ThreadId(id), thread, ..threads[0].clone() });
+        }
+        let choose = |processes: &[&str], names: &[&str]| {
+            let [processes, names] = [processes, names]
+                .map(|patterns| patterns.iter().map(|it| (*it).to_owned()).collect());
+            let selection = Selection { threads: names, processes, ..Selection::default() };
+            let selected = resolve(&selection, &threads)?;
+            let ids = selected.windows[0].threads.clone().unwrap();
+            Ok::<Vec<u32>, String>(ids.into_iter().map(|id| id.0).collect())
+        };
+        assert_eq!(choose(&["20"], &[]), Ok(vec![2, 3]));
+        assert_eq!(choose(&["work*"], &[]), Ok(vec![0, 1]), "the name of a first thread");
+        assert_eq!(choose(&["s*", "7"], &["work-0"]), Ok(vec![0, 3]));
+        let error = choose(&["21"], &[]).unwrap_err();
+        assert!(error.contains("there are 7 \"work-0\", 20 \"server\""), "{error}");
     }
 
     #[test]

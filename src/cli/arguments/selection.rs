@@ -14,6 +14,10 @@ pub struct SelectionArguments {
     #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub thread: Vec<String>,
 
+    /// Look at the threads of this process only, where several were recorded; repeatable, `*` as above
+    #[arg(long, value_name = "PID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub process: Vec<String>,
+
     /// Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03
     ///
     /// Units are us, ms, s, m and h. Times of day and dates (2026-11-21T14:03:05) are of UTC.
@@ -66,14 +70,16 @@ pub struct SelectionArguments {
 
 impl From<SelectionArguments> for Selection {
     fn from(arguments: SelectionArguments) -> Self {
-        let SelectionArguments { thread, time_range, mode, state, syscall, .. } = arguments;
+        let SelectionArguments { thread, process, time_range, mode, state, syscall, .. } =
+            arguments;
         let range = time_range.map(|TimeRange(from, to)| (Some(from), Some(to)));
         let (from, to) = range.unwrap_or((arguments.from, arguments.to));
         let SelectionArguments { span: spans, root_span: roots, tag: tags, .. } = arguments;
         let SelectionArguments { include, exclude, .. } = arguments;
         let states = state.into_iter().map(|StateName(state)| state).collect();
         let calls = syscall.into_iter().map(|CallNumber(number)| number).collect();
-        let all = Self { threads: thread, from, to, mode, states, calls, ..Self::default() };
+        let (threads, processes) = (thread, process);
+        let all = Self { threads, processes, from, to, mode, states, calls, ..Self::default() };
         Self { spans, roots, tags, include, exclude, ..all }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use traceprof_abi::storage::log::Sample as Logged;
 
+mod runtimes;
+
 use super::*;
 use crate::record::batch::{ThreadLife, ThreadNews};
 use crate::record::clock::wait_until;
@@ -385,123 +387,28 @@ fn an_end_without_a_word_ends_the_thread() {
     wait_until("the thread goes on", || shared.strong_count() == 0);
 }
 
-/// A process, and its own perf map, which nobody else writes.
-struct Runtime {
-    child: std::process::Child,
-    map: std::path::PathBuf,
-}
-
-impl Runtime {
-    fn new() -> Self {
-        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let map = std::path::PathBuf::from(format!("/tmp/perf-{}.map", child.id()));
-        Self { child, map }
-    }
-
-    fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-
-    fn tell(&self, text: &str) {
-        std::fs::write(&self.map, text).unwrap();
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        // They may be gone.
-        let _ = self.child.kill().and_then(|()| self.child.wait());
-        let _ = std::fs::remove_file(&self.map);
-    }
-}
-
-impl Runtime {
-    /// A scribe that knows of it, and waits for whoever reads its map.
-    fn scribe(&self, path: &Path, writings: &Arc<Writings>) -> Whole {
-        let names = |answers: Answers| {
-            let theirs = answers.clone();
-            writings.answer_by(move |question| {
-                theirs.send(Ok(Wanted { question, ..Wanted::default() }));
-            });
-            let symbolizers = Symbolizers::start(move |answer| answers.send(answer))?;
-            let jit = JitNames::start(self.pid(), Arc::clone(writings))?.patient();
-            Ok(Names::of(symbolizers, jit))
-        };
-        let scribe = Whole::with_room(backlog::ROOM, path, self.pid(), names);
-        scribe.send(Arc::new(Batch { threads: vec![seen(1, 7)], ..Batch::default() }));
-        scribe
-    }
-}
-
-/// The names of the samples, and whether the first waited for the map that the runtime wrote.
-fn names_of_own_code(is_served: bool) -> (Vec<String>, bool) {
+#[test]
+fn a_process_whose_names_are_waited_for_holds_up_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let (runtime, writings) = (Runtime::new(), Arc::<Writings>::default());
-    let serving = is_served.then(|| writings.serve());
-    let scribe = runtime.scribe(&path, &writings);
-    scribe.send(next_batch(&[(2, 0x1000, false)], 1));
-    wait_until("it is never looked at", || is_taken(&scribe));
-    let has_waited = !scribe.is_idle();
-    serving.iter().for_each(|it| it.take());
-    let _ = writings.write(&|| false, || runtime.tell("1000 10 made\n"));
-    serving.iter().for_each(|it| it.answer());
-    wait_until("not written", || scribe.is_idle());
-    // Known by then, or asked for before: it is not asked for again.
-    scribe.send(next_batch(&[(3, 0x1000, false)], 2));
-    wait_until("not written", || scribe.is_idle());
-    drop(serving);
-    let finished = scribe.finish();
-    assert_eq!(finished.totals().unnamed, 0);
+    let (slow, go) = with_blocked_names(&path, backlog::ROOM);
+    let quick = slow.writing.join(1, 2, |answers| answers.names(2, Arc::default())).unwrap();
+    slow.send(first_batch());
+    slow.send(next_batch(&[(2, 0x1000, false)], 1));
+    wait_until("it is not taken", || is_taken(&slow));
+    let sent = Arc::new(batch(&[(3, 0x1000, false)], 2));
+    let seen = Arc::downgrade(&sent);
+    quick.send(sent);
+    // Written, and ready to be filled again, or gone.
+    let is_written = || quick.blanks.try_recv().is_ok() || seen.strong_count() == 0;
+    wait_until("it waits for another process", is_written);
+    assert!(!slow.is_idle());
+    drop((go, quick));
+    let finished = slow.finish();
+    let of = |number| finished.totals_of(number).unwrap().samples;
+    assert_eq!((of(0), of(1), finished.totals().samples), (1, 1, 2));
     assert!(finished.close(Metadata::new(), &[]).error.is_none());
-    (names(&path).into_iter().map(|(_, name)| name).collect(), has_waited)
-}
-
-#[test]
-fn samples_wait_for_the_names_of_code_that_a_runtime_is_asked_for() {
-    let (names, has_waited) = names_of_own_code(true);
-    assert_eq!(names, ["made", "made"]);
-    assert!(has_waited);
-}
-
-#[test]
-fn samples_do_not_wait_for_names_that_nobody_asks_for() {
-    let (names, has_waited) = names_of_own_code(false);
-    assert_eq!(names, ["[unknown]", "made"], "it was told of later");
-    assert!(!has_waited);
-}
-
-#[test]
-fn a_runtime_that_does_not_answer_is_not_waited_for_without_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace");
-    let (runtime, writings) = (Runtime::new(), Arc::<Writings>::default());
-    let _serving = writings.serve();
-    let scribe = runtime.scribe(&path, &writings);
-    scribe.send(next_batch(&[(2, 0x1000, false)], 1));
-    wait_until("its names are still waited for", || is_taken(&scribe) && scribe.is_idle());
-    scribe.send(next_batch(&[(3, 0x2000, false)], 2));
-    // The end waits no longer.
-    let finished = scribe.finish();
-    assert_eq!((finished.totals().samples, finished.totals().unnamed), (2, 2));
-    assert!(finished.close(Metadata::new(), &[]).error.is_none());
-    assert_eq!(names(&path).len(), 2);
-}
-
-#[test]
-fn names_that_a_runtime_told_before_are_those_of_the_first_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("trace");
-    let runtime = Runtime::new();
-    runtime.tell("1000 10 made\n");
-    let scribe = runtime.scribe(&path, &Arc::default());
-    // Whatever its number is.
-    for (number, program) in [(2, 1), (3, 1), (4, 2)] {
-        let addresses = Some(Arc::new(AddressMap::of_program(program)));
-        scribe.send(Arc::new(Batch { addresses, ..Batch::default() }));
-        scribe.send(next_batch(&[(number, 0x1000, false)], number));
-    }
-    assert!(scribe.finish().close(Metadata::new(), &[]).error.is_none());
-    let names: Vec<_> = names(&path).into_iter().map(|(_, name)| name).collect();
-    assert_eq!(names, ["made", "made", "[unknown]"]);
+    let trace = trace::load(&path).unwrap();
+    let pids: Vec<u32> = trace.threads.iter().map(|it| it.thread().pid).collect();
+    assert_eq!(pids, [1, 2], "threads with the same key are two");
 }

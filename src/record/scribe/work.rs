@@ -44,7 +44,7 @@ impl Work {
         let mut error = None;
         // A batch that waits at the end waits for an answer.
         while error.is_none()
-            && !(self.is_ending && !self.has_backlog())
+            && (!self.is_ending || self.has_backlog())
             && let Ok(message) = self.receive(messages)
         {
             let is_batch = matches!(message, Some(Message::Batch(..)));
