@@ -45,6 +45,7 @@ mod priming; // how threads are found and made ready
 mod print; // the summary, trees and tables, as whole texts
 mod priority; // whose is raised
 mod processes; // several in one recording
+mod progress; // of long work, on terminals
 mod ratios; // programs that know where their time is
 mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows

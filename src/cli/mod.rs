@@ -33,6 +33,7 @@ pub mod values;
 mod verify;
 mod view;
 mod watch;
+mod work;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -59,7 +60,9 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
         }
     };
-    match act(arguments.action) {
+    let outcome = act(arguments.action);
+    work::end();
+    match outcome {
         Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::Ok,
         Err(failure) => {

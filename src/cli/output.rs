@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::exit::{ExitCode, Failure};
+use super::work;
 use crate::trace::index_path;
 
 /// Where to write.
@@ -46,7 +47,7 @@ impl Destination {
     ) -> Result<(), Failure> {
         match self {
             Self::Standard => {
-                let mut out = BufWriter::new(io::stdout().lock());
+                let mut out = BufWriter::new(Uncovered(io::stdout().lock()));
                 write(&mut out)?;
                 out.flush().map_err(unwritable)
             }
@@ -61,6 +62,20 @@ impl Destination {
                 file.finish()
             }
         }
+    }
+}
+
+/// The standard output, before which the line of long work goes: both may be the terminal.
+struct Uncovered<W>(W);
+
+impl<W: Write> Write for Uncovered<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        work::end();
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

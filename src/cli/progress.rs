@@ -1,5 +1,5 @@
 //! What is said while recording, on the standard error: a live line on a terminal, plain lines
-//! elsewhere. The only user of indicatif.
+//! elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -50,7 +50,11 @@ impl Live {
 impl Observer for Live {
     fn event(&mut self, event: Event) {
         if let Event::Detaching = event {
-            self.line.set_message("detaching");
+            // Nothing else tells of it until the end, and naming functions may take a while.
+            self.line.set_style(style("{spinner} {wide_msg}"));
+            self.line
+                .set_message("detaching, then naming the last functions and writing the trace");
+            self.line.enable_steady_tick(Duration::from_millis(100));
         } else {
             self.line.println(describe(&event));
         }
@@ -73,8 +77,8 @@ impl Drop for Live {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
-    // The templates are the two above; were one wrong, the default shows as much.
+pub(super) fn style(template: &str) -> ProgressStyle {
+    // The templates are known; were one wrong, the default shows as much.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
         .progress_chars("━╸ ")

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use super::arguments::RecoverArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::is_part_of;
+use super::work;
 use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions, index_path};
 use crate::view::Recording;
 use crate::view::escape::{escaped, shell_quoted};
@@ -21,7 +22,10 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::new(ExitCode::Output, error));
     }
     let options = WriterOptions { force: *force, ..WriterOptions::default() };
-    let recovered = trace::recover(input, output, options).map_err(Failure::of_trace)?;
+    work::begin("recovering", input);
+    let recovered = trace::recover(input, output, options);
+    work::end();
+    let recovered = recovered.map_err(Failure::of_trace)?;
     // Nobody to tell when the standard error is closed; the trace is written all the same.
     let _ = report(&recovered, output, &mut io::stderr().lock());
     Ok(match recovered.was {

@@ -7,6 +7,7 @@ use anyhow::anyhow;
 use super::arguments::ReindexArguments;
 use super::exit::{ExitCode, Failure};
 use super::source::note;
+use super::work;
 use crate::trace;
 use crate::trace::index_path;
 use crate::view::escape::escaped;
@@ -21,7 +22,10 @@ pub(super) fn run(arguments: &ReindexArguments) -> Result<(), Failure> {
         );
         return Err(Failure::new(ExitCode::Failure, error));
     }
-    let done = trace::reindex(file, arguments.full).map_err(Failure::of_trace)?;
+    work::begin("indexing", file);
+    let done = trace::reindex(file, arguments.full);
+    work::end();
+    let done = done.map_err(Failure::of_trace)?;
     done.notices.iter().for_each(|notice| note(notice));
     let index = index_path(file).display().to_string();
     let (bytes, cells) = (done.index_bytes, done.cells);

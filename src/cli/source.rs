@@ -6,12 +6,14 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use super::exit::{ExitCode, Failure};
+use super::work;
 use crate::trace::LazyTrace;
 use crate::view::escape::escaped;
 use crate::view::{Selected, Selection};
 
 /// Opens a trace and tells what its reader has to say.
 pub(super) fn open(path: &Path) -> Result<LazyTrace, Failure> {
+    work::begin("reading", path);
     let trace = LazyTrace::open(path).map_err(Failure::of_trace)?;
     tell_from(&trace, 0);
     Ok(trace)
@@ -41,5 +43,5 @@ pub(super) fn tell_if_empty(selected: &Selected, samples: u64) {
 /// Tells something on the standard error.
 pub(super) fn note(text: &str) {
     // Nobody to tell when it is closed.
-    let _ = writeln!(std::io::stderr(), "note: {}", escaped(text));
+    let _ = work::aside(|| writeln!(std::io::stderr(), "note: {}", escaped(text)));
 }

@@ -5,12 +5,16 @@ use std::io::Write;
 use super::arguments::VerifyArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
+use super::work;
 use crate::trace::{self, FileState};
 use crate::view::verification;
 
 /// Checks the trace; the exit code is the verdict.
 pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
-    let found = trace::verify(&arguments.file).map_err(Failure::of_trace)?;
+    work::begin("checking", &arguments.file);
+    let found = trace::verify(&arguments.file);
+    work::end();
+    let found = found.map_err(Failure::of_trace)?;
     let file = arguments.file.display().to_string();
     let written = Destination::Standard.write(|out: &mut dyn Write| {
         let write = if arguments.json { verification::write_json } else { verification::write };

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::attach::Attached;
+use super::contexts::TagNames;
 use super::instances::Instances;
 use super::names::Names;
 use super::scribe::{Answers, Finished, Number, Scribe, Writing};
@@ -22,6 +23,8 @@ pub(super) struct Common<'a> {
     pub(super) stop: Stop,
     /// The ids of call traces.
     pub(super) instances: Arc<Instances>,
+    /// The names of tags.
+    pub(super) tags: Arc<TagNames>,
     /// There may be more processes than one.
     pub(super) is_several: bool,
     /// Since there is a trace.
@@ -33,8 +36,8 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     /// Before anything is attached to.
     pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
-        let (instances, writing, named) = Default::default();
-        Self { options, stop, instances, is_several, writing, named }
+        let (instances, tags, writing, named) = Default::default();
+        Self { options, stop, instances, tags, is_several, writing, named }
     }
 
     /// The way into the trace for a process that has been attached to; the first one creates it.

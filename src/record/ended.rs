@@ -10,6 +10,7 @@ use super::scribe::{Finished, Number, Totals};
 use super::session::End;
 use super::stint::Stint;
 use super::{Opened, RecordError};
+use crate::trace::Value;
 
 /// A process that is cured and whose samples have been handed over.
 pub(super) struct Ended {
@@ -113,6 +114,8 @@ pub(super) struct Over {
     pub(super) stint: Stint,
     /// The programs that were executed.
     pub(super) executions: Executions,
+    /// The names of tags, if there are any.
+    pub(super) tags: Option<(String, Value)>,
 }
 
 impl Over {
@@ -145,6 +148,7 @@ impl Over {
             totals,
             stint,
             executions,
+            tags: common.tags.metadata(),
         })
     }
 

@@ -99,7 +99,7 @@ impl<'a> Recording<'a> {
             raised: begun.raised,
             scribe: None,
             jvm: JvmNames::new(pid, common.options.jvm_names),
-            contexts: Contexts::default(),
+            contexts: Contexts::named(Arc::clone(&common.tags)),
             done: None,
             executions: Executions::default(),
             footprint: None,

@@ -66,6 +66,8 @@ impl Over {
         if !self.is_several {
             return metadata;
         }
+        // All of them: the process that told of them last may not have known the latest.
+        metadata.extend(self.tags.clone());
         let mut set = |key: &str, number: usize| {
             metadata.insert(key.to_owned(), Value::Unsigned(number as u64));
         };

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, Part, TRAILER_BYTES};
 use super::loss::BadRange;
+use super::meter::note_read;
 use super::window::Window;
 use super::{DATA_MAGIC, FRAME_MAGIC, TraceError};
 
@@ -156,6 +157,7 @@ impl<R: Read> Frames<R> {
         let mut reason = None;
         if !closed && let Some((header, body)) = self.search(&mut reason)? {
             self.window.pass(header.total_bytes())?;
+            note_read(header.total_bytes());
             self.note(&header, start, reason);
             let after_loss = self.after_loss;
             return Ok(Some(StoredFrame { header, body, after_loss }));

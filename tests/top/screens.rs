@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use traceprof::trace::{LazyTrace, Sample};
-use traceprof::view::top::{Board, Head, Kind, Look, Order, Pace, Size, plain, screen};
+use traceprof::view::live::{Board, Head, Kind, Look, Order, Pace, Size, plain, screen};
 use traceprof::view::{Filter, Mode, Selected, load};
 
 use crate::common::{Maker, maker};

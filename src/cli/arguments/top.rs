@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cli::values::{EngineName, Mode, Rate, RecordingTime, WallInterval};
-use crate::view::top::{Kind, Order};
+use crate::view::live::{Kind, Order};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]

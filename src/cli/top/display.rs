@@ -16,7 +16,7 @@ use super::watcher::Shared;
 use crate::cli::exit::Failure;
 use crate::cli::output::unwritable;
 use crate::view::Mode;
-use crate::view::top::{Board, Head, Look, keys, plain, screen};
+use crate::view::live::{Board, Head, Look, keys, plain, screen};
 
 /// A sample is there to be read after this, but for those that wait for names.
 const LAG: Duration = Duration::from_millis(1200);

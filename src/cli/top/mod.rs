@@ -28,7 +28,7 @@ use crate::record::{Files, Options, OutputPattern, Summary, Target, record};
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
 use crate::view::escape::shell_quoted;
-use crate::view::top::{Head, Look};
+use crate::view::live::{Head, Look};
 
 /// Shows the table until it is not wanted any more, or the process ends.
 pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {

@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::scratch::Scratch;
 use crate::cli::exit::Failure;
 use crate::trace::{LazyTrace, TraceError};
-use crate::view::top::{Board, Pace};
+use crate::view::live::{Board, Pace};
 use crate::view::{self, Filter, Mode, Selected};
 
 /// A trace that is being written.

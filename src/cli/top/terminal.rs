@@ -14,7 +14,7 @@ use nix::sys::termios::{
 };
 use nix::unistd::write;
 
-use crate::view::top::{Line, Size, Style};
+use crate::view::live::{Line, Size, Style};
 
 /// The other screen, without a cursor and without lines that go on in the next one.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";

@@ -25,6 +25,7 @@ mod variable;
 mod words;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use traceprof_abi::context::{ContextSources, TAGS, Way, origin};
 use traceprof_abi::segment::DataSegment;
@@ -39,6 +40,7 @@ use self::otel::Otel;
 use self::places::{Places, TABLES_MAX};
 use self::table::Table;
 pub(super) use self::table::is_named_table;
+pub(super) use self::tags::TagNames;
 use self::tags::{Tags, Texts};
 pub use self::words::Work;
 use super::batch::{Batch, ThreadNews};
@@ -113,6 +115,11 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
+    /// Those of a process, whose tags have these names in the trace.
+    pub(super) fn named(names: Arc<TagNames>) -> Self {
+        Self { tags: Tags::of(names), ..Self::default() }
+    }
+
     /// Another program, of this process, that an agent has been put into.
     pub(super) fn begin(&mut self, pid: i32, data: DataSegment) {
         // Relaxed: written by this side.

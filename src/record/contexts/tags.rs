@@ -2,7 +2,8 @@
 //! their values, as far as there is room.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::ops::DerefMut;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use traceprof_abi::context::TAGS;
 
@@ -35,23 +36,56 @@ impl Texts {
     }
 }
 
+/// The names of a trace by their places, of all its processes. They only become more.
+#[derive(Debug, Default)]
+pub(in crate::record) struct TagNames(Mutex<Vec<TagKey>>);
+
+impl TagNames {
+    /// What the trace's metadata says of them, if there are any.
+    pub(in crate::record) fn metadata(&self) -> Option<(String, Value)> {
+        let keys = self.keys();
+        let (key, value) = (!keys.is_empty()).then(|| TagKey::metadata(&keys))?;
+        Some((key.to_owned(), value))
+    }
+
+    fn keys(&self) -> impl DerefMut<Target = Vec<TagKey>> {
+        // One that panicked has pushed a name or has not.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The names by their places.
 #[derive(Debug, Default)]
 pub(super) struct Tags {
+    all: Arc<TagNames>,
+    /// All of them up to the last that this process has asked for.
     keys: Vec<TagKey>,
     told: usize,
 }
 
 impl Tags {
+    /// Those of a trace.
+    pub(super) fn of(all: Arc<TagNames>) -> Self {
+        Self { all, ..Self::default() }
+    }
+
     /// The place of a tag in the trace; `None` if it has ten others. Numbers and texts of the same name are
     /// different tags.
     pub(super) fn place(&mut self, name: &str, kind: TagKind) -> Option<usize> {
-        let known = self.keys.iter().position(|key| key.name == name && key.kind == kind);
-        if known.is_some() || self.keys.len() >= TAGS {
-            return known;
+        let find =
+            |keys: &[TagKey]| keys.iter().position(|key| key.name == name && key.kind == kind);
+        if let Some(known) = find(&self.keys) {
+            return Some(known);
         }
-        self.keys.push(TagKey { name: name.to_owned(), kind });
-        Some(self.keys.len() - 1)
+        if self.keys.len() >= TAGS {
+            return None;
+        }
+        let mut all = self.all.keys();
+        if find(&all).is_none() && all.len() < TAGS {
+            all.push(TagKey { name: name.to_owned(), kind });
+        }
+        self.keys.clone_from(&all);
+        find(&self.keys)
     }
 
     /// A bit for each place whose values are texts.
@@ -84,6 +118,26 @@ mod tests {
         assert_eq!(told, room);
         assert!(texts.admit(&text(0)) && texts.admit(&text(room - 1)));
         assert!(!texts.admit(&text(room)));
+    }
+
+    #[test]
+    fn processes_of_one_trace_share_its_names() {
+        let all = Arc::new(TagNames::default());
+        let [mut one, mut other] = [(); 2].map(|()| Tags::of(Arc::clone(&all)));
+        assert_eq!(all.metadata(), None);
+        assert_eq!(one.place("route", TagKind::Text), Some(0));
+        assert_eq!(other.place("shard", TagKind::Number), Some(1));
+        assert_eq!(other.place("route", TagKind::Text), Some(0));
+        assert_eq!(one.place("shard", TagKind::Number), Some(1));
+        assert_eq!((one.texts(), other.texts()), (1, 1));
+        // Whoever tells last tells of all that it uses.
+        assert_eq!(one.news(), other.news());
+        assert_eq!(TagKey::of(&[all.metadata().unwrap()].into()).len(), 2);
+        for number in 2..TAGS {
+            assert_eq!(one.place(&format!("{number}"), TagKind::Text), Some(number));
+        }
+        assert_eq!(other.place("eleventh", TagKind::Text), None);
+        assert_eq!(other.place("5", TagKind::Text), Some(5));
     }
 
     #[test]

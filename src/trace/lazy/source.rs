@@ -17,6 +17,7 @@ use crate::trace::TraceError;
 use crate::trace::bytes::Malformed;
 use crate::trace::checkpoint::BlockEntry;
 use crate::trace::frame::{Codec, FrameHeader, HEADER_BYTES, Part};
+use crate::trace::meter::note_read;
 
 /// Bytes of decoded payloads that are kept.
 const CACHED_BYTES: usize = 16 << 20;
@@ -157,6 +158,7 @@ impl Source {
         let stored = header.section(part).stored as usize;
         let bytes = self.bytes(header.section_offset(part), stored)?;
         // A damaged frame: a scan finds it out and leaves it out.
+        note_read(stored as u64);
         header.expand(part, &bytes).map_err(|bad| Fault::Index(bad.what))
     }
 

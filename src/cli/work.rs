@@ -1,0 +1,117 @@
+//! How far long work on a trace is, on the standard error, where that is a terminal.
+//!
+//! # Invariants
+//! - Nothing is shown of what takes less than a second.
+//! - The line is gone before anything else is written to a terminal.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget};
+
+use super::progress::style;
+use crate::trace::bytes_read;
+use crate::view::escape::escaped;
+
+/// Work that is done before is not worth a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The work that is being done: a process has one terminal.
+static CURRENT: Mutex<Option<Work>> = Mutex::new(None);
+
+/// A line while it lives.
+#[derive(Debug)]
+struct Work {
+    line: ProgressBar,
+    /// What it does until this is dropped.
+    thread: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// Begins to read the trace at `path`, to do what `doing` says.
+pub(super) fn begin(doing: &str, path: &Path) {
+    end();
+    if !io::stderr().is_terminal() {
+        return;
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let text = format!("{doing} {}", escaped(&name));
+    // What cannot be looked at is told of by whoever opens it.
+    let whole = fs::metadata(path).map_or(0, |meta| meta.len());
+    let before = bytes_read();
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    line.set_style(style("{spinner} {wide_msg}"));
+    let ((sender, ended), shown) = (channel(), line.clone());
+    let show = move || {
+        if ended.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        shown.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        loop {
+            shown.set_message(state(&text, bytes_read().saturating_sub(before), whole));
+            shown.tick();
+            if ended.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+                return shown.finish_and_clear();
+            }
+        }
+    };
+    // Without the thread the work is done all the same.
+    let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
+    *current() = Some(Work { line, thread: thread.map(|thread| (sender, thread)) });
+}
+
+/// It is done, or what comes of it is about to be shown.
+pub(super) fn end() {
+    let work = current().take();
+    drop(work);
+}
+
+/// Writes something else to the terminal.
+pub(super) fn aside<T>(write: impl FnOnce() -> T) -> T {
+    let line = current().as_ref().map(|work| work.line.clone());
+    match line {
+        Some(line) => line.suspend(write),
+        None => write(),
+    }
+}
+
+fn current() -> MutexGuard<'static, Option<Work>> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.thread.take() {
+            drop(end);
+            // It has nothing to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How far it is: some work reads all once, some more often, which only shows when it does.
+fn state(text: &str, done: u64, whole: u64) -> String {
+    let read = HumanBytes(done);
+    match done.checked_mul(100).and_then(|part| part.checked_div(whole)) {
+        Some(percent @ ..=100) => format!("{text}: {percent} %, {read} of {}", HumanBytes(whole)),
+        _ => format!("{text}: {read} read"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_told_as_long_as_it_is_one() {
+        assert_eq!(state("reading x", 1 << 20, 4 << 20), "reading x: 25 %, 1.00 MiB of 4.00 MiB");
+        assert_eq!(state("reading x", 5 << 20, 4 << 20), "reading x: 5.00 MiB read");
+        assert_eq!(state("reading x", 0, 0), "reading x: 0 B read");
+    }
+}
