@@ -39,24 +39,43 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "verify" -d 'Che
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "recover" -d 'Save what can be read of a damaged or unfinished trace'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "reindex" -d 'Write the index of a trace anew'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Processes to record: 12, or 12,15; may be repeated' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s P -l name -d 'Record all processes whose name or command line matches a regular expression' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wait -d 'With --name: if there is no such process, wait until there is, so long at most' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h (default: until Ctrl-C or the target\'s end)' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target\'s end)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-size -d 'End the recording when the trace and its index have this size together: 500M, 2G' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate -d 'Begin the next file when this one has this size (100M) or age (10m, 1h)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate-keep -d 'Keep only the last N files of --rotate' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring -d 'Keep only the last TIME (1s to 24h), and save it when asked to and at the end' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l trigger -d 'Save the ring when this begins: cpu>80% (of one processor), threads>500, or file:PATH appears' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s i -l interval -d 'Time between samples instead of a rate: 20us to 1s, as in 10ms' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ready-fd -d 'Write the line READY=1 to this open descriptor, and close it, when sampling is on' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l pidfile -d 'Keep the recorder\'s process id in this file while it records' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l fail-under -d 'Exit with code 5 if the quality of the recording is below this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l preserve -d 'Let the N heaviest call traces keep their ids, and write them as objects' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l compress -d 'How to compress the trace: none, fast, zstd, or zstd:LEVEL with a level from 1 to 22' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l durability -d 'When to force the trace to the disk: none, interval (about every second), or frame (always)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l block-size -d 'Bytes of a block, which is what a reader decodes to look at one place: 1K to 1M' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s s -l subprocesses -d 'Record the descendants as well: those that are there, and those that are started meanwhile'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s e -l event -d 'As --mode, by the name of an event' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall -d 'Mode wall, or with -e cpu both, at this interval' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s g -l call-graph -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l cstack -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s n -l native -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s a -l all-cpus -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s c -l count -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s t -l tid -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l per-thread -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l threads -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s f -l format -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l file -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nonblocking -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'When the target executes another program, go on with that one'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l json -d 'Write what the recording came to as one JSON object to the standard output'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l dry-run -d 'Say what would be done, and do nothing'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l allow-seccomp -d 'Record a target whose seccomp filter is not known to permit what is done'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l verify-detach -d 'Compare the target before the attach and after the detach, and tell what differs'
@@ -67,6 +86,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l collect -
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-trace-ids -d 'Leave out the storage\'s id of each sample\'s call trace'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l call-traces -d 'Also write each call trace as an object, to look up by its id'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l stats -d 'Print what the storage has counted after the closing report: puts, drops, collisions, waits'
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l idle -d 'Mode wall: threads that do not run, too'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s p -l pid -d 'Process to put back as it was' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand detach" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -81,7 +101,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
@@ -105,7 +124,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l form
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
@@ -119,7 +137,6 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r

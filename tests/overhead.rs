@@ -26,12 +26,17 @@ fn line(outcome: &Outcome, label: &str) -> String {
     line.unwrap_or_else(|| panic!("no line {label}\n{text}")).to_owned()
 }
 
-/// The sum of the weights is the CPU time of the target to two percent, and a hit for each thread.
+/// What a hit of each kind stands for together, in periods of the rate: one in user mode, and one in the
+/// kernel, which counts for more.
+const BOTH_HITS: f64 = 1.0 + 2.4;
+
+/// The sum of the weights is the CPU time of the target to two percent, and a hit of each kind for each
+/// thread.
 fn check_sum(outcome: &Outcome, threads: u64) {
     let slowest = changes(outcome).iter().map(|(_, divisor)| *divisor).max().unwrap_or(1);
     let used_ns = outcome.trace.number("cpu_time_ns") as f64;
     let sampled_ns = outcome.trace.number("weight_sum") as f64 * PERIOD_NS;
-    let hits_ns = (threads * slowest) as f64 * PERIOD_NS;
+    let hits_ns = (threads * slowest) as f64 * BOTH_HITS * PERIOD_NS;
     let off_ns = (sampled_ns - used_ns).abs();
     assert!(off_ns <= 0.02 * used_ns + hits_ns, "{sampled_ns} of {used_ns}\n{}", outcome.text());
 }
@@ -68,7 +73,7 @@ fn record_busy(options: &[&str]) -> (Target, Outcome) {
 fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
     needs_recording!();
     let _machine = alone();
-    let (target, outcome) = record_busy(&["--engine", "perf", "--max-overhead", "1%"]);
+    let (target, outcome) = record_busy(&["--engine", "perf", "--max-overhead", "5%"]);
     check_told(&outcome);
     check_sum(&outcome, 3);
     // Each thread has its own.
@@ -78,7 +83,7 @@ fn events_are_slowed_down_for_a_budget_and_weights_add_up() {
         let name = format!("busy-{thread}");
         let sampled_ns = crate::common::periods_of(&by_label, &name) as f64 * PERIOD_NS;
         let used_ns = target.fact(&format!("used_{thread}")) as f64;
-        let most_ns = 0.03 * used_ns + 2.0 * slowest as f64 * PERIOD_NS;
+        let most_ns = 0.03 * used_ns + 2.0 * BOTH_HITS * slowest as f64 * PERIOD_NS;
         assert!((sampled_ns - used_ns).abs() < most_ns, "{name}: {sampled_ns} of {used_ns}");
     }
 }
@@ -145,13 +150,12 @@ fn time_in_the_kernel_adds_up_at_a_lower_rate() {
     needs_recording!();
     let _machine = alone();
     let target = Target::start("reader", &[]);
-    let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "2%"]].concat();
+    let options = [&FAST[..], &["--engine", "perf", "--max-overhead", "4%"]].concat();
     let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
     drop(target);
     check_told(&outcome);
     if outcome.trace.number("kernel_included") == 1 {
-        // Twice, since hits in the kernel stand for more.
-        check_sum(&outcome, 4);
+        check_sum(&outcome, 1);
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Map, json};
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
 use crate::record::Summary;
-use crate::trace::{Metadata, Value, index_path};
+use crate::trace::{Metadata, Saved, Value, index_path};
 
 /// Writes the object to the standard output. `recorded` is `None` if there is no recording.
 pub(super) fn write(recorded: Option<&Summary>, failure: Option<&Failure>) -> Result<(), Failure> {
@@ -41,6 +41,7 @@ fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::
         let parts = summary.parts.0.iter().map(|path| path.to_string_lossy());
         set("parts", json!(parts.collect::<Vec<_>>()));
         set("parts_written", json!(summary.parts.1));
+        set("saved", json!(summary.saves.iter().map(saved).collect::<Vec<_>>()));
         set("data_bytes", json!(summary.written.data_bytes));
         set("index_bytes", json!(summary.written.index_bytes));
         set("samples_in_file", json!(summary.written.samples));
@@ -55,6 +56,16 @@ fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::
 
 fn status(status: ExitStatus) -> serde_json::Value {
     json!({ "code": status.code(), "signal": status.signal() })
+}
+
+fn saved(saved: &Saved) -> serde_json::Value {
+    let (written, error) = (saved.outcome.as_ref().ok(), saved.outcome.as_ref().err());
+    json!({
+        "output": saved.path.to_string_lossy(),
+        "samples": written.map(|written| written.samples),
+        "data_bytes": written.map(|written| written.data_bytes),
+        "error": error,
+    })
 }
 
 fn figures(metadata: &Metadata) -> BTreeMap<&str, serde_json::Value> {
@@ -91,6 +102,7 @@ mod tests {
             "index": "out.trace.idx",
             "parts": [],
             "parts_written": 0,
+            "saved": [],
             "data_bytes": 0,
             "index_bytes": 0,
             "samples_in_file": 0,

@@ -92,6 +92,7 @@ fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
         output: PathBuf::new(),
         pattern,
         files,
+        triggers: arguments.keeping.trigger,
         writer,
         duration: arguments.duration.map(|time| time.0),
         freq_hz: hz.unwrap_or_else(|| default_hz(measure)),
@@ -146,7 +147,7 @@ fn default_pattern(target: &Target, files: Files) -> OutputPattern {
     };
     let name: String = name.chars().map(safe).take(100).collect();
     match files {
-        Files::One | Files::Limited(_) => {
+        Files::One | Files::Limited(_) | Files::Ring(_) => {
             OutputPattern::literal(Path::new(&format!("traceprof-{name}.trace"))).with_number()
         }
         // The number is that of a part.
@@ -247,6 +248,7 @@ pub(super) mod tests {
             output: PathBuf::from("out.trace"),
             written: Written::default(),
             parts: (Vec::new(), 0),
+            saves: Vec::new(),
             figures: Metadata::new(),
             ended: None,
             cut_short: None,

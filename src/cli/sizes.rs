@@ -1,6 +1,7 @@
 //! Sizes of files as options have them, and what may be a size or a time.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::values::RecordingTime;
 use crate::trace::Turn;
@@ -39,6 +40,21 @@ impl FromStr for SizeLimit {
     }
 }
 
+/// How much time a ring has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingTime(pub Duration);
+
+impl FromStr for RingTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<RecordingTime>()?.0 {
+            time if (1..=86_400).contains(&time.as_secs()) => Ok(Self(time)),
+            _ => Err("expected a time from 1s to 24h".to_owned()),
+        }
+    }
+}
+
 /// When the next part of a recording begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotateAt(pub Turn);
@@ -65,8 +81,6 @@ impl FromStr for RotateAt {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -79,6 +93,12 @@ mod tests {
         for text in ["", "M", "1K", "0", "-1G", "1e9", "2X", "1048575", "9999999T", "inf"] {
             assert!(text.parse::<SizeLimit>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_ring_has_a_second_to_a_day() {
+        assert_eq!("5m".parse(), Ok(RingTime(Duration::from_secs(300))));
+        assert!(["0.5", "25h", "x"].iter().all(|text| text.parse::<RingTime>().is_err()));
     }
 
     #[test]

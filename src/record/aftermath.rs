@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::session::signal_name;
+use super::signals::signal_name;
 use crate::proc::{self, Mapping, PosixTimer};
 
 /// A thread that was interrupted in the middle of a call, or waits for a processor with what was

@@ -142,6 +142,7 @@ fn defaults(pid: i32) -> Options {
         output: PathBuf::new(),
         pattern: OutputPattern::literal(Path::new("")),
         files: Files::One,
+        triggers: Vec::new(),
         writer: WriterOptions::default(),
         duration: None,
         freq_hz: FREQ_HZ,

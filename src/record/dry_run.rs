@@ -107,7 +107,7 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {
         step("map", segments(base)),
         step("stop", format!("thread {tid}, twice for some tens of microseconds: {why}")),
         signal(&before),
-        sampling(&before, threads),
+        sampling(&before, threads, options),
     ])
 }
 
@@ -135,7 +135,7 @@ fn of_command(command: &[std::ffi::OsString], options: &Options) -> Result<Vec<S
         engine(&before),
         step("map", segments_anywhere()),
         signal(&before),
-        sampling(&before, 1),
+        sampling(&before, 1, options),
     ])
 }
 
@@ -177,16 +177,20 @@ fn signal(before: &Before) -> Step {
     step("signals", format!("{used}: a handler in front of the application's own"))
 }
 
-fn sampling(before: &Before, threads: u32) -> Step {
+fn sampling(before: &Before, threads: u32, options: &Options) -> Step {
     let what = match before.choice.engine {
         Engine::Perf => "a perf event, opened from outside and inherited by new threads",
         Engine::Timer => "a CPU timer, armed by its own handlers",
     };
     let period = before.setup.period_ns as f64 / 1e6;
+    let budget = options.max_overhead_percent.map(|percent| {
+        format!(", or less often where that would cost more than {percent} % of what it uses")
+    });
     step(
         "sampling",
         format!(
-            "each thread (now {threads}) gets {what}; a sample every {period:.3} ms of CPU time"
+            "each thread (now {threads}) gets {what}; a sample every {period:.3} ms of CPU time{}",
+            budget.unwrap_or_default()
         ),
     )
 }

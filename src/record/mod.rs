@@ -65,6 +65,7 @@ mod tally;
 mod task_events;
 mod threads;
 mod timer;
+mod trigger;
 mod wall;
 mod watch;
 
@@ -97,6 +98,7 @@ pub use pattern::{Occasion, OutputPattern};
 pub use priority::Priority;
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
+pub use trigger::Trigger;
 
 /// Records a target until its end, the asked duration or a signal.
 ///
@@ -374,7 +376,7 @@ fn create(
     opened: &Opened,
     attached: &Attached<'_>,
 ) -> Result<TraceSeries, RecordError> {
-    let mut writer = output::create(options).map_err(output_error)?;
+    let mut writer = output::create(options, opened.pid).map_err(output_error)?;
     let command_line = &opened.command_line;
     let opening =
         report::opening(options, opened.pid, command_line, attached.setup, &attached.choice);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::pattern::{Occasion, OutputPattern};
+use super::trigger::Trigger;
 use crate::trace::{Turn, WriterOptions};
 
 /// What is recorded.
@@ -88,6 +89,8 @@ pub enum Files {
         /// How many are kept; the oldest are removed.
         keep: Option<u32>,
     },
+    /// The last so much time, of which a trace is made on request and at the end.
+    Ring(Duration),
 }
 
 /// All that a recording is told.
@@ -101,6 +104,8 @@ pub struct Options {
     pub pattern: OutputPattern,
     /// How many files.
     pub files: Files,
+    /// What asks for a ring to be saved.
+    pub triggers: Vec<Trigger>,
     /// How the trace is written.
     pub writer: WriterOptions,
     /// How long; without it until the target ends or the user stops it.
@@ -137,15 +142,22 @@ impl Options {
     /// The same with the name of the output, of this process if it is known.
     pub fn named(mut self, pid: Option<i32>) -> Self {
         let occasion = Occasion::now(pid);
-        self.pattern = self.pattern.settled(occasion);
+        if !matches!(self.files, Files::Ring(_)) {
+            self.pattern = self.pattern.settled(occasion);
+        }
         self.output = match self.files {
-            Files::One | Files::Limited(_) => self.pattern.path(occasion),
+            Files::One | Files::Limited(_) | Files::Ring(_) => self.pattern.path(occasion),
             Files::Parts { .. } => {
                 self.pattern = self.pattern.with_number();
                 self.part(1)
             }
         };
         self
+    }
+
+    /// The directory of a ring's parts.
+    pub(super) fn ring_directory(&self) -> PathBuf {
+        self.output.with_extension("ring")
     }
 
     /// The name of a part.

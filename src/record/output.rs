@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::anyhow;
 use nix::sys::statvfs::statvfs;
 
-use super::pattern::taken;
+use super::pattern::{Occasion, taken};
 use super::{Files, Options, RecordError, Target, output_error};
-use crate::trace::{self, SeriesPlan, TraceError, TraceSeries, TraceWriter};
+use crate::trace::{self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn};
 
 /// Checks a name that is known before the target is.
 pub(super) fn check_early(options: &Options) -> Result<(), RecordError> {
@@ -31,7 +33,7 @@ pub(super) fn is_named_late(options: &Options) -> bool {
 }
 
 /// Creates the files.
-pub(super) fn create(options: &Options) -> Result<TraceSeries, TraceError> {
+pub(super) fn create(options: &Options, pid: i32) -> Result<TraceSeries, TraceError> {
     let (turn, keep) = match options.files {
         Files::One => return one(options),
         Files::Limited(bytes) => {
@@ -39,15 +41,44 @@ pub(super) fn create(options: &Options) -> Result<TraceSeries, TraceError> {
             series.limit(bytes);
             return Ok(series);
         }
+        Files::Ring(time) => return ring(options, pid, time),
         Files::Parts { turn, keep } => (turn, keep),
     };
     let named = options.clone();
     let name = Box::new(move |number| named.part(number));
-    TraceSeries::create(SeriesPlan { name, turn, keep }, options.writer.clone())
+    TraceSeries::create(SeriesPlan { name, turn, keep, ring: None }, options.writer.clone())
 }
 
 fn one(options: &Options) -> Result<TraceSeries, TraceError> {
     TraceWriter::create(&options.output, options.writer.clone()).map(TraceSeries::of_one)
+}
+
+/// Parts of an eighth of the time, of which those that are whole cover it.
+fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, TraceError> {
+    const PARTS: u32 = 8;
+    let directory = options.ring_directory();
+    let created = match fs::create_dir(&directory) {
+        // Looked at before; with --force it may have what another recorder left.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    let failed = |source| TraceError::Io { path: directory.clone(), writing: true, source };
+    created.map_err(failed)?;
+    let parts = directory.clone();
+    let name = Box::new(move |number| parts.join(format!("{number:06}.trace")));
+    let (pattern, output) = (options.pattern.clone(), options.output.clone());
+    let saved = pattern.clone().with_number();
+    let plan = RingPlan {
+        directory,
+        save: Box::new(move || saved.path(Occasion::now(Some(pid)))),
+        last: Box::new(move || match pattern.has_number() {
+            true => pattern.path(Occasion::now(Some(pid))),
+            false => output.clone(),
+        }),
+    };
+    let (turn, keep) = (Turn::Age(time / PARTS), Some(PARTS + 1));
+    let plan = SeriesPlan { name, turn, keep, ring: Some(plan) };
+    TraceSeries::create(plan, options.writer.clone())
 }
 
 /// A part of another recording would end this one when its number comes: it is found before.
@@ -91,6 +122,16 @@ fn check(options: &Options) -> Result<(), RecordError> {
         return Err(RecordError::Output(anyhow!(
             "{path} exists already, a part of another recording: choose another --output, or replace \
              its parts with --force"
+        )));
+    }
+    if let (Files::Ring(_), false) = (options.files, options.writer.force)
+        && options.ring_directory().symlink_metadata().is_ok()
+    {
+        let path = options.ring_directory();
+        let path = path.display();
+        return Err(RecordError::Output(anyhow!(
+            "{path} exists already, with what another recording left: its parts are traces, which \
+             can be printed; then remove it, choose another --output, or replace it with --force"
         )));
     }
     let exists = options.output.symlink_metadata().is_ok();

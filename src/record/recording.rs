@@ -25,7 +25,7 @@ use super::liveness::LastOfThreads;
 use super::overhead::Overhead;
 use super::priority::Raised;
 use super::scribe::{Answers, Number, Scribe};
-use super::session::{End, Parts, Session};
+use super::session::{End, Parts, Saving, Session};
 use super::stint::Stint;
 use super::{Event, Observer, Opened, RecordError, prospect, roll};
 use crate::fault::{self, Point};
@@ -61,6 +61,7 @@ pub(super) struct Recording<'a> {
     /// Asks for names while this lasts.
     jvm: JvmNames,
     contexts: Contexts,
+    saving: Saving,
     /// What was done up to now.
     done: Option<Stint>,
     executions: Executions,
@@ -100,6 +101,7 @@ impl<'a> Recording<'a> {
             scribe: None,
             jvm: JvmNames::new(pid, common.options.jvm_names),
             contexts: Contexts::named(Arc::clone(&common.tags)),
+            saving: Saving::new(common.options),
             done: None,
             executions: Executions::default(),
             footprint: None,
@@ -189,6 +191,7 @@ impl<'a> Recording<'a> {
             jvm: &mut self.jvm,
             contexts: &mut self.contexts,
             overhead,
+            saving: &mut self.saving,
             wall_interval: options.measure.wall_interval(),
         };
         let mut session = Session::start(parts, options.duration, &mut *self.observer)?;

@@ -14,7 +14,7 @@ use super::spawn::Started;
 use super::tally;
 use super::{Options, clock};
 use crate::inject::{InjectError, Refusal};
-use crate::trace::{Metadata, Value, WriteMode, Written};
+use crate::trace::{Metadata, Saved, Value, WriteMode, Written};
 
 /// Watches a recording while it runs.
 pub trait Observer {
@@ -95,6 +95,8 @@ pub struct Summary {
     pub written: Written,
     /// The data files that are kept of a recording in parts, and how many there were.
     pub parts: (Vec<PathBuf>, u32),
+    /// What was saved of a ring.
+    pub saves: Vec<Saved>,
     /// All figures of the recording under the names that the trace has them by.
     pub figures: Metadata,
     /// Why it ended, if nobody asked for that.
@@ -250,13 +252,15 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
     }
     // With `--call-traces` they are there already.
     let heaviest = if options.writer.call_traces { &[][..] } else { &over.stint.heaviest };
-    let Closed { written, parts, error } = over.finished.close(metadata.clone(), heaviest);
+    let Closed { written, parts, saves, error } = over.finished.close(metadata.clone(), heaviest);
     let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
     let command_status = command.as_mut().map(Started::wait).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
     text.extend(files(&written, options, &parts));
-    let output = parts.0.last().cloned().unwrap_or_else(|| options.output.clone());
+    text.extend(saves.iter().map(saved));
+    let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
+    let output = last.unwrap_or(&options.output).clone();
     let cut_short = error.map(|error| error.to_string());
     if cut_short.is_some() {
         let kept = format!("{} of {samples} samples", written.samples);
@@ -271,6 +275,7 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         output,
         written,
         parts,
+        saves,
         figures: metadata,
         ended: reason,
         cut_short,
@@ -279,6 +284,18 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         nothing,
         quality_percent,
     })
+}
+
+/// What was saved of a ring.
+fn saved(saved: &Saved) -> (String, String) {
+    let path = saved.path.display();
+    let text = match &saved.outcome {
+        Ok(Written { samples, data_bytes, .. }) => {
+            format!("{path}: {samples} samples, {data_bytes} bytes")
+        }
+        Err(error) => format!("failed: {error}"),
+    };
+    ("saved".to_string(), text)
 }
 
 /// What the files are like.

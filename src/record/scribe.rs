@@ -32,7 +32,7 @@ use super::jvm::Writings;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::names::Names;
 use super::symbolizers::Answer;
-use crate::trace::{CallTrace, Metadata, TraceError, TraceSeries, Value, Written};
+use crate::trace::{CallTrace, Metadata, Saved, Saves, TraceError, TraceSeries, Value, Written};
 
 mod backlog;
 mod process;
@@ -111,6 +111,8 @@ enum Message {
     Answer(Number, Answer),
     /// Nothing more comes of a process.
     Leave(Number),
+    /// What is in the ring is to be saved.
+    Save,
     /// Nothing more comes.
     End,
 }
@@ -130,6 +132,7 @@ pub(super) struct Writing {
     queue: Queue,
     thread: JoinHandle<Finished>,
     shared: Arc<Shared>,
+    saves: Saves,
 }
 
 /// A process's way to the thread. Nothing more comes of the process when it is dropped.
@@ -139,6 +142,7 @@ pub(super) struct Scribe {
     blanks: Receiver<Arc<Batch>>,
     open: Arc<Open>,
     shared: Arc<Shared>,
+    saves: Saves,
 }
 
 /// What the processes know of the thread.
@@ -189,6 +193,7 @@ impl Writing {
         let (queue, messages) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
+        let saves = writer.saves();
         let work = move || {
             let finished = Work::new(writer, room).run(&messages, &theirs);
             if finished.error.is_some() {
@@ -198,7 +203,7 @@ impl Writing {
             finished
         };
         let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
-        Ok(Self { queue: Queue(queue), thread, shared })
+        Ok(Self { queue: Queue(queue), thread, shared, saves })
     }
 
     /// The way for a process, which no other one of the recording has the `number` of. Its addresses
@@ -216,7 +221,8 @@ impl Writing {
         let process = Box::new(Process::new(pid as u32, names, (back, Arc::clone(&open))));
         // A closed queue is a failed writer; `finish` tells why.
         let _ = queue.send(Message::Join(number, process));
-        Ok(Scribe { number, queue, blanks, open, shared: Arc::clone(&self.shared) })
+        let (shared, saves) = (Arc::clone(&self.shared), self.saves.clone());
+        Ok(Scribe { number, queue, blanks, open, shared, saves })
     }
 
     /// Ends the thread and waits for what is queued. All processes have left.
@@ -261,6 +267,17 @@ impl Scribe {
         batch.metadata.insert(key, value);
         batch.flush = true;
         self.send(shared);
+    }
+
+    /// Has what is in the ring saved.
+    pub(super) fn save(&self) {
+        // A closed queue is a failed writer; `finish` tells why.
+        let _ = self.queue.send(Message::Save);
+    }
+
+    /// What was saved that no process has told of.
+    pub(super) fn saved(&self) -> Vec<Saved> {
+        self.saves.news()
     }
 
     /// The next batch would have to wait. Who has other duties leaves the samples where they are.
@@ -332,6 +349,8 @@ pub(super) struct Closed {
     pub(super) written: Written,
     /// The data files that are kept of a recording in parts, and how many there were.
     pub(super) parts: (Vec<PathBuf>, u32),
+    /// What was saved of a ring.
+    pub(super) saves: Vec<Saved>,
     /// What could not be written to them.
     pub(super) error: Option<TraceError>,
 }
@@ -363,14 +382,19 @@ impl Finished {
         });
         let error = self.error.or(told.err());
         let parts = self.writer.parts();
-        match self.writer.finish() {
-            Ok(written) => Closed { written, parts, error },
+        let saves = self.writer.saves();
+        let finished = self.writer.finish();
+        let saves = saves.all();
+        match finished {
+            Ok(written) => Closed { written, parts, saves, error },
             Err(TraceError::CutShort { path, source, kept, lost_samples, closed }) => {
                 // It says more than the error that it came with.
                 let error = TraceError::CutShort { path, source, kept, lost_samples, closed };
-                Closed { written: kept, parts, error: Some(error) }
+                Closed { written: kept, parts, saves, error: Some(error) }
             }
-            Err(end) => Closed { written: Written::default(), parts, error: error.or(Some(end)) },
+            Err(end) => {
+                Closed { written: Written::default(), parts, saves, error: error.or(Some(end)) }
+            }
         }
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::signal::Signal;
 use nix::sys::time::TimeSpec;
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::storage::log::Sample;
@@ -36,6 +35,7 @@ use super::perf::Events;
 use super::remainder::Remainder;
 use super::remaps::Remaps;
 use super::scribe::Scribe;
+use super::signals::signal_name;
 use super::silence::Silence;
 use super::slices::Follower;
 use super::stint::Stint;
@@ -53,12 +53,14 @@ mod mappings;
 mod rate;
 mod relief;
 mod sampling;
+mod saving;
 mod sleeping;
 
 pub(super) use self::every::Every;
 use self::relief::Relief;
 pub(super) use self::relief::Relieved;
 use self::sampling::Started;
+pub(super) use self::saving::Saving;
 
 /// How long the loop sleeps at most.
 const NAP: Duration = Duration::from_millis(10);
@@ -152,6 +154,8 @@ pub(super) struct Session<'a> {
     asleep: Vec<Sample>,
     /// The guardian could not enter the target; said once.
     entry_failed: bool,
+    /// What asks for the ring to be saved.
+    saving: &'a mut Saving,
 }
 
 /// What the session is made of.
@@ -176,6 +180,8 @@ pub(super) struct Parts<'a> {
     pub(super) contexts: &'a mut Contexts,
     /// What it costs.
     pub(super) overhead: Overhead,
+    /// What asks for the ring to be saved.
+    pub(super) saving: &'a mut Saving,
     /// Between two looks at threads that do not run, if that is asked for.
     pub(super) wall_interval: Option<Duration>,
 }
@@ -252,6 +258,7 @@ impl<'a> Session<'a> {
             wall,
             asleep: Vec::new(),
             entry_failed: false,
+            saving: parts.saving,
         };
         session.follow_rate(session.overhead.family().shift);
         session.meet_sleepers();
@@ -312,14 +319,8 @@ impl<'a> Session<'a> {
             if stop.is_due() {
                 return End::Asked;
             }
-            if self.scribe.has_failed() {
-                return End::Output;
-            }
-            if self.scribe.is_full() {
-                return End::Full;
-            }
-            if self.collector.is_ending() {
-                return End::OutOfIds;
+            if let Some(end) = self.end_of_output() {
+                return end;
             }
             let are_deaf = self.look_for_blocked(false);
             if !self.watch_waiters(are_deaf) {
@@ -339,6 +340,7 @@ impl<'a> Session<'a> {
             if self.refresh.is_due() && !self.look_at_mappings() {
                 return End::Executed;
             }
+            self.look_for_saves(stop);
             if tick.is_due() {
                 self.tick();
                 if self.observer.wants_end() {
@@ -493,10 +495,4 @@ impl<'a> Session<'a> {
         self.scribe.send(shared);
         heaviest
     }
-}
-
-/// A signal's name, as in SIGTRAP.
-pub(super) fn signal_name(signal: i32) -> String {
-    let name = Signal::try_from(signal).map(Signal::as_str);
-    name.map_or_else(|_| format!("signal {signal}"), str::to_owned)
 }

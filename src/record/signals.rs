@@ -205,6 +205,12 @@ pub(super) fn name_of(signal: i32) -> String {
     }
 }
 
+/// A signal's name, as in SIGTRAP.
+pub(super) fn signal_name(signal: i32) -> String {
+    let name = nix::sys::signal::Signal::try_from(signal).map(nix::sys::signal::Signal::as_str);
+    name.map_or_else(|_| format!("signal {signal}"), str::to_owned)
+}
+
 /// Whether a mask is that of a thread that wants no signal at all.
 pub(super) fn blocks_all(mask: u64) -> bool {
     IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)

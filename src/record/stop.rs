@@ -5,12 +5,12 @@
 #![allow(unsafe_code, reason = "a signal handler that looks at the time")]
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libc::SIGXFSZ;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::{flag, low_level};
 
 /// Exit code after a second Ctrl-C, as shells have it for SIGINT.
@@ -23,6 +23,8 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Stop {
     requested: Arc<Requested>,
+    /// A signal asked for what there is to be saved.
+    save: Arc<AtomicBool>,
     deadline: OnceLock<Instant>,
 }
 
@@ -45,7 +47,9 @@ impl Stop {
         // A trace that reaches the limit for files' sizes is an error like any other. A handler
         // that does nothing, since ignoring the signal would be inherited by a started program.
         flag::register(SIGXFSZ, Arc::default())?;
-        Ok(Self { requested, deadline: OnceLock::new() })
+        let save = Arc::default();
+        flag::register(SIGUSR2, Arc::clone(&save))?;
+        Ok(Self { requested, save, deadline: OnceLock::new() })
     }
 
     /// Starts the clock of a limited recording, unless it is running.
@@ -54,6 +58,12 @@ impl Stop {
         if let Some(deadline) = duration.and_then(end) {
             self.deadline.get_or_init(|| deadline);
         }
+    }
+
+    /// A signal asked for what there is to be saved, since this was asked last.
+    pub(super) fn takes_save(&self) -> bool {
+        // Relaxed: the request carries nothing with it.
+        self.save.swap(false, Ordering::Relaxed)
     }
 
     /// A signal asked for the end.

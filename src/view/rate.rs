@@ -1,11 +1,10 @@
 //! The rate of a recording that had a budget: what became of it.
 
-use super::recording::Recording;
-use crate::trace::Value;
+use crate::trace::{Metadata, Value};
 
 /// What is to be said beside the rate that was asked for; nothing if it was never changed.
-pub(super) fn changes(recording: &Recording) -> Option<String> {
-    let Value::List(changes) = recording.metadata.get("rate_changes")? else { return None };
+pub(super) fn changes(metadata: &Metadata) -> Option<String> {
+    let Value::List(changes) = metadata.get("rate_changes")? else { return None };
     let divisor = |change: &Value| match change {
         Value::List(pair) => match pair.as_slice() {
             [_, Value::Unsigned(divisor)] => Some(*divisor),
@@ -14,7 +13,36 @@ pub(super) fn changes(recording: &Recording) -> Option<String> {
         _ => None,
     };
     let slowest = changes.iter().filter_map(divisor).max().filter(|it| *it > 1)?;
-    let hz = recording.number("freq_hz")? as f64 / slowest as f64;
+    let Value::Unsigned(asked_hz) = metadata.get("freq_hz")? else { return None };
+    let hz = *asked_hz as f64 / slowest as f64;
     let digits = if hz < 10.0 { 1 } else { 0 };
     Some(format!("lowered to {hz:.digits$} Hz for --max-overhead"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(freq_hz: Value, changes: Value, expected: Option<&str>) {
+        let keys = [("freq_hz", freq_hz), ("rate_changes", changes)];
+        let metadata = keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        assert_eq!(super::changes(&metadata).as_deref(), expected);
+    }
+
+    #[test]
+    fn the_slowest_rate_is_told_and_nothing_that_is_not_there() {
+        let number = Value::Unsigned;
+        let list = |divisors: &[u64]| {
+            let pair = |divisor: &u64| Value::List(vec![number(7), number(*divisor)]);
+            Value::List(divisors.iter().map(pair).collect())
+        };
+        let told = |hz: &str| format!("lowered to {hz} Hz for --max-overhead");
+        check(number(9999), list(&[32, 64, 2]), Some(&told("156")));
+        check(number(199), list(&[64]), Some(&told("3.1")));
+        check(number(199), list(&[]), None);
+        check(number(199), list(&[1]), None);
+        check(number(199), number(64), None);
+        check(Value::Text("fast".to_owned()), list(&[64]), None);
+        check(number(199), Value::List(vec![number(64), Value::List(vec![number(64)])]), None);
+    }
 }

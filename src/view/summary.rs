@@ -260,7 +260,7 @@ fn sampling(recording: &Recording) -> Option<String> {
     if let Some(hz) = recording.number("freq_hz") {
         parts.push(format!("{hz} Hz"));
     }
-    parts.extend(rate::changes(recording));
+    parts.extend(rate::changes(&recording.metadata));
     if let Some(period_ns) = recording.period_ns() {
         parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
     }

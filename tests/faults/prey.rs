@@ -42,8 +42,9 @@ const PLAIN: Scenario = Scenario {
     naked: &[],
 };
 const TIMER: &[&str] = &["--engine", "timer"];
-/// Less than the signals and a recorder with fault points take, and more than is foreseen of that.
-const TIGHT: &[&str] = &["--engine", "perf", "--max-overhead", "2%"];
+/// Much less than a recorder with fault points takes, which is known at the third look, after two
+/// seconds.
+const TIGHT: &[&str] = &["--engine", "perf", "--max-overhead", "2%", "--duration", "4s"];
 /// From a call with nothing behind it to the moment in which the thread is on a chain or back.
 const NAKED: &[Point] = &[
     Point::BareSet,

@@ -125,8 +125,11 @@ impl Run {
     fn of(scenario: &Scenario, pid: Option<i32>, faults: &str) -> Run {
         let mut words = match scenario.work {
             Work::Detach => vec!["detach"],
-            Work::Record | Work::Command => vec!["record", "--duration", "130ms", "--freq", "997"],
+            Work::Record | Work::Command => vec!["record", "--freq", "997"],
         };
+        if scenario.work != Work::Detach && !scenario.options.contains(&"--duration") {
+            words.extend(["--duration", "130ms"]);
+        }
         words.extend(scenario.options);
         let program = crate::common::program(scenario.program.0);
         if scenario.work == Work::Command {

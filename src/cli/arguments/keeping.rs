@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::cli::exit::{ExitCode, Failure};
-use crate::cli::sizes::{RotateAt, SizeLimit};
-use crate::record::Files;
+use crate::cli::sizes::{RingTime, RotateAt, SizeLimit};
+use crate::record::{Files, Trigger};
 
 /// Options of `record` about the size of its output.
 #[derive(Debug, Args)]
@@ -30,12 +30,33 @@ pub struct KeepingArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9999))]
     #[arg(alias = "switch-max-files")]
     pub rotate_keep: Option<u32>,
+
+    /// Keep only the last TIME (1s to 24h), and save it when asked to and at the end
+    ///
+    /// It is kept in parts of an eighth of the time in the directory OUT.ring, so what is saved is the
+    /// time and up to an eighth more. SIGUSR2 to the recorder, or a --trigger, saves what there is to
+    /// OUT-1.trace, OUT-2.trace and so on (or by the %n and the %t of the name), while the
+    /// recording goes on; its end, whatever it is, saves the last to OUT.trace and removes the directory. If
+    /// the recorder is killed, its parts are left, each a trace that can be printed.
+    #[arg(long, value_name = "TIME")]
+    #[arg(conflicts_with_all = ["collect", "max_size", "rotate", "call_traces", "preserve"])]
+    pub ring: Option<RingTime>,
+
+    /// Save the ring when this begins: cpu>80% (of one processor), threads>500, or file:PATH appears
+    ///
+    /// Repeatable. A file counts also when it is changed. At most once in the time of --ring, which has
+    /// what the next one would have.
+    #[arg(long, value_name = "EVENT", requires = "ring")]
+    pub trigger: Vec<Trigger>,
 }
 
 impl KeepingArguments {
     /// What it comes to.
     pub(crate) fn files(&self) -> Result<Files, Failure> {
         let usage = |text: &str| Failure::new(ExitCode::Usage, anyhow::anyhow!(text.to_owned()));
+        if let (Some(RingTime(time)), None) = (self.ring, self.rotate_keep) {
+            return Ok(Files::Ring(time));
+        }
         match (self.max_size, self.rotate, self.rotate_keep) {
             (Some(SizeLimit(bytes)), None, None) => Ok(Files::Limited(bytes)),
             (None, Some(RotateAt(turn)), keep) => Ok(Files::Parts { turn, keep }),

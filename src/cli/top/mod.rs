@@ -153,6 +153,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         pattern: OutputPattern::literal(&output),
         output,
         files: Files::One,
+        triggers: Vec::new(),
         writer,
         duration: None,
         freq_hz: rate(arguments),

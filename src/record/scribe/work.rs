@@ -104,6 +104,7 @@ impl Work {
                     process.has_left = true;
                 }
             }
+            Message::Save => self.writer.save()?,
             Message::End => self.is_ending = true,
         }
         Ok(())

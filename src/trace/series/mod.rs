@@ -9,6 +9,7 @@
 mod book;
 mod limit;
 mod part;
+mod ring;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 use self::book::Book;
 use self::limit::Limit;
 use self::part::Part;
+use self::ring::Ring;
+pub use self::ring::{RingPlan, Saved, Saves};
 use super::index::index_path;
 use super::tags::TextTags;
 use super::{
@@ -49,6 +52,8 @@ pub struct SeriesPlan {
     pub turn: Turn,
     /// How many parts are kept, the current one included; the oldest are removed.
     pub keep: Option<u32>,
+    /// The parts are a ring, of which others are saved.
+    pub ring: Option<RingPlan>,
 }
 
 /// Writes a recording: as [`TraceWriter`], into one file or several.
@@ -61,6 +66,7 @@ pub struct TraceSeries {
 /// What there is besides the writer of the current part.
 struct Parts {
     plan: SeriesPlan,
+    ring: Option<Ring>,
     options: WriterOptions,
     book: Book,
     part: Part,
@@ -88,7 +94,7 @@ impl TraceSeries {
     ///
     /// # Errors
     /// Those of [`TraceWriter::create`], as for the verbs below.
-    pub fn create(plan: SeriesPlan, options: WriterOptions) -> Result<Self, TraceError> {
+    pub fn create(mut plan: SeriesPlan, options: WriterOptions) -> Result<Self, TraceError> {
         let path = (plan.name)(1);
         let mut writer = TraceWriter::create(&path, options.clone())?;
         let mut book = Book::default();
@@ -96,8 +102,10 @@ impl TraceSeries {
         book.metadata.insert("part".to_owned(), Value::Unsigned(1));
         let mut part = Part::default();
         part.begin(&mut writer, &book)?;
+        let ring = plan.ring.take().map(Ring::new);
         let parts = Parts {
             plan,
+            ring,
             options,
             book,
             part,
@@ -263,25 +271,27 @@ impl TraceSeries {
     /// Bytes written so far to all parts: data files, index files.
     pub fn bytes_written(&self) -> (u64, u64) {
         let (data, index) = self.writer.bytes_written();
-        let before =
-            self.parts.as_ref().map_or_else(Written::default, |parts| parts.before.clone());
+        let before = self.parts.as_ref().map_or_else(Written::default, |parts| parts.before);
         (before.data_bytes + data, before.index_bytes + index)
     }
 
     /// The data files of the parts that are kept, oldest first, and how many there were; none of a
     /// recording in one file.
     pub fn parts(&self) -> (Vec<PathBuf>, u32) {
-        let kept = self.parts.as_ref().map(|it| (it.kept.iter().cloned().collect(), it.number));
+        let parts = self.parts.as_ref().filter(|parts| parts.ring.is_none());
+        let kept = parts.map(|it| (it.kept.iter().cloned().collect(), it.number));
         kept.unwrap_or_default()
     }
 
-    /// See [`TraceWriter::finish`]. What was written is that of all parts.
+    /// See [`TraceWriter::finish`]. What was written is that of all parts; of a ring what was saved of it
+    /// at the end.
     pub fn finish(self) -> Result<Written, TraceError> {
         let last = self.writer.finish()?;
-        Ok(match self.parts {
-            Some(parts) => sum(&parts.before, &last),
-            None => last,
-        })
+        let Some(mut parts) = self.parts else { return Ok(last) };
+        match parts.ring.take() {
+            Some(ring) => ring.finish(parts.kept.make_contiguous(), parts.options),
+            None => Ok(sum(&parts.before, &last)),
+        }
     }
 
     fn turn_if_due(&mut self) -> Result<(), TraceError> {
@@ -351,7 +361,10 @@ impl Parts {
         self.note_begin();
         self.part = Part::default();
         self.part.begin(writer, &self.book)?;
-        while self.plan.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize)
+        // What is read now goes with the next turn.
+        let may_remove = self.ring.as_ref().is_none_or(Ring::is_idle);
+        while may_remove
+            && self.plan.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize)
             && let Some(oldest) = self.kept.pop_front()
         {
             remove(&oldest);

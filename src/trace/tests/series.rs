@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::trace::{
     self, CallTrace, LazyTrace, Location, LocationId, MappedModule, Metadata, Method, Module,
-    SYMBOLS, Sample, SeriesPlan, TagKey, TagKind, Thread, ThreadId, TraceSeries, TraceWriter, Turn,
-    Value, Window, WriterOptions,
+    RingPlan, SYMBOLS, Sample, SeriesPlan, TagKey, TagKind, Thread, ThreadId, TraceSeries,
+    TraceWriter, Turn, Value, Window, WriterOptions,
 };
 
 const THREADS: u32 = 3;
@@ -16,7 +16,7 @@ const SAMPLES: u64 = 6000;
 fn plan(dir: &Path, turn: Turn, keep: Option<u32>) -> SeriesPlan {
     let dir = dir.to_owned();
     let name = Box::new(move |number| dir.join(format!("part-{number:04}.trace")));
-    SeriesPlan { name, turn, keep }
+    SeriesPlan { name, turn, keep, ring: None }
 }
 
 fn options() -> WriterOptions {
@@ -201,6 +201,87 @@ fn check_part(path: &Path, number: u64, count: u64) {
         assert!(trace.threads.iter().any(|thread| thread.thread.ended_ns == Some(1 << 40)));
         assert_eq!(trace.call_traces.get(5).unwrap().stack.len(), 3);
     }
+}
+
+/// Calls and gaps, in the order in which they are in the forest.
+fn shape(path: &Path) -> Vec<(u32, Vec<String>)> {
+    let trace = trace::load(path).unwrap();
+    let mut shapes = Vec::new();
+    for thread in &trace.threads {
+        let mut calls = Vec::new();
+        let mut open: Vec<trace::Node<'_>> = thread.roots().collect();
+        while let Some(node) = open.pop() {
+            if let trace::Node::Call(call) = node {
+                let name = &trace.methods
+                    [trace.locations[call.location().0 as usize].method.0 as usize]
+                    .name;
+                calls.push(format!("{name} {} {}", call.samples(), call.unfinished()));
+                open.extend(call.children());
+            }
+        }
+        shapes.push((thread.thread.tid, calls));
+    }
+    shapes
+}
+
+#[test]
+fn joined_parts_are_what_one_file_is_calls_included() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = dir.path().join("whole.trace");
+    let mut series = TraceSeries::of_one(TraceWriter::create(&one, options()).unwrap());
+    write(&mut series);
+    series.finish().unwrap();
+    let mut series =
+        TraceSeries::create(plan(dir.path(), Turn::Bytes(20_000), None), options()).unwrap();
+    write(&mut series);
+    let (parts, _) = series.parts();
+    series.finish().unwrap();
+    assert!(parts.len() >= 3);
+    let joined = dir.path().join("joined.trace");
+    let written = trace::join(&parts, &joined, options()).unwrap();
+    assert_eq!(written.samples, SAMPLES);
+    assert!(told(&joined) == told(&one));
+    assert_eq!(shape(&joined), shape(&one));
+    let metadata = trace::load(&joined).unwrap().metadata;
+    assert_eq!(metadata["start_monotonic_ns"], Value::Unsigned(1000));
+    assert!(!metadata.contains_key("part"));
+    let error = trace::join(&parts, &joined, options()).unwrap_err();
+    assert!(error.is_output_error(), "{error}");
+}
+
+#[test]
+fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = dir.path().join("x.ring");
+    std::fs::create_dir(&directory).unwrap();
+    let (first, last) = (dir.path().join("first.trace"), dir.path().join("last.trace"));
+    let (save, end) = (first.clone(), last.clone());
+    let ring = RingPlan {
+        directory: directory.clone(),
+        save: Box::new(move || save.clone()),
+        last: Box::new(move || end.clone()),
+    };
+    let plan = SeriesPlan { ring: Some(ring), ..plan(&directory, Turn::Bytes(20_000), Some(2)) };
+    let mut series = TraceSeries::create(plan, options()).unwrap();
+    series.save().unwrap();
+    write(&mut series);
+    let saves = series.saves();
+    series.save().unwrap();
+    let thread = series.thread(&Thread { tid: 77, ..Thread::default() }).unwrap();
+    series.sample(thread, &Sample { time_ns: 1 << 40, ..Sample::default() }, &[]).unwrap();
+    let written = series.finish().unwrap();
+    let saved = saves.all();
+    assert_eq!(saved.iter().map(|saved| &saved.path).collect::<Vec<_>>(), [&first, &last]);
+    let samples = |path: &Path| -> usize {
+        trace::load(path).unwrap().threads.iter().map(trace::ThreadTrace::sample_count).sum()
+    };
+    let (before, after) = (samples(&first), samples(&last));
+    assert!(before > 0 && (before as u64) < SAMPLES, "{before} of a ring");
+    assert_eq!(saved[0].outcome.as_ref().unwrap().samples, before as u64);
+    assert_eq!((written.samples, written.samples > 1), (after as u64, true));
+    assert!(!directory.exists(), "the parts are left");
+    let threads = trace::load(&last).unwrap().threads;
+    assert!(threads.iter().any(|thread| thread.thread.tid == 77));
 }
 
 #[test]

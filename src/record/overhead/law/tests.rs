@@ -113,8 +113,8 @@ fn what_no_rate_changes_lowers_none_but_leaves_the_hits_a_part() {
     let mut law = heavy.law(0.01);
     let shifts = shifts(&mut law, heavy, 100);
     let last = *shifts.last().unwrap();
-    let hits = heavy.hz / f64::from(1 << last) * 37_000.0 / 1e9;
-    assert!((0.001..0.0055).contains(&hits), "{last}: {hits}");
+    let hits = heavy.hz / f64::from(1 << last) * 25_000.0 / 1e9;
+    assert!((0.001..0.0046).contains(&hits), "{last}: {hits}");
     assert!(changes(&shifts) <= 3, "{shifts:?}");
     // Once, as symbols are read, it counts for nothing.
     let mut law = PLANT.law(0.05);

@@ -1,0 +1,195 @@
+//! What asks for the ring to be saved: a state of the target, a file.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// How often the state is looked at; also the time that CPU usage is of.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Something that asks for a save.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trigger {
+    /// The target uses more CPU time than so many percent of one processor.
+    Cpu(u64),
+    /// It has more threads.
+    Threads(u64),
+    /// This file appears or is changed.
+    File(PathBuf),
+}
+
+impl FromStr for Trigger {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected cpu>80%, threads>500 or file:PATH".to_owned();
+        if let Some(path) = text.strip_prefix("file:").filter(|path| !path.is_empty()) {
+            return Ok(Self::File(path.into()));
+        }
+        let (what, limit) = text.split_once('>').ok_or_else(expected)?;
+        let limit = limit.trim();
+        match what.trim() {
+            "cpu" => {
+                let number = limit.strip_suffix('%').unwrap_or(limit);
+                number.parse().map(Self::Cpu).map_err(|_| expected())
+            }
+            "threads" => limit.parse().map(Self::Threads).map_err(|_| expected()),
+            _ => Err(expected()),
+        }
+    }
+}
+
+/// The state of the target that triggers look at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    /// CPU time that it has used.
+    pub(super) cpu_ns: u64,
+    /// Its threads.
+    pub(super) threads: u64,
+}
+
+/// Watches for all triggers of a recording.
+#[derive(Debug)]
+pub(super) struct Watch {
+    triggers: Vec<Watched>,
+    /// After one there is none for so long: what it saves has what the next one would.
+    pause: Duration,
+    quiet_until: Option<Instant>,
+    last: Option<(Instant, Load)>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    trigger: Trigger,
+    /// It held at the last look: it fires when it begins to hold.
+    held: bool,
+    file: Option<FileState>,
+}
+
+/// What changes when a file does.
+type FileState = (u64, u64, i64, i64, u64);
+
+impl Watch {
+    pub(super) fn new(triggers: &[Trigger], pause: Duration) -> Self {
+        let watched = |trigger: &Trigger| {
+            let file = if let Trigger::File(path) = trigger { state_of(path) } else { None };
+            Watched { trigger: trigger.clone(), held: false, file }
+        };
+        let triggers = triggers.iter().map(watched).collect();
+        Self { triggers, pause, quiet_until: None, last: None }
+    }
+
+    /// Why the ring is to be saved now, if it is.
+    pub(super) fn look(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
+        let is_early = |(last, _): &(Instant, Load)| now.saturating_duration_since(*last) < LOOK;
+        if self.triggers.is_empty() || self.last.as_ref().is_some_and(is_early) {
+            return None;
+        }
+        let load = load();
+        let before = self.last.replace((now, load));
+        let percent = before.map(|(then, before)| {
+            let ns = now.saturating_duration_since(then).as_nanos().max(1) as f64;
+            load.cpu_ns.saturating_sub(before.cpu_ns) as f64 * 100.0 / ns
+        });
+        let mut why = None;
+        for watched in &mut self.triggers {
+            why = watched.look(percent, load.threads).or(why);
+        }
+        let is_quiet = self.quiet_until.is_some_and(|until| now < until);
+        let why = why.filter(|_| !is_quiet);
+        if why.is_some() {
+            self.quiet_until = now.checked_add(self.pause);
+        }
+        why
+    }
+}
+
+impl Watched {
+    fn look(&mut self, percent: Option<f64>, threads: u64) -> Option<String> {
+        let (holds, why) = match &self.trigger {
+            Trigger::Cpu(limit) => {
+                let percent = percent?;
+                (percent > *limit as f64, format!("cpu {percent:.0} % > {limit} %"))
+            }
+            Trigger::Threads(limit) => (threads > *limit, format!("{threads} threads > {limit}")),
+            Trigger::File(path) => {
+                let state = state_of(path);
+                let is_new = state.is_some() && state != self.file;
+                self.file = state;
+                return is_new.then(|| format!("{} was written", path.display()));
+            }
+        };
+        let held = std::mem::replace(&mut self.held, holds);
+        (holds && !held).then_some(why)
+    }
+}
+
+fn state_of(path: &Path) -> Option<FileState> {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, looks: u32) -> Instant {
+        start + LOOK * looks
+    }
+
+    #[test]
+    fn triggers_are_read_as_they_are_typed() {
+        assert_eq!("cpu>80%".parse(), Ok(Trigger::Cpu(80)));
+        assert_eq!("cpu > 350".parse(), Ok(Trigger::Cpu(350)));
+        assert_eq!("threads>500".parse(), Ok(Trigger::Threads(500)));
+        assert_eq!("file:/tmp/x".parse(), Ok(Trigger::File("/tmp/x".into())));
+        for text in ["", "cpu", "cpu<5", "cpu>", "cpu>x", "memory>5", "threads>-1", "file:"] {
+            assert!(text.parse::<Trigger>().unwrap_err().contains("file:PATH"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_state_fires_when_it_begins_and_not_again_while_what_was_saved_has_it() {
+        let start = Instant::now();
+        let mut watch = Watch::new(&[Trigger::Threads(5)], LOOK * 4);
+        let mut look = |looks, threads| {
+            let load = || Load { cpu_ns: 0, threads };
+            watch.look(at(start, looks), load).is_some()
+        };
+        let seen = [(0, 5), (1, 6), (2, 6), (3, 5), (4, 6), (5, 5), (6, 6), (7, 6)];
+        let fired: Vec<bool> = seen.into_iter().map(|(at, threads)| look(at, threads)).collect();
+        assert_eq!(fired, [false, true, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn processor_time_is_of_the_time_since_the_last_look() {
+        let start = Instant::now();
+        let mut watch = Watch::new(&[Trigger::Cpu(150)], Duration::ZERO);
+        let look_ns = LOOK.as_nanos() as u64;
+        let used = [0, look_ns, look_ns * 3, look_ns * 5, look_ns * 6, look_ns * 8];
+        let fired = used.iter().enumerate().map(|(looks, cpu_ns)| {
+            let load = || Load { cpu_ns: *cpu_ns, threads: 1 };
+            watch.look(at(start, looks as u32), load)
+        });
+        let fired: Vec<bool> = fired.map(|why| why.is_some()).collect();
+        assert_eq!(fired, [false, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_file_fires_when_it_appears_and_when_it_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let start = Instant::now();
+        let mut watch = Watch::new(&[Trigger::File(path.clone())], Duration::ZERO);
+        let mut look = |looks| watch.look(at(start, looks), Load::default).is_some();
+        assert!(!look(0));
+        fs::write(&path, "a").unwrap();
+        assert!(look(1) && !look(2));
+        fs::write(&path, "ab").unwrap();
+        assert!(look(3));
+        fs::remove_file(&path).unwrap();
+        assert!(!look(4));
+    }
+}

@@ -1,0 +1,166 @@
+//! Putting parts of a recording together again, in one file.
+//!
+//! # Invariants
+//! - Calls are inferred from all samples as if there had been no parts: those that go on over an end go
+//!   on.
+//! - One part is in memory at a time.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::load::{LoadedTrace, load};
+use super::tags::TextTags;
+use super::{
+    LocationId, MethodId, ModuleId, SYMBOLS, Sample, TRACE_UUID, TextId, Thread, ThreadId,
+    TraceError, TraceWriter, Value, WriterOptions, Written,
+};
+
+/// Begins the keys of what threads of a pid namespace are called by themselves; their id follows.
+const INNER_IDS: &str = "inner_ids.";
+/// Metadata that says when a part began: that of the first part counts.
+const OF_FIRST: [&str; 2] = ["start_monotonic_ns", "start_realtime_ns"];
+/// Metadata that is about a part among others.
+const OF_PART: [&str; 2] = [TRACE_UUID, "part"];
+
+/// Writes the parts of one recording, in their order, into one trace. Call traces that were written as
+/// objects are not copied.
+///
+/// # Errors
+/// Those of [`load`] for the parts, and those of [`TraceWriter`].
+pub fn join(
+    parts: &[PathBuf],
+    output: &Path,
+    options: WriterOptions,
+) -> Result<Written, TraceError> {
+    let mut joint =
+        Joint { writer: TraceWriter::create(output, options)?, threads: HashMap::new() };
+    for (place, path) in parts.iter().enumerate() {
+        joint.add(&load(path)?, place == 0)?;
+    }
+    joint.writer.finish()
+}
+
+/// What tells a thread from all others, in each part.
+type Key = (u32, u32, u64);
+
+struct Joint {
+    writer: TraceWriter,
+    /// Those that have not ended.
+    threads: HashMap<Key, ThreadId>,
+}
+
+/// New ids by the part's own.
+struct Ids {
+    modules: Vec<ModuleId>,
+    locations: Vec<LocationId>,
+    texts: HashMap<u32, TextId>,
+}
+
+impl Joint {
+    fn add(&mut self, part: &LoadedTrace, is_first: bool) -> Result<(), TraceError> {
+        for (key, value) in &part.metadata {
+            let is_due = is_first || !OF_FIRST.contains(&key.as_str());
+            let has_id = key.starts_with(SYMBOLS) || key.starts_with(INNER_IDS);
+            if is_due && !has_id && !OF_PART.contains(&key.as_str()) {
+                self.writer.set_metadata(key, value.clone())?;
+            }
+        }
+        let ids = self.objects(part)?;
+        for (key, value) in &part.metadata {
+            let module = key.strip_prefix(SYMBOLS).and_then(|id| id.parse::<usize>().ok());
+            if let Some(id) = module.and_then(|id| ids.modules.get(id)) {
+                self.writer.set_metadata(&format!("{SYMBOLS}{}", id.0), value.clone())?;
+            }
+        }
+        for mapped in &part.mapped {
+            let mut mapped = mapped.clone();
+            mapped.module = ids.modules[mapped.module.0 as usize];
+            self.writer.mapped_module(&mapped)?;
+        }
+        self.streams(part, &ids)
+    }
+
+    fn objects(&mut self, part: &LoadedTrace) -> Result<Ids, TraceError> {
+        let writer = &mut self.writer;
+        let modules = part.modules.iter().map(|module| writer.module(module));
+        let modules = modules.collect::<Result<Vec<ModuleId>, _>>()?;
+        let mut methods: Vec<MethodId> = Vec::with_capacity(part.methods.len());
+        for method in &part.methods {
+            let mut method = method.clone();
+            method.module = method.module.and_then(|id| modules.get(id.0 as usize).copied());
+            methods.push(writer.method(&method)?);
+        }
+        let mut locations: Vec<LocationId> = Vec::with_capacity(part.locations.len());
+        for location in &part.locations {
+            let mut location = location.clone();
+            location.method = methods[location.method.0 as usize];
+            // Its id is smaller.
+            let parent = location.inline_parent.and_then(|id| locations.get(id.0 as usize));
+            location.inline_parent = parent.copied();
+            locations.push(writer.location(&location)?);
+        }
+        let texts = part.texts.iter().map(|(id, text)| Ok((id.0, writer.text(text)?)));
+        let texts = texts.collect::<Result<HashMap<u32, TextId>, TraceError>>()?;
+        Ok(Ids { modules, locations, texts })
+    }
+
+    fn streams(&mut self, part: &LoadedTrace, ids: &Ids) -> Result<(), TraceError> {
+        let tags = TextTags::of(&part.metadata);
+        for thread in &part.threads {
+            let id = self.thread(part, thread.id, &thread.thread)?;
+            let mut stack = Vec::new();
+            let mut outcome = Ok(());
+            thread.for_each_sample(&mut |sample, own| {
+                if outcome.is_err() {
+                    return;
+                }
+                stack.clear();
+                stack.extend(own.iter().map(|place| ids.locations[place.0 as usize]));
+                let sample = renamed(sample, ids, tags);
+                outcome = self.writer.sample(id, &sample, &stack);
+            });
+            outcome?;
+            if let Some(ended_ns) = thread.thread.ended_ns {
+                self.writer.thread_exit(id, ended_ns)?;
+                self.threads.remove(&key(&thread.thread));
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread, which may have been in the part before; with the name that it has in this one.
+    fn thread(
+        &mut self,
+        part: &LoadedTrace,
+        own: ThreadId,
+        thread: &Thread,
+    ) -> Result<ThreadId, TraceError> {
+        let id = match self.threads.get(&key(thread)) {
+            Some(id) => {
+                self.writer.rename_thread(*id, &thread.name)?;
+                return Ok(*id);
+            }
+            None => self.writer.thread(&Thread { ended_ns: None, ..thread.clone() })?,
+        };
+        self.threads.insert(key(thread), id);
+        if let Some(inner) = part.metadata.get(&format!("{INNER_IDS}{}", own.0)) {
+            self.writer.set_metadata(&format!("{INNER_IDS}{}", id.0), Value::clone(inner))?;
+        }
+        Ok(id)
+    }
+}
+
+fn key(thread: &Thread) -> Key {
+    (thread.pid, thread.tid, thread.first_seen_ns)
+}
+
+/// The sample with the texts as the joint trace has them.
+fn renamed(sample: &Sample, ids: &Ids, tags: TextTags) -> Sample {
+    let mut sample = sample.clone();
+    sample.waits_on = sample.waits_on.and_then(|text| ids.texts.get(&text.0).copied());
+    for value in tags.values(&mut sample) {
+        let text = ids.texts.get(&(*value - 1));
+        *value = text.map_or(0, |text| text.0.saturating_add(1));
+    }
+    sample
+}
