@@ -30,16 +30,20 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "record" -d 'Rec
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "detach" -d 'Remove what a recording left whose recorder and guardian were both killed'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say what this host and a process allow, and what a recording would be'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "top" -d 'Show where a process spends its time, in a table that is made anew every second'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say of each module of a trace where its names came from, and how to get more'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "view" -d 'Write a page for a browser: flame graph, time line, functions, spans'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "diff" -d 'Say what changed between two traces, or two parts of one'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "verify" -d 'Check every byte of a trace and of its index'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "recover" -d 'Save what can be read of a damaged or unfinished trace'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "reindex" -d 'Write the index of a trace anew'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Process to record' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s p -l pid -d 'Processes to record: 12, or 12,15; may be repeated' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s P -l name -d 'Record all processes whose name or command line matches a regular expression' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wait -d 'With --name: if there is no such process, wait until there is, so long at most' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s d -l duration -d 'How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target\'s end)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l output -d 'Trace file to write; its index is written beside it, with .idx appended' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-size -d 'End the recording when the trace and its index have this size together: 500M, 2G' -r
@@ -49,6 +53,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l trigger -d 'Save the ring when this begins: cpu>80% (of one processor), threads>500, or file:PATH appears' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s i -l interval -d 'Time between samples instead of a rate: 20us to 1s, as in 10ms' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-overhead -d 'Lower the rate so that profiling costs no more than this share of the target\'s CPU time: 1%' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l engine -d 'What samples: auto, perf, or timer' -r
@@ -72,6 +77,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l threads -
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s f -l format -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l file -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nonblocking -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s s -l subprocesses -d 'Record the descendants as well: those that are there, and those that are started meanwhile'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'When the target executes another program, go on with that one'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s q -l quiet -d 'Print nothing but errors'
@@ -98,53 +104,109 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s v -l verb
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l json -d 'Write one JSON object'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -l kernel -d 'Add the kernel\'s functions of threads that sleep in it; only root may see them'
 complete -c traceprof -n "__fish_traceprof_using_subcommand stacks" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s p -l pid -d 'Process to look at' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s i -l interval -d 'How often the table is made anew: 1s to 1h' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s n -l iterations -d 'Print so many tables one after the other, and end' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l by -d 'What has a row: function, thread, module or line' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l sort -d 'What rows are sorted by: self or total' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l top -d 'Rows of a table that is printed; what is left out is summed up' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s m -l mode -d 'What is measured: cpu, wall, or cpu,wall, which shows one of the two (key w)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l wall-interval -d 'How often threads are looked at in mode wall: 1ms to 10s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l engine -d 'What samples: auto, perf, or timer; `record --help` tells them apart' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output -d 'Keep the trace in this file' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Begin a new temporary trace when one has grown to so much: 16K to 1T' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start, not by the last interval'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l allow-seccomp -d 'Look at a process whose seccomp filter is not known to permit what is done'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l jvm-names -d 'Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'Group the calls of all threads by span, root-span or tag:NAME' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'What trees are made of: function, module, line, thread, span, root-span or tag:NAME' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l top -d 'Print a table of the N heaviest functions instead of trees, or of what --by says' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l color -d 'Colours: auto, always or never' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l min-percent -d 'Sum up calls and threads below this share; 0 shows everything' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l depth -d 'Sum up calls deeper than this' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s v -l verbose -d 'Say for every call where it is: file and line, or module and offset'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l summary -d 'Print the summary alone, which is one screen: what was recorded, when the target was busy, the functions that used most'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l timeline -d 'Print calls in the order of their times'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s t -l threads -d 'Give each thread a tree of its own'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate -d 'One tree for all threads'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l inverted -d 'Callees first: the functions that samples were taken in, below each those that called it'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads too, which are summed up at the end otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write one JSON object instead of text: recording, quality, strip, functions, trees or top'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope or perf-script' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s f -l format -d 'Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp or html' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s o -l output -d 'File to write; - or none is the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l by -d 'Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s t -l threads -d 'Keep threads apart in folded stacks and flame graphs: the thread\'s name is the first frame'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l no-idle -d 'Leave out threads that only wait for work'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s o -l output -d 'Page to write; - is the standard output' -r -F
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l open -d 'Open the page with the program that the desktop opens pages with (xdg-open)'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l no-idle -d 'Leave out threads that only wait for work; by default they are folded into one line'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -l force -d 'Replace an existing file'
+complete -c traceprof -n "__fish_traceprof_using_subcommand view" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s, 500ms, 1m since the begin, or 50%' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: 2.5s, 500ms, 1m since the begin, or 50%' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l process -d 'Look at the threads of this process only, where several were recorded; repeatable, `*` as above' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l from -d 'Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l to -d 'Look at samples up to here: as --from, or +10s after it' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l time-range -d 'The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l mode -d 'Measure CPU time (cpu) or all time (wall); by default all that was recorded' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l state -d 'Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l syscall -d 'Look at wall clock time in these system calls only, by name or number' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l span -d 'Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l root-span -d 'Look at samples below this root span only, with OpenTelemetry the trace id; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l tag -d 'Look at samples with this value of a tag only; repeatable: any of one name, all of several' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-thread -d 'Look at this thread only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-from -d 'Look at samples from here on, before; without --base-to up to the end' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-to -d 'Look at samples up to here, before; without --base-from from the begin on' -r
@@ -152,7 +214,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-span -
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-root-span -d 'Look at samples below this root span only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-tag -d 'Look at samples with this value of a tag only, before; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l top -d 'Most lines of changes' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'Format to write: table, json or folded' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s f -l format -d 'Format to write: table, json, folded or flamegraph' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s o -l output -d 'File to write instead of the standard output' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l paths -d 'Compare every path from the root too, not only every function'
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l json -d 'Write one JSON object, as --format json'

@@ -416,6 +416,8 @@ fn the_ring_of_a_program_that_ends_is_all_of_it() {
     let told: serde_json::Value =
         serde_json::from_str(line.lines().last().expect("a line")).expect("one object");
     let (weight, samples) = weight_of(&dir.path().join("x.trace"));
+    let head = traceprof(&["print"]).arg(dir.path().join("x.trace")).output().expect("traceprof");
+    assert!(text(&head.stdout).contains("\ncpu time "), "{}", text(&head.stdout));
     let figures = &told["figures"];
     assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
 }

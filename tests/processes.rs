@@ -275,7 +275,13 @@ fn a_process_that_comes_later_is_waited_for() {
     let (path, name) = renamed(folder.path(), 'b');
     let brief = Recorder::start(&["--name", &name, "--wait=100ms"]).finish().expect_code(7);
     assert!(brief.text().contains("within 0.1 s"), "{}", brief.text());
-    let mut recorder = Recorder::start(&["--name", &name, "--wait", "--freq", FREQ]);
+    let trace = Trace::new();
+    let log = trace.dir().join("log");
+    let mut command = traceprof(&["record", "--name", &name, "--wait", "--freq", FREQ, "--output"]);
+    command.arg(trace.path()).stderr(std::fs::File::create(&log).expect("a log"));
+    let mut recorder = Recorder::around(command.spawn().expect("traceprof"), trace);
+    let waits = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("waiting for"));
+    assert!(wait_until(PATIENCE, waits), "it does not wait");
     let mut target = spawn(&path);
     recorder.wait_until_attached(target.pid());
     recorder.wait_for_cpu(target.pid(), Duration::from_millis(100));
@@ -316,6 +322,16 @@ fn children_that_begin_in_their_parents_memory_are_recorded_in_their_own() {
     workers("spawn", "burn_spawned");
 }
 
+/// A process that nobody waits for, killed with the value.
+struct Killed(i32);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0), Signal::SIGKILL);
+    }
+}
+
 #[test]
 fn children_that_are_there_are_recorded_with_their_parent() {
     needs_recording!();
@@ -325,6 +341,7 @@ fn children_that_are_there_are_recorded_with_their_parent() {
     let shell = Target::spawn(command);
     let children = format!("/proc/{0}/task/{0}/children", shell.pid());
     let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let _killed = Killed(child);
     let before = [shell.pid(), child].map(Snapshot::take);
     let pid = shell.pid().to_string();
     let mut recorder = Recorder::start(&["--pid", &pid, "-s", "--freq", FREQ]);
@@ -338,5 +355,4 @@ fn children_that_are_there_are_recorded_with_their_parent() {
     for (before, pid) in before.iter().zip([shell.pid(), child]) {
         assert_eq!(before.differences(&Snapshot::take(pid)), Vec::<String>::new());
     }
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), Signal::SIGTERM).unwrap();
 }

@@ -4,7 +4,7 @@ mod screens;
 mod terminal;
 
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -152,15 +152,18 @@ fn a_large_trace_is_begun_anew_and_the_table_goes_on() {
     let temporary = tempfile::tempdir().unwrap();
     let pid = target.pid().to_string();
     let args = ["--max-size", "16K", "--freq", "9973", "--cumulative", "--pid", &pid];
-    let tables = scratch_dir();
-    let tables = tables.path().join("tables");
+    let folder = scratch_dir();
+    let tables = folder.path().join("tables");
     let mut command = top(&temporary, &args);
-    command.stdout(fs::File::create(&tables).unwrap()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut notes = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-    let renewed = |note: &io::Result<String>| note.as_ref().is_ok_and(|it| it.contains("begins"));
-    assert!(notes.any(|note| renewed(&note)), "no new trace begins");
-    std::thread::spawn(move || notes.for_each(drop));
+    let notes = tables.with_file_name("notes");
+    let file = |path: &Path| fs::File::create(path).unwrap();
+    command.stdout(file(&tables)).stderr(file(&notes));
+    let child = command.spawn().unwrap();
+    let told = || fs::read_to_string(&notes).unwrap();
+    // A busy machine leaves little to be written.
+    let renewed =
+        wait_until(3 * PATIENCE, || told().contains("note: a new temporary trace begins"));
+    assert!(renewed, "{}", told());
     let shown = || fs::read_to_string(&tables).unwrap();
     let before = shown().len();
     let goes_on = wait_until(PATIENCE, || shown()[before..].matches("kernel_alpha").count() > 1);

@@ -58,8 +58,8 @@ fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, Trac
     const PARTS: u32 = 8;
     let directory = options.ring_directory();
     let created = match fs::create_dir(&directory) {
-        // Looked at before; with --force it may have what another recorder left.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // Looked at before: what another recorder left in it is to be replaced.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => clear(&directory),
         other => other,
     };
     let failed = |source| TraceError::Io { path: directory.clone(), writing: true, source };
@@ -78,7 +78,22 @@ fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, Trac
     };
     let (turn, keep) = (Turn::Age(time / PARTS), Some(PARTS + 1));
     let plan = SeriesPlan { name, turn, keep, ring: Some(plan) };
-    TraceSeries::create(plan, options.writer.clone())
+    let created = TraceSeries::create(plan, options.writer.clone());
+    created.inspect_err(|_| {
+        // Made above; if there is something in it, it stays.
+        let _ = fs::remove_dir(options.ring_directory());
+    })
+}
+
+/// Removes the parts of a ring.
+fn clear(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "trace" || it == "idx") {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// A part of another recording would end this one when its number comes: it is found before.

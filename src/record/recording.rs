@@ -156,19 +156,8 @@ impl<'a> Recording<'a> {
             self.opened.name_again();
         }
         if self.scribe.is_none() {
-            let pid = self.opened.pid;
-            // Reading symbols is long work, which the target's goes before. The scribe has little to
-            // do, and without its turns the tables are not emptied either.
-            let (raised, writings) = (&self.raised, self.jvm.writings());
-            let names = |answers: Answers| raised.as_before(|| answers.names(pid, writings));
-            let process = (&self.opened, &attached);
-            let scribe = common.join(self.number, process, names)?;
-            if common.is_several {
-                let Opened { pid, start_time, command_line, .. } = &self.opened;
-                let begun = roll::begun(*pid, *start_time, command_line, monotonic_now_ns());
-                scribe.note(format!("process.{}", self.number), begun);
-            }
-            self.scribe = Some(scribe);
+            let process = (self.number, &self.opened, &attached);
+            self.scribe = Some(join(self.common, process, (&self.raised, &self.jvm))?);
         }
         let Some(scribe) = &self.scribe else { return Ok(End::Output) };
         let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
@@ -256,4 +245,23 @@ impl Told<'_> {
         };
         self.scribe.note(key, value);
     }
+}
+
+/// The way into the trace of a process that has just been attached to.
+fn join(
+    common: &Common<'_>,
+    (number, opened, attached): (Number, &Opened, &Attached<'_>),
+    (raised, jvm): (&Raised, &JvmNames),
+) -> Result<Scribe, RecordError> {
+    // Reading symbols is long work, which the target's goes before. The scribe has little to
+    // do, and without its turns the tables are not emptied either.
+    let (pid, writings) = (opened.pid, jvm.writings());
+    let names = |answers: Answers| raised.as_before(|| answers.names(pid, writings));
+    let scribe = common.join(number, (opened, attached), names)?;
+    if common.is_several {
+        let Opened { pid, start_time, command_line, .. } = opened;
+        let begun = roll::begun(*pid, *start_time, command_line, monotonic_now_ns());
+        scribe.note(format!("process.{number}"), begun);
+    }
+    Ok(scribe)
 }

@@ -1,6 +1,6 @@
 //! What a recording tells while it runs and when it is over.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::perf::Setup;
 use super::scribe::Closed;
 use super::spawn::Started;
 use super::tally;
-use super::{Options, clock};
+use super::{Files, Options, clock};
 use crate::inject::{InjectError, Refusal};
 use crate::trace::{Metadata, Saved, Value, WriteMode, Written};
 
@@ -257,10 +257,14 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
     let command_status = command.as_mut().map(Started::wait).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
-    text.extend(files(&written, options, &parts));
-    text.extend(saves.iter().map(saved));
     let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
     let output = last.unwrap_or(&options.output).clone();
+    text.extend(files(&written, (options, &output), &parts));
+    text.extend(saves.iter().map(saved));
+    if matches!(options.files, Files::Ring(_)) && error.is_some() {
+        let ring = options.ring_directory();
+        text.push(("ring".to_string(), format!("its parts are left in {}", ring.display())));
+    }
     let cut_short = error.map(|error| error.to_string());
     if cut_short.is_some() {
         let kept = format!("{} of {samples} samples", written.samples);
@@ -301,7 +305,7 @@ fn saved(saved: &Saved) -> (String, String) {
 /// What the files are like.
 fn files(
     written: &Written,
-    options: &Options,
+    (options, output): (&Options, &Path),
     (kept, begun): &(Vec<PathBuf>, u32),
 ) -> Vec<(String, String)> {
     let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
@@ -309,7 +313,7 @@ fn files(
         0 => String::new(),
         _ => format!(" ({:.1} a sample)", (data + index) as f64 / samples as f64),
     };
-    let path = options.output.display();
+    let path = output.display();
     let name = |path: &PathBuf| path.display().to_string();
     let of_parts = match (kept.first().map(name), kept.last().map(name)) {
         (Some(first), Some(last)) => {

@@ -9,7 +9,7 @@
 //! - The queue is bounded: when writing falls behind, collecting waits, tables and buffers fill,
 //!   and what does not fit is counted by the handlers and by the kernel. Only collecting waits:
 //!   the recorder goes on watching the target.
-//! - Batches that wait for names have so much memory at most ([`Backlog`]); the oldest are written
+//! - Batches that wait for names have so much memory at most ([`backlog::Backlog`]); the oldest are written
 //!   without them then. An address that has no name yet is written as its module and its function's
 //!   start there, is counted, and has its name in traces that are new when that is known.
 //! - A trace is resolved once, with the mappings of the time when it was new, and its stack is kept

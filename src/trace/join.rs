@@ -9,14 +9,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::load::{LoadedTrace, load};
+use super::series::{INNER_IDS, OF_ALL};
 use super::tags::TextTags;
 use super::{
     LocationId, MethodId, ModuleId, SYMBOLS, Sample, TRACE_UUID, TextId, Thread, ThreadId,
     TraceError, TraceWriter, Value, WriterOptions, Written,
 };
 
-/// Begins the keys of what threads of a pid namespace are called by themselves; their id follows.
-const INNER_IDS: &str = "inner_ids.";
 /// Metadata that says when a part began: that of the first part counts.
 const OF_FIRST: [&str; 2] = ["start_monotonic_ns", "start_realtime_ns"];
 /// Metadata that is about a part among others.
@@ -32,8 +31,17 @@ pub fn join(
     output: &Path,
     options: WriterOptions,
 ) -> Result<Written, TraceError> {
+    join_parts((parts, false), output, options)
+}
+
+/// The same; the parts may be all that there were: then the closing figures are those of the trace.
+pub(super) fn join_parts(
+    (parts, are_all): (&[PathBuf], bool),
+    output: &Path,
+    options: WriterOptions,
+) -> Result<Written, TraceError> {
     let mut joint =
-        Joint { writer: TraceWriter::create(output, options)?, threads: HashMap::new() };
+        Joint { writer: TraceWriter::create(output, options)?, threads: HashMap::new(), are_all };
     for (place, path) in parts.iter().enumerate() {
         joint.add(&load(path)?, place == 0)?;
     }
@@ -47,6 +55,7 @@ struct Joint {
     writer: TraceWriter,
     /// Those that have not ended.
     threads: HashMap<Key, ThreadId>,
+    are_all: bool,
 }
 
 /// New ids by the part's own.
@@ -62,7 +71,8 @@ impl Joint {
             let is_due = is_first || !OF_FIRST.contains(&key.as_str());
             let has_id = key.starts_with(SYMBOLS) || key.starts_with(INNER_IDS);
             if is_due && !has_id && !OF_PART.contains(&key.as_str()) {
-                self.writer.set_metadata(key, value.clone())?;
+                let own = key.strip_prefix(OF_ALL).filter(|_| self.are_all);
+                self.writer.set_metadata(own.unwrap_or(key), value.clone())?;
             }
         }
         let ids = self.objects(part)?;

@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_bad_expression_is_explained_in_one_line() {
         let error = "operator(".parse::<FunctionPattern>().unwrap_err();
-        assert!(error.contains("unclosed group") && !error.contains('\n'), "{error}");
+        assert!(error.contains("closing ')'") && !error.contains('\n'), "{error}");
         assert!("".parse::<FunctionPattern>().is_err());
     }
 }

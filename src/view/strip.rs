@@ -90,8 +90,13 @@ impl Strip {
     /// The cell of a time; what is outside is in the nearest one.
     fn place(&self, time_ns: u64) -> usize {
         let length_ns = self.to_ns.saturating_sub(self.from_ns).max(1);
-        let since_ns = u128::from(time_ns.saturating_sub(self.from_ns));
-        let place = since_ns * self.cells.len() as u128 / u128::from(length_ns);
+        let since_ns = time_ns.saturating_sub(self.from_ns);
+        let parts = self.cells.len() as u64;
+        let place = match since_ns.checked_mul(parts) {
+            Some(parts_ns) => parts_ns / length_ns,
+            // Years after the end.
+            None => u64::MAX,
+        };
         usize::try_from(place).unwrap_or(usize::MAX).min(self.cells.len().saturating_sub(1))
     }
 

@@ -76,7 +76,7 @@ pub struct PrintArguments {
     /// Callees first: the functions that samples were taken in, below each those that called it
     ///
     /// One tree for all threads, unless --threads is given. Where a function was called by nothing in
-    /// some of its stacks, [thread] stands for its caller.
+    /// some of its stacks, `[thread]` stands for its caller.
     #[arg(long, aliases = ["invert", "reverse"])]
     pub inverted: bool,
 

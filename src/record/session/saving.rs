@@ -14,6 +14,8 @@ const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
 pub(in crate::record) struct Saving {
     has_ring: bool,
     watch: Watch,
+    /// A save waits for the writer to have room.
+    is_wanted: bool,
 }
 
 impl Saving {
@@ -21,7 +23,7 @@ impl Saving {
     pub(in crate::record) fn new(options: &Options) -> Self {
         let pause = if let Files::Ring(time) = options.files { Some(time) } else { None };
         let watch = Watch::new(&options.triggers, pause.unwrap_or_default());
-        Self { has_ring: pause.is_some(), watch }
+        Self { has_ring: pause.is_some(), watch, is_wanted: false }
     }
 }
 
@@ -46,10 +48,13 @@ impl Session<'_> {
         } else if is_asked || why.is_some() {
             let why = why.unwrap_or_else(|| "asked for by a signal".to_owned());
             self.observer.event(Event::Notice(format!("saving the ring: {why}")));
-            if !self.scribe.is_busy() {
-                // What is in the storage belongs to it.
-                self.rotate();
-            }
+            self.saving.is_wanted = true;
+        }
+        // Who watches the target does not wait for who writes.
+        if self.saving.is_wanted && !self.scribe.is_busy() {
+            self.saving.is_wanted = false;
+            // What is in the storage belongs to it.
+            self.rotate();
             self.scribe.save();
         }
         for saved in self.scribe.saved() {

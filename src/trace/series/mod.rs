@@ -29,9 +29,9 @@ use super::{
 };
 
 /// Begins the keys of what threads of a pid namespace are called by themselves; their id follows.
-const INNER_IDS: &str = "inner_ids.";
+pub(super) const INNER_IDS: &str = "inner_ids.";
 /// In front of the closing figures in a part: they are about the whole recording.
-const OF_ALL: &str = "recording.";
+pub(super) const OF_ALL: &str = "recording.";
 /// Closing metadata that is about a part as much as about the recording.
 const OF_EACH: [&str; 4] = ["engine", "engine_why", "kernel_included", "end_monotonic_ns"];
 
@@ -289,7 +289,10 @@ impl TraceSeries {
         let last = self.writer.finish()?;
         let Some(mut parts) = self.parts else { return Ok(last) };
         match parts.ring.take() {
-            Some(ring) => ring.finish(parts.kept.make_contiguous(), parts.options),
+            Some(ring) => {
+                let are_all = parts.kept.len() == parts.number as usize;
+                ring.finish((parts.kept.make_contiguous(), are_all), parts.options)
+            }
             None => Ok(sum(&parts.before, &last)),
         }
     }

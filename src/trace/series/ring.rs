@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::TraceSeries;
-use crate::trace::join::join;
+use crate::trace::join::{join, join_parts};
 use crate::trace::{TraceError, WriterOptions, Written};
 
 /// Where the parts of a ring are, and where it is saved.
@@ -108,7 +108,7 @@ impl Ring {
     /// Saves these parts at the end; what was in the ring is then there.
     pub(super) fn finish(
         self,
-        parts: &[PathBuf],
+        (parts, are_all): (&[PathBuf], bool),
         options: WriterOptions,
     ) -> Result<Written, TraceError> {
         for thread in self.joining {
@@ -116,7 +116,7 @@ impl Ring {
             let _ = thread.join();
         }
         let path = (self.plan.last)();
-        let outcome = join(parts, &path, options);
+        let outcome = join_parts((parts, are_all), &path, options);
         self.saves.add(&path, &outcome);
         if outcome.is_ok() {
             for part in parts {

@@ -285,6 +285,29 @@ fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
 }
 
 #[test]
+fn closing_figures_are_those_of_the_trace_if_the_ring_has_all_of_it() {
+    for (keep, key) in [(None, "cpu_time_ns"), (Some(2), "recording.cpu_time_ns")] {
+        let dir = tempfile::tempdir().unwrap();
+        let last = dir.path().join("last.trace");
+        let end = last.clone();
+        let ring = RingPlan {
+            directory: dir.path().to_owned(),
+            save: Box::new(PathBuf::new),
+            last: Box::new(move || end.clone()),
+        };
+        let plan = SeriesPlan { ring: Some(ring), ..plan(dir.path(), Turn::Bytes(20_000), keep) };
+        let mut series = TraceSeries::create(plan, options()).unwrap();
+        write(&mut series);
+        series.set_closing([("cpu_time_ns".to_owned(), Value::Unsigned(1))].into()).unwrap();
+        series.finish().unwrap();
+        let metadata = trace::load(&last).unwrap().metadata;
+        assert_eq!(metadata[key], Value::Unsigned(1));
+        let keys = metadata.keys().filter(|key| key.ends_with("cpu_time_ns"));
+        assert_eq!(keys.count(), 1);
+    }
+}
+
+#[test]
 fn only_the_last_parts_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let plan = plan(dir.path(), Turn::Bytes(20_000), Some(2));

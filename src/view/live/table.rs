@@ -3,6 +3,7 @@
 use super::board::Times;
 use super::look::{Look, Order};
 use super::tally::{Label, Weight};
+use crate::view::mode::Mode;
 use crate::view::rows::percent;
 
 /// A row of both times.
@@ -74,7 +75,11 @@ fn share(part: u64, whole: u64) -> String {
 /// The two lines above the columns; an arrow marks what they are sorted by.
 pub(super) fn heading(look: &Look, interval_s: f64) -> [String; 2] {
     let last = format!("last {interval_s:.1} s");
-    let above = format!("{last:>16}{:>16}", "since start");
+    let what = match look.mode {
+        Mode::Cpu => "shares of CPU time",
+        Mode::Wall => "shares of all time of threads",
+    };
+    let above = format!("{last:>16}{:>16}  {what}", "since start");
     let column = |name: &str, order: Order, since_start: bool| {
         let is_key = look.order == order && look.since_start == since_start;
         let text = if is_key { format!("▾{name} %") } else { format!("{name} %") };
