@@ -118,7 +118,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-I -X -f -o -h --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
+            opts="-I -X -f -o -h --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-process --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -193,6 +193,10 @@ _traceprof() {
                     return 0
                     ;;
                 --base-thread)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --base-process)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -32,7 +32,7 @@ complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "doctor" -d 'Say
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "stacks" -d 'Print the stacks of all threads of a process, as they are now'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "top" -d 'Show where a process spends its time, in a table that is made anew every second'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "info" -d 'Say of each module of a trace where its names came from, and how to get more'
-complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: a summary, then the call tree of each thread'
+complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "print" -d 'Print a trace: one screen of summary, then call trees'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "dump" -d 'List everything a trace holds, one object a line'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "export" -d 'Convert a trace for another tool'
 complete -c traceprof -n "__fish_traceprof_needs_command" -f -a "view" -d 'Write a page for a browser: flame graph, time line, functions, spans'
@@ -208,6 +208,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l tag -d 'Loo
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s I -l include -l focus -d 'Look at stacks only that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -s X -l exclude -l ignore -d 'Leave out stacks that have a function whose name matches a regular expression; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-thread -d 'Look at this thread only, before; repeatable' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-process -d 'Look at the threads of this process only, before, where several were recorded; repeatable' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-from -d 'Look at samples from here on, before; without --base-to up to the end' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-to -d 'Look at samples up to here, before; without --base-from from the begin on' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand diff" -l base-span -d 'Look at samples in this span only, before; repeatable' -r

@@ -32,7 +32,7 @@ fn usage() {
     check(&["record", "--pid", "12x"], 2, "12x");
     check(&["record", "--pid", "-5"], 2, "-5");
     check(&["record", "--pid", "1", "--freq", "0"], 2, "freq");
-    check(&["record", "--pid", "1", "--", "true"], 2, "cannot be used with");
+    check(&["record", "--pid", "1", "--", "true"], 2, "use either `traceprof record 1` or");
     check(&["no-such-command"], 2, "no-such-command");
     check(&["export", "x.trace", "--format", "no-such-format"], 2, "no-such-format");
 }

@@ -44,6 +44,7 @@ mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
 mod print; // the summary, trees and tables, as whole texts
 mod priority; // whose is raised
+mod process_views; // and what views make of them, from traces made by hand
 mod processes; // several in one recording
 mod progress; // of long work, on terminals
 mod ratios; // programs that know where their time is

@@ -207,26 +207,27 @@ fn selections_apply_to_both_kinds_of_time() {
     assert_eq!((page.weight("cpu"), page.head["threads"].as_array().unwrap().len()), (0, 0));
 }
 
+/// The page of both kinds of time.
+fn page_with(made: &Trace, options: PageOptions) -> Page {
+    let trace = LazyTrace::open(&made.path()).unwrap();
+    let sides = [Mode::Wall, Mode::Cpu].map(|mode| {
+        let selection = Selection { mode: Some(mode), ..Selection::default() };
+        let selected = selection.resolve(&trace).unwrap();
+        let profile = load(&trace, &selected).unwrap();
+        (selected, profile)
+    });
+    let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
+    let mut text = Vec::new();
+    html::write(&trace, &sides, &options, &mut text).unwrap();
+    Page::parse(&String::from_utf8(text).unwrap())
+}
+
 /// Whatever is merged, sums stay, by stack, thread and context, and times are near.
 #[test]
 fn samples_that_are_too_many_are_merged_and_their_sums_stay() {
     let made = demo();
-    let trace = LazyTrace::open(&made.path()).unwrap();
-    let page = |entries_max| {
-        let sides: Vec<_> = [Mode::Wall, Mode::Cpu]
-            .map(|mode| {
-                let selection = Selection { mode: Some(mode), ..Selection::default() };
-                let selected = selection.resolve(&trace).unwrap();
-                let profile = load(&trace, &selected).unwrap();
-                (selected, profile)
-            })
-            .into();
-        let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
-        let mut text = Vec::new();
-        let options = PageOptions { entries_max, ..PageOptions::default() };
-        html::write(&trace, &sides, &options, &mut text).unwrap();
-        Page::parse(&String::from_utf8(text).unwrap())
-    };
+    let page =
+        |entries_max| page_with(&made, PageOptions { entries_max, ..PageOptions::default() });
     let (whole, thinned) = (page(1_000_000), page(150));
     for mode in ["cpu", "wall"] {
         let sums = |page: &Page| {
@@ -243,6 +244,32 @@ fn samples_that_are_too_many_are_merged_and_their_sums_stay() {
         assert_eq!(whole.mode(mode).unwrap()["cellUs"], 0);
         assert!(thinned.mode(mode).unwrap()["cellUs"].as_u64().unwrap() >= 1000);
     }
+}
+
+/// The heaviest of all contexts begins when there are too many already.
+#[test]
+fn a_heavy_span_that_comes_late_is_told_apart() {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
+    let main = maker.thread(100, "main");
+    for ms in 1..=100 {
+        let span = if ms <= 20 { ms } else { 0x99 };
+        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, span, ..Sample::default() };
+        maker.full_sample(main, &sample, "_start main");
+    }
+    let made = maker.finish();
+    let page = page_with(&made, PageOptions { contexts_max: 2, ..PageOptions::default() });
+    let contexts = page.head["contexts"].as_array().unwrap();
+    let mut weights: BTreeMap<String, u64> = BTreeMap::new();
+    for it in page.samples("cpu") {
+        // Those that are not told apart have a number above all.
+        let place = it.context.min(contexts.len() as u64) as usize - 1;
+        let span = contexts[place]["span"].as_str().unwrap_or("others").to_owned();
+        *weights.entry(span).or_default() += it.weight;
+    }
+    let span = |id: &str| format!("{id:0>16}");
+    let expected = [(span("99"), 80), (span("1"), 1), ("others".to_owned(), 19)];
+    assert_eq!(weights, expected.into());
 }
 
 #[test]

@@ -322,6 +322,29 @@ fn children_that_begin_in_their_parents_memory_are_recorded_in_their_own() {
     workers("spawn", "burn_spawned");
 }
 
+/// With children that come for ever it would never end if each was begun with.
+#[test]
+fn the_size_limit_ends_the_recording_of_all_processes() {
+    needs_recording!();
+    let _machine = together();
+    let mut command = Command::new("sh");
+    // None goes on for ever, whatever becomes of the shell.
+    let forks = "ulimit -t 60; \"$1\" & first=$!; trap 'kill -9 $first $last; exit' TERM; \
+                 while sleep 0.02; do \"$0\" spin & last=$!; sleep 0.02; kill -9 $last; done";
+    command.arg("-c").arg(forks).arg(program("prey")).arg(program("threads"));
+    let mut shell = Target::spawn(command);
+    let pid = shell.pid().to_string();
+    let args = ["--json", "--pid", &pid, "-s", "--max-size", "1M", "--freq", "20000", "-d", "120"];
+    let outcome = Recorder::start(&args).finish().expect_code(0);
+    let told: serde_json::Value =
+        serde_json::from_slice(&outcome.output.stdout).expect("one object");
+    assert!(told["ended"].as_str().is_some_and(|it| it.contains("--max-size")), "{told}");
+    let trace = loaded(&outcome.trace);
+    assert!(listed(&trace, shell.pid()).0.contains("--max-size"), "{}", outcome.text());
+    shell.send(Signal::SIGTERM);
+    shell.wait();
+}
+
 /// A process that nobody waits for, killed with the value.
 struct Killed(i32);
 

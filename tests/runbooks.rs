@@ -103,7 +103,8 @@ fn what_changed_between_two_recordings_is_said() {
     let row = |name: &str| out.lines().find(|line| line.contains(name)).unwrap_or(&out).to_owned();
     assert!(row("kernel_alpha").contains('-'), "it went: {out}");
     assert_eq!(fs::read_to_string(place.path().join("out/diff.txt")).unwrap(), out);
-    // The first recording is not lost to another try.
+    // The first recording is not lost to another try, whichever of them it would be.
+    fs::remove_file(place.path().join("out/before.trace")).unwrap();
     let mut again = runbook("before-after.sh", &args, &place);
     let (code, _, err) = texts(&again.output().unwrap());
     assert_eq!(code, Some(6), "{err}");
@@ -158,7 +159,7 @@ fn a_service_that_is_gone_leaves_the_reasons() {
     let (code, _, err) = texts(&command.output().unwrap());
     assert_eq!(code, Some(1), "{err}");
     let errors = fs::read_to_string(place.path().join("hung/errors.txt")).unwrap();
-    for step in ["stacks", "record", "print"] {
+    for step in ["stacks", "doctor", "record"] {
         assert!(
             errors.lines().any(|line| line.starts_with("failed: ") && line.contains(step)),
             "{errors}"
@@ -167,6 +168,12 @@ fn a_service_that_is_gone_leaves_the_reasons() {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(place.path().join("hung")).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "others may look into it");
+    assert!(!place.path().join("hung/print.txt").exists(), "there is nothing to print");
+    // What is there is another incident's.
+    let again = runbook("hung-service.sh", &["-p", "999999999", "-o", "hung"], &place).output();
+    let (code, _, err) = texts(&again.unwrap());
+    assert_eq!(code, Some(6), "{err}");
+    assert_eq!(fs::read_to_string(place.path().join("hung/errors.txt")).unwrap(), errors);
 }
 
 /// Why no namespaces can be made here, if so.
@@ -210,6 +217,11 @@ fn a_container_is_recorded_from_outside_and_from_inside() {
     }
     let _machine = together();
     let place = tempfile::tempdir().unwrap();
+    // Process 1 of this namespace is nobody's container.
+    let own = std::process::id().to_string();
+    let refused = runbook("container.sh", &["-i", "-p", &own], &place).output().unwrap();
+    let (code, _, err) = texts(&refused);
+    assert!(code == Some(2) && err.contains("without -i"), "{err}");
     let mut container = Command::new("unshare");
     container.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(program("split"));
     let mut target = Target::spawn_inside(container);

@@ -151,7 +151,7 @@ fn a_large_trace_is_begun_anew_and_the_table_goes_on() {
     let mut target = Target::start("split", &[]);
     let temporary = tempfile::tempdir().unwrap();
     let pid = target.pid().to_string();
-    let args = ["--max-size", "16K", "--freq", "9973", "--cumulative", "--pid", &pid];
+    let args = ["--max-size", "128K", "--freq", "9973", "--cumulative", "--pid", &pid];
     let folder = scratch_dir();
     let tables = folder.path().join("tables");
     let mut command = top(&temporary, &args);

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'END'
-Usage: before-after.sh -p PID [-d SECONDS] [-o DIRECTORY] [-- DEPLOY-COMMAND...]
+Usage: before-after.sh -p PID [-n PID-FILE] [-d SECONDS] [-o DIRECTORY] [-- DEPLOY-COMMAND...]
 
 Records process PID, makes the change, records again, and prints `traceprof diff`.
 The change is DEPLOY-COMMAND; without one, it waits until Enter is pressed.
@@ -39,12 +39,21 @@ fi
 
 mkdir -p "$directory"
 before=$directory/before.trace after=$directory/after.trace
-# Both are refused if they exist: a recording is never lost to the next one.
+# A recording is never lost to the next one; and nothing is deployed that could not be compared.
+for file in "$before" "$after"; do
+    if [[ -e $file ]]; then
+        echo "$file exists already: choose another directory with -o" >&2
+        exit 6
+    fi
+done
 "$traceprof" record --pid "$pid" --duration "$seconds" --output "$before"
 if (($#)); then
     "$@"
 else
-    read -r -p "Make the change, then press Enter: "
+    if ! read -r -p "Make the change, then press Enter: "; then
+        echo "nobody said that the change was made; $before is there" >&2
+        exit 1
+    fi
 fi
 if [[ -n $pid_file ]]; then
     pid=$(<"$pid_file")

@@ -45,6 +45,12 @@ if [[ -z $pid ]]; then
     exit 2
 fi
 
+if [[ -n $inside && $(readlink "/proc/$pid/ns/pid") == "$(readlink /proc/self/ns/pid)" ]]; then
+    echo "process $pid is in the pid namespace of this shell, whose process 1 is not a container's:" \
+        "record it without -i" >&2
+    exit 2
+fi
+
 record=("$traceprof" record --duration "$seconds" --output "$output")
 if [[ -z $inside ]]; then
     # The files of the container are found through /proc/PID/root.

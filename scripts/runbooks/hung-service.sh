@@ -39,8 +39,12 @@ if [[ -z $pid ]]; then
     exit 2
 fi
 directory=${directory:-hung-$pid-$(date -u +%Y%m%dT%H%M%SZ)}
-# Only its owner may read what a service does.
-(umask 077 && mkdir -p "$directory")
+# Only its owner may read what a service does. A directory that is there has another incident in it.
+umask 077
+if ! mkdir "$directory"; then
+    echo "choose another directory with -o" >&2
+    exit 6
+fi
 errors=$directory/errors.txt trace=$directory/wall.trace
 : >"$errors"
 
@@ -59,7 +63,9 @@ try() {
 try "$directory/stacks.txt" "$traceprof" stacks --verbose --pid "$pid"
 try "$directory/doctor.txt" "$traceprof" doctor --pid "$pid"
 try /dev/null "$traceprof" record --quiet --mode wall --pid "$pid" --duration "$seconds" --output "$trace"
-try "$directory/print.txt" "$traceprof" print --idle "$trace"
+if [[ -e $trace ]]; then
+    try "$directory/print.txt" "$traceprof" print --idle "$trace"
+fi
 try "$directory/stacks-later.txt" "$traceprof" stacks --verbose --pid "$pid"
 echo "everything is in $directory" >&2
 exit "$failed"

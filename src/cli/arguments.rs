@@ -99,13 +99,18 @@ pub enum Action {
     /// It does nothing, and the next recording removes it too. The exit code is 0 if nothing is left,
     /// 1 if something had to stay, 3 if the process is being recorded.
     Detach(DetachArguments),
-    /// Print a trace: a summary, then the call tree of each thread
+    /// Print a trace: one screen of summary, then call trees
     ///
-    /// Threads and calls are listed heaviest first. Only forks are indented: a line below another one
-    /// at the same column is called by it. `total` counts the sampling periods spent in a call and in
-    /// all that it called, `self` those in the call alone; the percentages `total %` and `self %` are
-    /// of the thread, `all %` is of the trace. What is left out is always summed up in a line of its
-    /// own. `[truncated]` stands for the callers of a stack that could not be followed to its root.
+    /// The summary says what was recorded, how busy the target was over time, which functions used most
+    /// (by total without those that only lead to another one), and how good the recording is.
+    ///
+    /// Threads of a process whose names are the same but for their digits have one tree, as worker-*; the
+    /// main thread has its own, and with --threads each. Trees and calls are listed heaviest first. Only
+    /// forks are indented: a line below another one at the same column is called by it. `total` counts the
+    /// sampling periods spent in a call and in all that it called, `self` those in the call alone; the
+    /// percentages `total %` and `self %` are of the tree, `all %` is of the trace. What is left out is
+    /// always summed up in a line of its own. `[truncated]` stands for the callers of a stack that could
+    /// not be followed to its root.
     ///
     /// Of a trace with wall clock time all columns are of time, whether threads ran or not. Where a
     /// thread did not run, the innermost line says what it did instead: `[sleeping in epoll_wait on

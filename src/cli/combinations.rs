@@ -113,7 +113,7 @@ fn of_trees(arguments: &PrintArguments) -> Option<String> {
         ),
         (
             verbose && steps,
-            "--verbose cannot be used with --by module or line: use --by line, or --verbose alone",
+            "--verbose cannot be used with --by module or line: leave out --verbose, or use it alone",
         ),
     ];
     rules.into_iter().find(|(is_given, _)| *is_given).map(|(_, text)| text.to_owned())

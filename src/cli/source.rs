@@ -32,9 +32,9 @@ pub(super) fn select(trace: &LazyTrace, selection: &Selection) -> Result<Selecte
     selection.resolve(trace).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))
 }
 
-/// Tells that no sample has a context that was asked for.
+/// Tells that no sample is as it was asked for.
 pub(super) fn tell_if_empty(selected: &Selected, samples: u64) {
-    if samples == 0 && !selected.filter.context.is_empty() {
+    if samples == 0 && selected.filter.is_narrow() {
         let asked = selected.text.as_deref().unwrap_or("all");
         note(&format!("no sample is in what is asked for: {asked}"));
     }

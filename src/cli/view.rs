@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use super::arguments::ViewArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{self, Destination};
-use super::source;
+use super::{source, work};
 use crate::trace::LazyTrace;
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::html::{self, PageOptions};
@@ -34,6 +34,7 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
     if destination == Destination::Standard {
         return Ok(());
     }
+    work::end();
     let shown = path.display().to_string();
     writeln!(io::stdout(), "{}", escaped(&shown)).map_err(output::unwritable)?;
     if open { open_page(&path) } else { Ok(()) }

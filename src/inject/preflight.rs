@@ -247,6 +247,8 @@ fn check_claim(facts: &Facts) -> Result<String, Refusal> {
 fn unreadable(pid: i32, error: &io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::NotFound => Refusal::NoSuchProcess { pid },
+        // It ended while its files were open.
+        _ if error.raw_os_error() == Some(libc::ESRCH) => Refusal::NoSuchProcess { pid },
         _ => Refusal::Unreadable { reason: error.to_string() },
     }
 }

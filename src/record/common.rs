@@ -12,6 +12,7 @@ use super::instances::Instances;
 use super::names::Names;
 use super::scribe::{Answers, Finished, Number, Scribe, Writing};
 use super::stop::Stop;
+use super::trigger::Quiet;
 use super::{Opened, Options, RecordError, output};
 use crate::fault::{self, Point};
 
@@ -25,6 +26,8 @@ pub(super) struct Common<'a> {
     pub(super) instances: Arc<Instances>,
     /// The names of tags.
     pub(super) tags: Arc<TagNames>,
+    /// No trigger fires for a while after one has.
+    pub(super) quiet: Arc<Quiet>,
     /// There may be more processes than one.
     pub(super) is_several: bool,
     /// Since there is a trace.
@@ -36,8 +39,8 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     /// Before anything is attached to.
     pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
-        let (instances, tags, writing, named) = Default::default();
-        Self { options, stop, instances, tags, is_several, writing, named }
+        let (instances, tags, quiet, writing, named) = Default::default();
+        Self { options, stop, instances, tags, quiet, is_several, writing, named }
     }
 
     /// The way into the trace for a process that has been attached to; the first one creates it.

@@ -71,6 +71,11 @@ impl Ended {
         }
     }
 
+    /// It ended for what ends all others of the recording too.
+    pub(super) fn is_end_of_all(&self) -> bool {
+        matches!(self.end, End::Output | End::Full | End::OutOfIds)
+    }
+
     /// The agent went with its program.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.end, End::Exited | End::Executed | End::AskedBetween)
@@ -119,10 +124,14 @@ pub(super) struct Over {
 }
 
 impl Over {
-    /// Why a recording of one process ended, where the user did not ask for it.
+    /// Why the recording ended, where the user did not ask for it: of several processes what all that
+    /// had not ended by themselves ended for.
     pub(super) fn reason(&self) -> Option<String> {
-        let only = self.ended.first().filter(|_| !self.is_several);
-        only.and_then(Ended::reason)
+        if !self.is_several {
+            return self.ended.first().and_then(Ended::reason);
+        }
+        let rest = self.ended.iter().filter(|it| it.end != End::Exited).map(Ended::reason);
+        reason_of_all(rest)
     }
 
     /// Sums up; `None` of no process.
@@ -175,5 +184,28 @@ impl Over {
             }
         }
         (pid, left.into_iter().flat_map(|(_, texts)| texts).collect())
+    }
+}
+
+/// The reason of several processes from those of all that did not end by themselves.
+fn reason_of_all(mut reasons: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let Some(first) = reasons.next() else { return Some("all processes ended".to_owned()) };
+    first.filter(|first| reasons.all(|it| it.as_ref() == Some(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_processes_have_a_reason_if_it_is_that_of_all() {
+        let of_all = |reasons: &[Option<&str>]| {
+            reason_of_all(reasons.iter().map(|it| it.map(str::to_owned)))
+        };
+        assert_eq!(of_all(&[]).as_deref(), Some("all processes ended"));
+        assert_eq!(of_all(&[Some("full"), Some("full")]).as_deref(), Some("full"));
+        assert_eq!(of_all(&[Some("full"), None]), None);
+        assert_eq!(of_all(&[None, Some("full")]), None);
+        assert_eq!(of_all(&[Some("full"), Some("taken")]), None);
     }
 }

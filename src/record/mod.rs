@@ -163,6 +163,7 @@ fn several(
     chosen: &[Process],
     observer: &mut dyn Observer,
 ) -> Result<Summary, RecordError> {
+    processes::check_count(chosen.len())?;
     // Forked first, as a guardian is.
     let nursery = Nursery::start().context("starting the process that forks guardians");
     let nursery = nursery.map_err(RecordError::Other)?;

@@ -157,7 +157,10 @@ impl Options {
 
     /// The directory of a ring's parts.
     pub(super) fn ring_directory(&self) -> PathBuf {
-        self.output.with_extension("ring")
+        // Appended: what is replaced might be what makes the name another one's, or its own.
+        let mut name = self.output.clone().into_os_string();
+        name.push(".ring");
+        name.into()
     }
 
     /// The name of a part.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -56,10 +57,17 @@ fn one(options: &Options) -> Result<TraceSeries, TraceError> {
 /// Parts of an eighth of the time, of which those that are whole cover it.
 fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, TraceError> {
     const PARTS: u32 = 8;
+    /// Each save makes one more.
+    const PARTS_MAX: u32 = 1000;
     let directory = options.ring_directory();
     let created = match fs::create_dir(&directory) {
         // Looked at before: what another recorder left in it is to be replaced.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => clear(&directory),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if !options.writer.force {
+                return Err(TraceError::Exists { path: directory });
+            }
+            clear(&directory)
+        }
         other => other,
     };
     let failed = |source| TraceError::Io { path: directory.clone(), writing: true, source };
@@ -69,14 +77,15 @@ fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, Trac
     let (pattern, output) = (options.pattern.clone(), options.output.clone());
     let saved = pattern.clone().with_number();
     let plan = RingPlan {
+        time,
         directory,
-        save: Box::new(move || saved.path(Occasion::now(Some(pid)))),
+        save: Arc::new(move || saved.path(Occasion::now(Some(pid)))),
         last: Box::new(move || match pattern.has_number() {
             true => pattern.path(Occasion::now(Some(pid))),
             false => output.clone(),
         }),
     };
-    let (turn, keep) = (Turn::Age(time / PARTS), Some(PARTS + 1));
+    let (turn, keep) = (Turn::Age(time / PARTS), Some(PARTS_MAX));
     let plan = SeriesPlan { name, turn, keep, ring: Some(plan) };
     let created = TraceSeries::create(plan, options.writer.clone());
     created.inspect_err(|_| {
@@ -85,15 +94,25 @@ fn ring(options: &Options, pid: i32, time: Duration) -> Result<TraceSeries, Trac
     })
 }
 
-/// Removes the parts of a ring.
+/// Removes the parts of a ring; through no link.
 fn clear(directory: &Path) -> io::Result<()> {
+    if !directory.symlink_metadata()?.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory of a ring"));
+    }
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "trace" || it == "idx") {
+        if is_part(&path) {
             fs::remove_file(path)?;
         }
     }
     Ok(())
+}
+
+/// It has the name of a part of a ring, or of its index.
+fn is_part(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let number = name.strip_suffix(".idx").unwrap_or(&name).strip_suffix(".trace");
+    number.is_some_and(|it| it.len() >= 6 && it.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// A part of another recording would end this one when its number comes: it is found before.
@@ -149,6 +168,9 @@ fn check(options: &Options) -> Result<(), RecordError> {
              can be printed; then remove it, choose another --output, or replace it with --force"
         )));
     }
+    if matches!(options.files, Files::Ring(_)) {
+        check_ring(&options.ring_directory())?;
+    }
     let exists = options.output.symlink_metadata().is_ok();
     if exists && !options.writer.force {
         let path = options.output.display();
@@ -166,4 +188,50 @@ fn check(options: &Options) -> Result<(), RecordError> {
         return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));
     }
     Ok(())
+}
+
+/// What is to be replaced is a ring that nobody writes to any more, or nothing.
+fn check_ring(directory: &Path) -> Result<(), RecordError> {
+    let Ok(found) = directory.symlink_metadata() else { return Ok(()) };
+    let path = directory.display();
+    if !found.is_dir() {
+        return Err(RecordError::Output(anyhow!(
+            "{path} is no directory, and the parts of the ring would be in it: remove it, or choose \
+             another --output"
+        )));
+    }
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path());
+    let mut parts =
+        entries.filter(|path| is_part(path) && path.extension() != Some("idx".as_ref()));
+    // What cannot even be asked is an error when it is removed.
+    match parts.find(|path| trace::is_being_written(path).unwrap_or(false)) {
+        Some(path) => Err(output_error(TraceError::Busy { path })),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_ring_that_is_replaced_only_its_parts_go_and_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = dir.path().join("x.trace.ring");
+        assert!(check_ring(&ring).is_ok());
+        fs::create_dir(&ring).unwrap();
+        for name in ["000001.trace", "000001.trace.idx", "mine.trace", "1.trace", "notes.idx"] {
+            fs::write(ring.join(name), "x").unwrap();
+        }
+        let link = dir.path().join("link.ring");
+        std::os::unix::fs::symlink(&ring, &link).unwrap();
+        assert!(check_ring(&link).unwrap_err().text().contains("no directory"));
+        assert!(clear(&link).is_err() && ring.join("000001.trace").exists());
+        assert!(check_ring(&ring).is_ok());
+        clear(&ring).unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(&ring).unwrap().map(|it| it.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["1.trace", "mine.trace", "notes.idx"]);
+    }
 }

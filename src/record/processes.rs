@@ -5,9 +5,11 @@
 //!
 //! # Invariants
 //! - No process waits for another one: that one ends, or cannot be recorded, concerns no other.
+//! - When nothing more can be written all end, and none is begun with.
 //! - The recording is over when all processes are.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Scope;
@@ -37,7 +39,8 @@ use self::members::Members;
 const LOOK: Duration = Duration::from_millis(10);
 /// Between two looks at whether all is over.
 const NAP: Duration = Duration::from_millis(100);
-/// Processes that are recorded at once: each has a thread, a guardian and some megabytes.
+/// Processes that are recorded at once: each has a thread, a guardian, and symbolizers of its own, some
+/// 46 MB of the recorder's memory.
 const AT_ONCE_MAX: usize = 200;
 
 /// What a process tells.
@@ -71,6 +74,17 @@ impl Observer for Teller {
     fn tick(&mut self, progress: &Progress) {
         self.tell(News::Tick(self.number, *progress));
     }
+}
+
+/// Refuses more processes than can be recorded at once.
+pub(super) fn check_count(count: usize) -> Result<(), RecordError> {
+    if count <= AT_ONCE_MAX {
+        return Ok(());
+    }
+    Err(RecordError::Usage(format!(
+        "{count} processes are meant, and {AT_ONCE_MAX} can be recorded at once: narrow --name, or \
+         give fewer to --pid"
+    )))
 }
 
 /// Records processes, and with `--subprocesses` their descendants.
@@ -140,21 +154,29 @@ impl Start<'_, '_> {
         let failed = Teller { number, news: self.tell.clone() };
         let work = move || {
             let one = || run(common, nursery, process, &mut teller);
-            let outcome = catch_unwind(AssertUnwindSafe(one));
-            let (outcome, panic) = match outcome {
-                Ok(outcome) => (outcome, None),
-                Err(panic) => (Err(RecordError::Other(anyhow!("its thread failed"))), Some(panic)),
-            };
+            let outcome = caught(one);
             teller.tell(News::Over(number, Box::new(outcome)));
-            if let Some(panic) = panic {
-                resume_unwind(panic);
-            }
         };
         let builder = std::thread::Builder::new().name(format!("process {number}"));
         if let Err(error) = builder.spawn_scoped(self.scope, work) {
             failed.tell(News::Over(number, Box::new(Err(RecordError::Other(error.into())))));
         }
     }
+}
+
+/// What comes of the work. A panic is an error of this process; the others go on, and their trace is
+/// finished. What is left in the process the guardian takes out, which it was dropped with.
+fn caught<T>(work: impl FnOnce() -> Result<T, RecordError>) -> Result<T, RecordError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = text_of(&*panic);
+        Err(RecordError::Other(anyhow!("its part of the recorder failed: {text}")))
+    })
+}
+
+/// What a panic says.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 /// Records one process, from its attach to its end.
@@ -254,8 +276,37 @@ impl<'scope, 'env> Crew<'scope, 'env> {
             News::Event(_, Event::Detaching) => {}
             News::Event(number, event) => self.members.event(number, event),
             News::Tick(number, progress) => self.members.tick(number, progress),
-            News::Over(number, outcome) => self.members.over(number, *outcome),
+            News::Over(number, outcome) => {
+                if outcome.as_ref().as_ref().is_ok_and(Ended::is_end_of_all) {
+                    self.start.common.stop.end();
+                }
+                self.members.over(number, *outcome);
+            }
         }
         self.members.tell().into_iter().for_each(|event| observer.event(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_processes_than_fit_are_refused_with_what_to_do() {
+        assert!(check_count(AT_ONCE_MAX).is_ok());
+        let error = check_count(AT_ONCE_MAX + 1).unwrap_err();
+        assert!(matches!(error, RecordError::Usage(_)), "{error:?}");
+        let text = error.text();
+        assert!(text.starts_with("201 processes") && text.contains("narrow --name"), "{text}");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_that_says_what_it_said() {
+        let of = |work: fn() -> Result<(), RecordError>| caught(work).unwrap_err().text();
+        assert!(of(|| panic!("a plain text")).ends_with(": a plain text"));
+        let number = || panic!("number {}", std::process::id());
+        assert!(of(number).contains(": number "));
+        assert!(of(|| std::panic::panic_any(1u8)).ends_with(": no reason given"));
+        assert_eq!(of(|| Err(RecordError::Usage("an error".to_owned()))), "an error");
     }
 }

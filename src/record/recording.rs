@@ -101,7 +101,7 @@ impl<'a> Recording<'a> {
             scribe: None,
             jvm: JvmNames::new(pid, common.options.jvm_names),
             contexts: Contexts::named(Arc::clone(&common.tags)),
-            saving: Saving::new(common.options),
+            saving: Saving::new(common.options, Arc::clone(&common.quiet)),
             done: None,
             executions: Executions::default(),
             footprint: None,
@@ -189,7 +189,7 @@ impl<'a> Recording<'a> {
         fault::at(Point::RecordReleased);
         session.note_release();
         common.stop.start(options.duration);
-        let told = Told { scribe, number: common.is_several.then_some(self.number) };
+        let told = Told::new(scribe, common, self.number);
         if let Some(next) = next.filter(|next| next.is_gone()) {
             // It was gone before it was attached to, and another one had taken its place.
             told.note(self.executions.settle(Fate::Missed));
@@ -236,10 +236,15 @@ struct Told<'a> {
     number: Option<Number>,
 }
 
-impl Told<'_> {
+impl<'a> Told<'a> {
+    fn new(scribe: &'a Scribe, common: &Common<'_>, number: Number) -> Self {
+        Self { scribe, number: common.is_several.then_some(number) }
+    }
+
     fn note(&self, entry: Option<(String, Value)>) {
         let Some((key, value)) = entry else { return };
         let key = match self.number {
+            Some(number) if !roll::is_listed(number) => return,
             Some(number) => format!("process.{number}.{key}"),
             None => key,
         };
@@ -258,7 +263,7 @@ fn join(
     let (pid, writings) = (opened.pid, jvm.writings());
     let names = |answers: Answers| raised.as_before(|| answers.names(pid, writings));
     let scribe = common.join(number, (opened, attached), names)?;
-    if common.is_several {
+    if common.is_several && roll::is_listed(number) {
         let Opened { pid, start_time, command_line, .. } = opened;
         let begun = roll::begun(*pid, *start_time, command_line, monotonic_now_ns());
         scribe.note(format!("process.{number}"), begun);

@@ -5,6 +5,7 @@
 
 use super::account::{percent, seconds};
 use super::ended::{Ended, Over};
+use super::scribe::Number;
 use super::session::End;
 use crate::proc;
 use crate::trace::{Metadata, Value};
@@ -15,6 +16,11 @@ const LISTED: usize = 1000;
 const NAMED: usize = 10;
 /// Characters of a command line in the trace.
 const COMMAND_MAX: usize = 4000;
+
+/// Whether the process of this number is told of while it is recorded.
+pub(super) fn is_listed(number: Number) -> bool {
+    number as usize <= LISTED
+}
 
 /// A process before its end, as the trace lists it: id, start in ticks, name, command line, begin.
 pub(super) fn begun(pid: i32, start_time: u64, words: &[std::ffi::OsString], now_ns: u64) -> Value {

@@ -71,16 +71,20 @@ pub(super) struct Totals {
 impl Totals {
     /// Adds those of another process.
     fn add(&mut self, other: &Self) {
-        self.samples += other.samples;
-        self.weight += other.weight;
-        for (sum, more) in self.reasons.iter_mut().zip(other.reasons) {
+        // All by name: one that is new cannot be forgotten here.
+        let Self { samples, weight, reasons, wall, threads, unattributed, unnamed, left_out } =
+            other;
+        self.samples += samples;
+        self.weight += weight;
+        for (sum, more) in self.reasons.iter_mut().zip(reasons) {
             *sum += more;
         }
-        self.wall.0 += other.wall.0;
-        self.wall.1 += other.wall.1;
-        self.threads += other.threads;
-        self.unattributed += other.unattributed;
-        self.unnamed += other.unnamed;
+        self.wall.0 += wall.0;
+        self.wall.1 += wall.1;
+        self.threads += threads;
+        self.unattributed += unattributed;
+        self.unnamed += unnamed;
+        self.left_out += left_out;
     }
 
     fn count(&mut self, sample: &Sample) {

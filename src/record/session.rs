@@ -316,11 +316,12 @@ impl<'a> Session<'a> {
             if !self.scribe.is_busy() {
                 self.drain_kernel();
             }
-            if stop.is_due() {
-                return End::Asked;
-            }
+            // Before: all of several processes end for it, whichever hears of it first.
             if let Some(end) = self.end_of_output() {
                 return end;
+            }
+            if stop.is_due() {
+                return End::Asked;
             }
             let are_deaf = self.look_for_blocked(false);
             if !self.watch_waiters(are_deaf) {

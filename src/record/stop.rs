@@ -26,6 +26,8 @@ pub(super) struct Stop {
     /// A signal asked for what there is to be saved.
     save: Arc<AtomicBool>,
     deadline: OnceLock<Instant>,
+    /// The recorder itself found that it is over.
+    over: AtomicBool,
 }
 
 impl Stop {
@@ -49,7 +51,7 @@ impl Stop {
         flag::register(SIGXFSZ, Arc::default())?;
         let save = Arc::default();
         flag::register(SIGUSR2, Arc::clone(&save))?;
-        Ok(Self { requested, save, deadline: OnceLock::new() })
+        Ok(Self { requested, save, deadline: OnceLock::new(), over: AtomicBool::new(false) })
     }
 
     /// Starts the clock of a limited recording, unless it is running.
@@ -71,9 +73,17 @@ impl Stop {
         self.requested.is_made()
     }
 
-    /// The recording is over, by signal or by time.
+    /// Nothing more can be recorded: of no process.
+    pub(super) fn end(&self) {
+        // Relaxed: it carries nothing with it.
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// The recording is over, by signal, by time, or because there is no use in going on.
     pub(super) fn is_due(&self) -> bool {
         self.is_requested()
+            // Relaxed: see `end`.
+            || self.over.load(Ordering::Relaxed)
             || self.deadline.get().is_some_and(|deadline| Instant::now() >= *deadline)
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the state is looked at; also the time that CPU usage is of.
@@ -50,13 +51,31 @@ pub(super) struct Load {
     pub(super) threads: u64,
 }
 
-/// Watches for all triggers of a recording.
+/// Until when no trigger fires, in any process of a recording: what one has saved has what the next one
+/// would.
+#[derive(Debug, Default)]
+pub(super) struct Quiet(Mutex<Option<Instant>>);
+
+impl Quiet {
+    /// Begins one of this length, unless there is one.
+    fn begin(&self, now: Instant, pause: Duration) -> bool {
+        // A time is never half changed.
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_some_and(|until| now < until) {
+            return false;
+        }
+        *until = now.checked_add(pause);
+        true
+    }
+}
+
+/// Watches for all triggers of a recording, in one of its processes.
 #[derive(Debug)]
 pub(super) struct Watch {
     triggers: Vec<Watched>,
-    /// After one there is none for so long: what it saves has what the next one would.
+    /// After one there is none for so long.
     pause: Duration,
-    quiet_until: Option<Instant>,
+    quiet: Arc<Quiet>,
     last: Option<(Instant, Load)>,
 }
 
@@ -72,13 +91,13 @@ struct Watched {
 type FileState = (u64, u64, i64, i64, u64);
 
 impl Watch {
-    pub(super) fn new(triggers: &[Trigger], pause: Duration) -> Self {
+    pub(super) fn new(triggers: &[Trigger], pause: Duration, quiet: Arc<Quiet>) -> Self {
         let watched = |trigger: &Trigger| {
             let file = if let Trigger::File(path) = trigger { state_of(path) } else { None };
             Watched { trigger: trigger.clone(), held: false, file }
         };
         let triggers = triggers.iter().map(watched).collect();
-        Self { triggers, pause, quiet_until: None, last: None }
+        Self { triggers, pause, quiet, last: None }
     }
 
     /// Why the ring is to be saved now, if it is.
@@ -97,12 +116,7 @@ impl Watch {
         for watched in &mut self.triggers {
             why = watched.look(percent, load.threads).or(why);
         }
-        let is_quiet = self.quiet_until.is_some_and(|until| now < until);
-        let why = why.filter(|_| !is_quiet);
-        if why.is_some() {
-            self.quiet_until = now.checked_add(self.pause);
-        }
-        why
+        why.filter(|_| self.quiet.begin(now, self.pause))
     }
 }
 
@@ -153,7 +167,7 @@ mod tests {
     #[test]
     fn a_state_fires_when_it_begins_and_not_again_while_what_was_saved_has_it() {
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::Threads(5)], LOOK * 4);
+        let mut watch = Watch::new(&[Trigger::Threads(5)], LOOK * 4, Arc::default());
         let mut look = |looks, threads| {
             let load = || Load { cpu_ns: 0, threads };
             watch.look(at(start, looks), load).is_some()
@@ -166,7 +180,7 @@ mod tests {
     #[test]
     fn processor_time_is_of_the_time_since_the_last_look() {
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::Cpu(150)], Duration::ZERO);
+        let mut watch = Watch::new(&[Trigger::Cpu(150)], Duration::ZERO, Arc::default());
         let look_ns = LOOK.as_nanos() as u64;
         let used = [0, look_ns, look_ns * 3, look_ns * 5, look_ns * 6, look_ns * 8];
         let fired = used.iter().enumerate().map(|(looks, cpu_ns)| {
@@ -182,7 +196,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::File(path.clone())], Duration::ZERO);
+        let triggers = [Trigger::File(path.clone())];
+        let mut watch = Watch::new(&triggers, Duration::ZERO, Arc::default());
         let mut look = |looks| watch.look(at(start, looks), Load::default).is_some();
         assert!(!look(0));
         fs::write(&path, "a").unwrap();
@@ -191,5 +206,24 @@ mod tests {
         assert!(look(3));
         fs::remove_file(&path).unwrap();
         assert!(!look(4));
+    }
+
+    #[test]
+    fn what_several_processes_see_fires_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let start = Instant::now();
+        let (triggers, quiet) = ([Trigger::File(path.clone())], Arc::<Quiet>::default());
+        let mut watches: Vec<Watch> =
+            (0..3).map(|_| Watch::new(&triggers, LOOK * 4, Arc::clone(&quiet))).collect();
+        let mut fired = |looks| {
+            let each = watches.iter_mut().map(|it| it.look(at(start, looks), Load::default));
+            each.filter(Option::is_some).count()
+        };
+        assert_eq!(fired(0), 0);
+        fs::write(&path, "a").unwrap();
+        assert_eq!((fired(1), fired(2)), (1, 0));
+        fs::write(&path, "ab").unwrap();
+        assert_eq!(fired(5), 1);
     }
 }

@@ -4,7 +4,7 @@
 //! - A thread that may wait for another one is never idle here: its tree is what one looks for.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use super::calls::Step;
@@ -31,19 +31,19 @@ struct Group {
     us: u64,
 }
 
-/// Whether each thread is an idle loop, by its place. None is if all are: then somebody looks at a
-/// process that hangs.
+/// Whether each thread is an idle loop, by its place. None of a process is if all of it are: then
+/// somebody looks at a process that hangs, whatever those do that were recorded with it.
 pub(super) fn idle_threads(profile: &Profile) -> Vec<bool> {
     if profile.mode != Mode::Wall || profile.narrow {
         return vec![false; profile.threads.len()];
     }
     let threads = profile.threads.iter();
     let idle: Vec<bool> = threads.map(|thread| asleep_at(profile, thread).is_some()).collect();
-    let sampled = profile.threads.iter().filter(|thread| thread.count.samples > 0).count();
-    if idle.iter().filter(|idle| **idle).count() == sampled {
-        return vec![false; idle.len()];
-    }
-    idle
+    let awake = profile.threads.iter().zip(&idle);
+    let awake = awake.filter(|(thread, idle)| thread.count.samples > 0 && !**idle);
+    let alive: BTreeSet<u32> = awake.map(|(thread, _)| thread.thread.pid).collect();
+    let threads = profile.threads.iter().zip(idle);
+    threads.map(|(thread, idle)| idle && alive.contains(&thread.thread.pid)).collect()
 }
 
 /// Writes what idle threads come to: `all` is the weight of all threads.

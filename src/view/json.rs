@@ -84,6 +84,19 @@ fn recording(recording: &Recording) -> Json {
         object.insert(key.to_owned(), known(key).unwrap_or(Json::Null));
     }
     let length_ns = || recording.end_ns()?.checked_sub(recording.begin_ns()?);
+    let processes = recording.processes().into_iter();
+    let processes = processes
+        .map(|it| json!({ "pid": it.pid, "name": it.name, "cpu_time_ns": it.cpu_time_ns }));
+    object.insert("processes".to_owned(), processes.collect());
+    let since = |ns: u64| ns.saturating_sub(recording.begin_ns().unwrap_or(0));
+    let changes = super::rate::divisors(&recording.metadata).into_iter();
+    let changes = changes.map(|(ns, divisor)| json!({ "time_ns": since(ns), "divisor": divisor }));
+    object.insert("rate_changes".to_owned(), changes.collect());
+    let executed = recording
+        .executed()
+        .into_iter()
+        .map(|(name, ns, why)| json!({ "name": name, "time_ns": since(ns), "not_sampled": why }));
+    object.insert("executed".to_owned(), executed.collect());
     object.insert("duration_ns".to_owned(), json!(length_ns()));
     object.insert("selection".to_owned(), json!(recording.window));
     object.insert("closed".to_owned(), json!(recording.closed));

@@ -9,6 +9,8 @@ use super::recording::Recording;
 /// Longer than any recording; keeps all sums of times far from their limits.
 const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
+/// Times are before this, in nanoseconds, whatever a file says: sums of three stay in range.
+const LATEST_NS: u64 = u64::MAX / 4;
 const EXPECTED: &str = "expected a time such as 2.5s, 500ms or 1m since the begin, -30s (before the \
     end), +10s (after --from), 50%, 14:03 or 2026-11-21T14:03:05 (UTC)";
 
@@ -78,8 +80,8 @@ impl Moment {
     /// # Errors
     /// A sentence for the user, if the trace does not say what it takes to know.
     pub(super) fn of(self, recording: &Recording, from_ns: u64) -> Result<u64, String> {
-        let begin_ns = recording.begin_ns().unwrap_or(0);
-        let end_ns = recording.end_ns().unwrap_or(begin_ns);
+        let begin_ns = recording.begin_ns().unwrap_or(0).min(LATEST_NS);
+        let end_ns = recording.end_ns().unwrap_or(begin_ns).min(LATEST_NS);
         let length_ns = end_ns.saturating_sub(begin_ns);
         Ok(match self {
             Self::After(time) => begin_ns.saturating_add(nanoseconds(time)),
@@ -94,6 +96,9 @@ impl Moment {
                 // Of the next day, if it is not in the first one and the recording was still going on.
                 let is_next =
                     of_first_day < began_ns && of_first_day + DAY_NS <= began_ns + length_ns;
+                // An end that would be before its begin is that of the next day, too.
+                let from_date_ns = began_ns + from_ns.min(LATEST_NS).saturating_sub(begin_ns);
+                let is_next = is_next || (from_ns > 0 && of_first_day < from_date_ns);
                 let date_ns = of_first_day + if is_next { DAY_NS } else { 0 };
                 (begin_ns + date_ns).saturating_sub(began_ns)
             }
@@ -105,7 +110,7 @@ impl Moment {
 }
 
 fn realtime(recording: &Recording) -> Result<u64, String> {
-    let known = recording.number("start_realtime_ns").filter(|ns| *ns < u64::MAX / 4);
+    let known = recording.number("start_realtime_ns").filter(|ns| *ns < LATEST_NS);
     known.ok_or_else(|| {
         "the trace does not say on which date it was recorded: give times since its begin, as 2.5s"
             .to_owned()
@@ -152,7 +157,9 @@ fn clock(text: &str) -> Option<Moment> {
         return None;
     }
     let days = date::days(year, month, day)?;
-    Some(Moment::Date(days * DAY_NS + time_of_day(time)?))
+    // Dates beyond 2554 are no number of nanoseconds.
+    let date_ns = days.checked_mul(DAY_NS)?.checked_add(time_of_day(time)?)?;
+    (date_ns < LATEST_NS).then_some(Moment::Date(date_ns))
 }
 
 fn time_of_day(text: &str) -> Option<u64> {
@@ -237,6 +244,8 @@ mod tests {
             "2026-11-21T",
             "-1-1-1T00:00",
             "+1:00",
+            "3000-01-01T00:00",
+            "9999-12-31T23:59",
         ] {
             assert_eq!(of(text), None, "{text}");
         }
@@ -248,7 +257,6 @@ mod tests {
         for (text, s) in [
             ("1s", 11.0),
             ("-1s", 13.0),
-            ("+500ms", 12.5),
             ("25%", 11.0),
             ("23:59:59", 11.0),
             ("00:00:01", 13.0),
@@ -258,8 +266,11 @@ mod tests {
             ("2026-11-22T00:00:00.5", 12.5),
             ("2026-11-23T00:00:00", 86_412.0),
         ] {
-            assert_eq!(at(text, 12_000_000_000), Ok((s * 1e9) as u64), "{text}");
+            assert_eq!(at(text, 0), Ok((s * 1e9) as u64), "{text}");
         }
+        assert_eq!(at("+500ms", 12_000_000_000), Ok(12_500_000_000));
+        assert_eq!(at("00:00:30", 13_000_000_000), Ok(42_000_000_000));
+        assert_eq!(at("23:59:59", 13_000_000_000), Ok(11_000_000_000 + DAY_NS), "the next evening");
         assert_eq!(
             at("+1s", 0),
             Ok(11_000_000_000),

@@ -4,19 +4,26 @@ use crate::trace::{Metadata, Value};
 
 /// What is to be said beside the rate that was asked for; nothing if it was never changed.
 pub(super) fn changes(metadata: &Metadata) -> Option<String> {
-    let Value::List(changes) = metadata.get("rate_changes")? else { return None };
-    let divisor = |change: &Value| match change {
-        Value::List(pair) => match pair.as_slice() {
-            [_, Value::Unsigned(divisor)] => Some(*divisor),
-            _ => None,
-        },
-        _ => None,
-    };
-    let slowest = changes.iter().filter_map(divisor).max().filter(|it| *it > 1)?;
+    let divisors = divisors(metadata).into_iter().map(|(_, divisor)| divisor);
+    let slowest = divisors.max().filter(|it| *it > 1)?;
     let Value::Unsigned(asked_hz) = metadata.get("freq_hz")? else { return None };
     let hz = *asked_hz as f64 / slowest as f64;
     let digits = if hz < 10.0 { 1 } else { 0 };
     Some(format!("lowered to {hz:.digits$} Hz for --max-overhead"))
+}
+
+/// When the rate was changed, in nanoseconds on the clock of the samples, and what part of the rate that
+/// was asked for it has been since.
+pub(super) fn divisors(metadata: &Metadata) -> Vec<(u64, u64)> {
+    let Some(Value::List(changes)) = metadata.get("rate_changes") else { return Vec::new() };
+    let pair = |change: &Value| match change {
+        Value::List(pair) => match pair[..] {
+            [Value::Unsigned(time_ns), Value::Unsigned(divisor)] => Some((time_ns, divisor)),
+            _ => None,
+        },
+        _ => None,
+    };
+    changes.iter().filter_map(pair).collect()
 }
 
 #[cfg(test)]

@@ -170,11 +170,24 @@ fn command(recording: &Recording) -> Option<String> {
             _ => None,
         })
         .collect();
+    // It is that of one; the next line names the others.
+    let others = process_count(recording).saturating_sub(1);
+    let others = match others {
+        0 => String::new(),
+        1 => " and 1 other process".to_owned(),
+        _ => format!(" and {others} other processes"),
+    };
     match (words.is_empty(), pid) {
-        (true, pid) => pid,
-        (false, None) => Some(words.join(" ")),
-        (false, Some(pid)) => Some(format!("{} ({pid})", words.join(" "))),
+        (true, pid) => pid.map(|pid| format!("{pid}{others}")),
+        (false, None) => Some(format!("{}{others}", words.join(" "))),
+        (false, Some(pid)) => Some(format!("{} ({pid}){others}", words.join(" "))),
     }
+}
+
+/// How many processes were recorded together; 0 if it was one alone.
+fn process_count(recording: &Recording) -> u64 {
+    // The recorder does not list any number of them.
+    recording.number("processes").unwrap_or(0).max(recording.processes().len() as u64)
 }
 
 fn recorded(recording: &Recording) -> Option<String> {
@@ -207,8 +220,7 @@ fn processes(recording: &Recording) -> Option<String> {
         format!("{} ({}){}", shell_quoted(it.name), it.pid, share.unwrap_or_default())
     };
     let named: Vec<String> = processes.iter().take(NAMED).map(one).collect();
-    // The recorder does not list any number of them.
-    let count = recording.number("processes").unwrap_or(0).max(processes.len() as u64);
+    let count = process_count(recording);
     let more = match count.saturating_sub(named.len() as u64) {
         0 => String::new(),
         more => format!(" and {more} more"),

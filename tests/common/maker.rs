@@ -48,7 +48,12 @@ impl Maker {
     }
 
     pub(crate) fn thread(&mut self, tid: u32, name: &str) -> ThreadId {
-        let thread = Thread { pid: 100, tid, name: name.to_owned(), ..Thread::default() };
+        self.thread_of(100, tid, name)
+    }
+
+    /// A thread of one of several processes.
+    pub(crate) fn thread_of(&mut self, pid: u32, tid: u32, name: &str) -> ThreadId {
+        let thread = Thread { pid, tid, name: name.to_owned(), ..Thread::default() };
         self.writer.thread(&thread).expect("a thread")
     }
 

@@ -60,6 +60,10 @@ pub struct BaseArguments {
     #[arg(long, group = "base", value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub base_thread: Vec<String>,
 
+    /// Look at the threads of this process only, before, where several were recorded; repeatable
+    #[arg(long, group = "base", value_name = "PID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub base_process: Vec<String>,
+
     /// Look at samples from here on, before; without --base-to up to the end
     #[arg(long, group = "base", value_name = "TIME", allow_hyphen_values = true)]
     pub base_from: Option<Moment>,
@@ -94,6 +98,7 @@ impl BaseArguments {
         };
         Selection {
             threads: or(self.base_thread, &selection.threads),
+            processes: or(self.base_process, &selection.processes),
             spans: or(self.base_span, &selection.spans),
             roots: or(self.base_root_span, &selection.roots),
             tags: or(self.base_tag, &selection.tags),

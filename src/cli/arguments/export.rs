@@ -26,6 +26,8 @@ pub struct ExportArguments {
     pub output: Option<PathBuf>,
 
     /// Keep threads apart in folded stacks and flame graphs: the thread's name is the first frame
+    ///
+    /// Where several processes were recorded, `NAME/PID` of its process is the frame before it.
     #[arg(short, long)]
     pub threads: bool,
 

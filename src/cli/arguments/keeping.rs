@@ -33,8 +33,8 @@ pub struct KeepingArguments {
 
     /// Keep only the last TIME (1s to 24h), and save it when asked to and at the end
     ///
-    /// It is kept in parts of an eighth of the time in the directory OUT.ring, so what is saved is the
-    /// time and up to an eighth more. SIGUSR2 to the recorder, or a --trigger, saves what there is to
+    /// It is kept in parts of an eighth of the time in the directory OUT.trace.ring, so what is saved is
+    /// the time and up to an eighth more. SIGUSR2 to the recorder, or a --trigger, saves what there is to
     /// OUT-1.trace, OUT-2.trace and so on (or by the %n and the %t of the name), while the
     /// recording goes on; its end, whatever it is, saves the last to OUT.trace and removes the directory. If
     /// the recorder is killed, its parts are left, each a trace that can be printed.
@@ -44,8 +44,8 @@ pub struct KeepingArguments {
 
     /// Save the ring when this begins: cpu>80% (of one processor), threads>500, or file:PATH appears
     ///
-    /// Repeatable. A file counts also when it is changed. At most once in the time of --ring, which has
-    /// what the next one would have.
+    /// Repeatable. A file counts also when it is changed. Of several processes each is looked at by
+    /// itself. At most once in the time of --ring, of all processes, which has what the next one would have.
     #[arg(long, value_name = "EVENT", requires = "ring")]
     pub trigger: Vec<Trigger>,
 }

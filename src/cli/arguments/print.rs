@@ -98,7 +98,8 @@ pub struct PrintArguments {
     /// Show idle threads too, which are summed up at the end otherwise
     ///
     /// Of wall clock time: a thread is idle that ran for less than 1 % of its time, slept for the rest
-    /// of it in one place, and does not wait for a lock. If all threads are idle, all are shown.
+    /// of it in one place, and does not wait for a lock. If all threads of a process are idle, all of
+    /// them are shown.
     #[arg(long)]
     pub idle: bool,
 
@@ -108,7 +109,10 @@ pub struct PrintArguments {
 
     /// Write one JSON object instead of text: recording, quality, strip, functions, trees or top
     ///
-    /// `all` is what is looked at; every weight has `weight` (of `weight_unit`), `seconds`, `percent` (of
+    /// `recording` has what the recorder said: the `processes` that were recorded together (`pid`, `name`,
+    /// `cpu_time_ns`), the programs that were `executed` meanwhile (`name`, `time_ns`, and `not_sampled`, why
+    /// not, or null) and the `rate_changes` for --max-overhead (`time_ns`, and the `divisor` of `freq_hz` from
+    /// then on); these times count from its begin. `all` is what is looked at; every weight has `weight` (of `weight_unit`), `seconds`, `percent` (of
     /// all) and `samples`. `quality` says how stacks ended, what was lost and how long the target stood
     /// still. `strip` has the weights of equal parts of the time. `functions` and `top` have `rows` and
     /// `others`; each tree has its `threads` and a flat list of `calls`, where `caller` is the index of the
@@ -129,7 +133,8 @@ pub struct PrintArguments {
 
     /// Sum up calls and threads below this share; 0 shows everything
     ///
-    /// Calls are measured against their thread, threads against what is printed of the trace.
+    /// Calls are measured against their tree, trees against what is printed of the trace. The summary and
+    /// --top have their own measure.
     #[arg(long, value_name = "PERCENT", default_value = "0.5")]
     pub min_percent: Percent,
 

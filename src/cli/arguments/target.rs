@@ -70,7 +70,9 @@ impl TargetArguments {
             given.into_iter().flatten().map(|it| format!("`traceprof record {it}`")).collect();
         if given.len() > 1 {
             let either = given.join(" or ");
-            return Err(format!("these are different things to record: use either {either}"));
+            return Err(format!(
+                "these are different things to record: use either {either}; --help says more"
+            ));
         }
         Ok(match (name, &all[..]) {
             (Some(pattern), _) => {
@@ -124,7 +126,7 @@ mod tests {
     fn two_things_to_record_are_refused_with_what_is_possible() {
         let both = TargetArguments { pids: vec![5], command: vec!["ls".into()], ..none() };
         let text = both.target().unwrap_err();
-        assert!(text.ends_with("`traceprof record 5` or `traceprof record -- ls`"), "{text}");
+        assert!(text.contains("`traceprof record 5` or `traceprof record -- ls`"), "{text}");
         let name = Some("redis".to_owned());
         let both = TargetArguments { name, command: vec!["ls".into(), "-l".into()], ..none() };
         let text = both.target().unwrap_err();

@@ -8,13 +8,14 @@
 //!
 //! # Invariants
 //! - The disposition of the signal is as before when it is over, and no signal is pending.
+//! - One measurement at a time: the disposition is the whole process's, and so is the count.
 //!
 //! # Safety
 //! Installs a handler that adds one to a counter, and takes it away.
 #![allow(unsafe_code, reason = "sigaction has no safe wrapper")]
 
 use std::hint::black_box;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::time::ClockId;
@@ -63,6 +64,9 @@ pub(super) fn delivery(is_of_events: bool) -> Delivery {
 type Round = fn() -> Option<(u64, u64)>;
 
 fn measure(round: Round) -> Option<u64> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // It guards no value that a panic could leave half changed.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let count = SigHandler::Handler(count);
     let ours = SigAction::new(count, SaFlags::SA_RESTART | SaFlags::SA_ONSTACK, SigSet::all());
     // SAFETY: the handler adds to an atomic word, which any code may be interrupted for.

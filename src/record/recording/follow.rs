@@ -114,8 +114,7 @@ impl Recording<'_> {
     fn tell(&mut self, fate: Fate) {
         let entry = self.executions.settle(fate);
         if let Some(scribe) = &self.scribe {
-            let number = self.common.is_several.then_some(self.number);
-            Told { scribe, number }.note(entry);
+            Told::new(scribe, self.common, self.number).note(entry);
         }
     }
 

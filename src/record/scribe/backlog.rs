@@ -29,6 +29,8 @@ pub(super) struct Held {
 pub(super) struct Backlog {
     held: VecDeque<Held>,
     bytes: usize,
+    /// Those that came out.
+    out: u64,
 }
 
 impl Backlog {
@@ -53,12 +55,23 @@ impl Backlog {
         self.held.front().filter(|held| is_answered(held.question))?;
         let held = self.held.pop_front()?;
         self.bytes -= held.bytes;
+        self.out += 1;
         Some(held)
     }
 
     /// Their memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How many had come out when all that wait now have.
+    pub(super) fn mark(&self) -> u64 {
+        self.out + self.held.len() as u64
+    }
+
+    /// All have come out that waited at this mark.
+    pub(super) fn has_passed(&self, mark: u64) -> bool {
+        self.out >= mark
     }
 
     /// None waits.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use traceprof_abi::storage::log::Sample as Logged;
 
+mod ring;
 mod runtimes;
 
 use super::*;
@@ -53,8 +54,16 @@ impl Whole {
         pid: i32,
         names: impl FnOnce(Answers) -> io::Result<Names>,
     ) -> Self {
-        let writer =
-            TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
+        let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+        Self::over(room, TraceSeries::of_one(writer), pid, names)
+    }
+
+    fn over(
+        room: usize,
+        writer: TraceSeries,
+        pid: i32,
+        names: impl FnOnce(Answers) -> io::Result<Names>,
+    ) -> Self {
         let writing = Writing::with_room(room, writer).unwrap();
         Self { scribe: writing.join(0, pid, names).unwrap(), writing }
     }
@@ -81,6 +90,32 @@ fn written(batches: Vec<Batch>) -> (Totals, Vec<Vec<u64>>) {
         times
     };
     (totals, trace::load(&path).unwrap().threads.iter().map(times).collect())
+}
+
+#[test]
+fn the_totals_of_processes_are_added_up() {
+    let mut one = Totals {
+        samples: 1,
+        weight: 2,
+        reasons: [3; EndReason::ALL.len()],
+        wall: (4, 5),
+        threads: 6,
+        unattributed: 7,
+        unnamed: 8,
+        left_out: 9,
+    };
+    one.add(&one.clone());
+    let both = Totals {
+        samples: 2,
+        weight: 4,
+        reasons: [6; EndReason::ALL.len()],
+        wall: (8, 10),
+        threads: 12,
+        unattributed: 14,
+        unnamed: 16,
+        left_out: 18,
+    };
+    assert_eq!(one, both);
 }
 
 #[test]
@@ -272,6 +307,11 @@ fn next_batch(traces: &[(u64, u64, bool)], time: u64) -> Arc<Batch> {
 
 /// A scribe whose symbolizer answers nothing until it is let go.
 fn with_blocked_names(path: &Path, room: usize) -> (Whole, Sender<()>) {
+    let writer = TraceWriter::create(path, WriterOptions::default()).unwrap();
+    over_blocked_names(TraceSeries::of_one(writer), room)
+}
+
+fn over_blocked_names(writer: TraceSeries, room: usize) -> (Whole, Sender<()>) {
     let (go, gate) = channel::<()>();
     let resolve = move |wanted: &mut Wanted| {
         // Closed when it is let go.
@@ -286,7 +326,7 @@ fn with_blocked_names(path: &Path, room: usize) -> (Whole, Sender<()>) {
         let symbolizers = Symbolizers::with_resolver(resolve, move |answer| answers.send(answer));
         Ok(Names::of(symbolizers, JitNames::start(1, Arc::default())?))
     };
-    (Whole::with_room(room, path, 1, names), go)
+    (Whole::over(room, writer, 1, names), go)
 }
 
 /// A thread, and a module that all addresses are in.

@@ -5,7 +5,7 @@
 //! - Of a process that has left nothing is kept, when all of it is written, but its totals and the
 //!   stacks that were to be kept to the end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
@@ -24,6 +24,8 @@ pub(super) struct Work {
     /// Those of processes that have left.
     totals: BTreeMap<Number, Totals>,
     kept: HashMap<u64, Stack>,
+    /// Saves of a ring that wait for batches of these processes, up to these marks, which belong to them.
+    saves: VecDeque<Vec<(Number, u64)>>,
     /// No batch comes any more.
     is_ending: bool,
 }
@@ -36,6 +38,7 @@ impl Work {
             processes: BTreeMap::new(),
             totals: BTreeMap::new(),
             kept: HashMap::new(),
+            saves: VecDeque::new(),
             is_ending: false,
         }
     }
@@ -104,7 +107,11 @@ impl Work {
                     process.has_left = true;
                 }
             }
-            Message::Save => self.writer.save()?,
+            Message::Save => {
+                let mark =
+                    |(number, process): (&Number, &Process)| (*number, process.backlog.mark());
+                self.saves.push_back(self.processes.iter().map(mark).collect());
+            }
             Message::End => self.is_ending = true,
         }
         Ok(())
@@ -127,6 +134,18 @@ impl Work {
             process.write_ready(&mut self.writer)?;
         }
         self.let_go(|process| process.has_left && process.backlog.is_empty());
+        self.save_ready()
+    }
+
+    /// Saves the ring for whom all is written that there was when it was asked for.
+    fn save_ready(&mut self) -> Result<(), TraceError> {
+        let is_done = |(number, mark): &(Number, u64)| {
+            self.processes.get(number).is_none_or(|process| process.backlog.has_passed(*mark))
+        };
+        while self.saves.front().is_some_and(|marks| marks.iter().all(is_done)) {
+            self.saves.pop_front();
+            self.writer.save()?;
+        }
         Ok(())
     }
 

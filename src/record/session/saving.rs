@@ -1,10 +1,11 @@
 //! Saving a ring while the recording goes on: who asks for it, and what is told of it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::options::{Files, Options};
 use super::super::stop::Stop;
-use super::super::trigger::{Load, Watch};
+use super::super::trigger::{Load, Quiet, Watch};
 use super::{End, Event, Session};
 
 const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
@@ -20,9 +21,9 @@ pub(in crate::record) struct Saving {
 
 impl Saving {
     /// By the options.
-    pub(in crate::record) fn new(options: &Options) -> Self {
+    pub(in crate::record) fn new(options: &Options, quiet: Arc<Quiet>) -> Self {
         let pause = if let Files::Ring(time) = options.files { Some(time) } else { None };
-        let watch = Watch::new(&options.triggers, pause.unwrap_or_default());
+        let watch = Watch::new(&options.triggers, pause.unwrap_or_default(), quiet);
         Self { has_ring: pause.is_some(), watch, is_wanted: false }
     }
 }

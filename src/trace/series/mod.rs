@@ -50,7 +50,8 @@ pub struct SeriesPlan {
     pub name: Box<dyn Fn(u32) -> PathBuf + Send>,
     /// When the next part begins.
     pub turn: Turn,
-    /// How many parts are kept, the current one included; the oldest are removed.
+    /// How many parts are kept, the current one included; the oldest are removed. A ring keeps those of
+    /// its time; this is the most then.
     pub keep: Option<u32>,
     /// The parts are a ring, of which others are saved.
     pub ring: Option<RingPlan>,
@@ -76,12 +77,19 @@ struct Parts {
     number: u32,
     begun: Instant,
     /// The files that are kept, oldest first; the last is being written.
-    kept: VecDeque<PathBuf>,
+    kept: VecDeque<Kept>,
     /// What the parts before came to.
     before: Written,
     /// Time of the last sample.
     last_ns: u64,
     stack: Vec<LocationId>,
+}
+
+/// The files of a part.
+struct Kept {
+    path: PathBuf,
+    /// Time of its last sample; 0 while it is written.
+    last_ns: u64,
 }
 
 impl TraceSeries {
@@ -102,7 +110,8 @@ impl TraceSeries {
         book.metadata.insert("part".to_owned(), Value::Unsigned(1));
         let mut part = Part::default();
         part.begin(&mut writer, &book)?;
-        let ring = plan.ring.take().map(Ring::new);
+        let ring = plan.ring.take().map(Ring::new).transpose();
+        let ring = ring.map_err(|source| TraceError::write(&path, source))?;
         let parts = Parts {
             plan,
             ring,
@@ -112,7 +121,7 @@ impl TraceSeries {
             tags: TextTags::default(),
             number: 1,
             begun: Instant::now(),
-            kept: [path].into(),
+            kept: [Kept { path, last_ns: 0 }].into(),
             before: Written::default(),
             last_ns: 0,
             stack: Vec::new(),
@@ -279,7 +288,8 @@ impl TraceSeries {
     /// recording in one file.
     pub fn parts(&self) -> (Vec<PathBuf>, u32) {
         let parts = self.parts.as_ref().filter(|parts| parts.ring.is_none());
-        let kept = parts.map(|it| (it.kept.iter().cloned().collect(), it.number));
+        let kept =
+            parts.map(|it| (it.kept.iter().map(|part| part.path.clone()).collect(), it.number));
         kept.unwrap_or_default()
     }
 
@@ -291,7 +301,8 @@ impl TraceSeries {
         match parts.ring.take() {
             Some(ring) => {
                 let are_all = parts.kept.len() == parts.number as usize;
-                ring.finish((parts.kept.make_contiguous(), are_all), parts.options)
+                let kept: Vec<PathBuf> = parts.kept.into_iter().map(|part| part.path).collect();
+                ring.finish((&kept, are_all), parts.options)
             }
             None => Ok(sum(&parts.before, &last)),
         }
@@ -360,19 +371,34 @@ impl Parts {
         self.before = sum(&self.before, &last.finish()?);
         self.number += 1;
         self.begun = Instant::now();
-        self.kept.push_back(path);
+        if let Some(part) = self.kept.back_mut() {
+            part.last_ns = self.last_ns;
+        }
+        self.kept.push_back(Kept { path, last_ns: 0 });
         self.note_begin();
         self.part = Part::default();
         self.part.begin(writer, &self.book)?;
-        // What is read now goes with the next turn.
-        let may_remove = self.ring.as_ref().is_none_or(Ring::is_idle);
-        while may_remove
-            && self.plan.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize)
-            && let Some(oldest) = self.kept.pop_front()
-        {
-            remove(&oldest);
-        }
+        self.remove_old();
         Ok(())
+    }
+
+    /// Removes the parts that are not kept any more.
+    fn remove_old(&mut self) {
+        // What is read now goes with the next turn.
+        if !self.ring.as_ref().is_none_or(Ring::is_idle) {
+            return;
+        }
+        while self.kept.len() > 1 && self.kept.front().is_some_and(|part| self.is_old(part)) {
+            if let Some(oldest) = self.kept.pop_front() {
+                remove(&oldest.path);
+            }
+        }
+    }
+
+    fn is_old(&self, oldest: &Kept) -> bool {
+        let are_many = self.plan.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize);
+        let ring = self.ring.as_ref();
+        are_many || ring.is_some_and(|ring| ring.is_past(oldest.last_ns, self.last_ns))
     }
 
     /// Says which part begins when, and when the recording did.

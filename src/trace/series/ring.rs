@@ -2,21 +2,32 @@
 //!
 //! # Invariants
 //! - A part is removed only when nobody reads it.
+//! - What is saved has all of the ring's time, however many parts saves have made of it.
+//! - One save is made at a time, in the order in which they were asked for.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::TraceSeries;
 use crate::trace::join::{join, join_parts};
 use crate::trace::{TraceError, WriterOptions, Written};
 
+/// Saves that wait for another one; each is as much work as the ring is large.
+const WAITING_MAX: usize = 16;
+
 /// Where the parts of a ring are, and where it is saved.
 pub struct RingPlan {
+    /// What it keeps: a part is removed when its last sample is so much older than the last of all.
+    pub time: Duration,
     /// The directory of the parts, which goes when the ring is saved at the end.
     pub directory: PathBuf,
     /// The name of what is saved while the recording goes on,
-    pub save: Box<dyn Fn() -> PathBuf + Send>,
+    pub save: Arc<dyn Fn() -> PathBuf + Send + Sync>,
     /// and at its end.
     pub last: Box<dyn Fn() -> PathBuf + Send>,
 }
@@ -66,43 +77,70 @@ impl Saves {
     }
 }
 
+/// A save that was asked for.
+struct Job {
+    parts: Vec<PathBuf>,
+    options: WriterOptions,
+}
+
 /// The ring of a series.
 pub(super) struct Ring {
     plan: RingPlan,
     saves: Saves,
-    joining: Vec<JoinHandle<()>>,
+    jobs: Sender<Job>,
+    /// Those that are not done.
+    waiting: Arc<AtomicUsize>,
+    thread: JoinHandle<()>,
 }
 
 impl Ring {
-    pub(super) fn new(plan: RingPlan) -> Self {
-        Self { plan, saves: Saves::default(), joining: Vec::new() }
+    /// With the thread that saves it.
+    pub(super) fn new(plan: RingPlan) -> io::Result<Self> {
+        let (saves, waiting) = (Saves::default(), Arc::<AtomicUsize>::default());
+        let (jobs, theirs) = channel();
+        let (save, done) = (Arc::clone(&plan.save), (saves.clone(), Arc::clone(&waiting)));
+        let work = move || work(&theirs, &*save, &done);
+        let thread = std::thread::Builder::new().name("ring".to_owned()).spawn(work)?;
+        Ok(Self { plan, saves, jobs, waiting, thread })
     }
 
     /// Nobody reads the parts.
     pub(super) fn is_idle(&self) -> bool {
-        self.joining.iter().all(JoinHandle::is_finished)
+        // Acquire: pairs with the Release in `work`; what it read of the parts is read.
+        self.waiting.load(Ordering::Acquire) == 0 || self.thread.is_finished()
     }
 
     pub(super) fn saves(&self) -> Saves {
         self.saves.clone()
     }
 
+    /// Whether all of a part is older than what is kept, by the times of its last sample and the last of
+    /// all.
+    pub(super) fn is_past(&self, part_ns: u64, now_ns: u64) -> bool {
+        let time_ns = u64::try_from(self.plan.time.as_nanos()).unwrap_or(u64::MAX);
+        part_ns.saturating_add(time_ns) < now_ns
+    }
+
     /// Saves these parts, beside what goes on.
-    fn save(&mut self, parts: Vec<PathBuf>, options: WriterOptions) {
-        let path = (self.plan.save)();
-        let saves = self.saves.clone();
-        let failed = (saves.clone(), path.clone());
-        let work = move || {
-            let outcome = join(&parts, &path, options);
-            saves.add(&path, &outcome);
-        };
-        match std::thread::Builder::new().name("ring".to_owned()).spawn(work) {
-            Ok(thread) => self.joining.push(thread),
-            Err(source) => {
-                let (saves, path) = failed;
-                saves.add(&path, &Err(TraceError::write(&path, source)));
-            }
+    fn save(&self, parts: Vec<PathBuf>, options: WriterOptions) {
+        if parts.is_empty() {
+            return self.refuse("nothing is written yet");
         }
+        // Relaxed: only this thread adds to it.
+        if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
+            return self.refuse("too many saves wait already");
+        }
+        // Relaxed: the parts go through the channel.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if self.jobs.send(Job { parts, options }).is_err() {
+            self.refuse("the thread that saves has failed");
+        }
+    }
+
+    /// Tells why there is no save.
+    fn refuse(&self, why: &str) {
+        let outcome = Err(why.to_owned());
+        self.saves.list().all.push(Saved { path: (self.plan.save)(), outcome });
     }
 
     /// Saves these parts at the end; what was in the ring is then there.
@@ -111,10 +149,9 @@ impl Ring {
         (parts, are_all): (&[PathBuf], bool),
         options: WriterOptions,
     ) -> Result<Written, TraceError> {
-        for thread in self.joining {
-            // It has told what became of it; a panic is told of by itself.
-            let _ = thread.join();
-        }
+        drop(self.jobs);
+        // It has told what became of each; a panic is told of by itself.
+        let _ = self.thread.join();
         let path = (self.plan.last)();
         let outcome = join_parts((parts, are_all), &path, options);
         self.saves.add(&path, &outcome);
@@ -129,6 +166,21 @@ impl Ring {
     }
 }
 
+/// Saves one after the other, until no more can come.
+fn work(
+    jobs: &Receiver<Job>,
+    save: &dyn Fn() -> PathBuf,
+    (saves, waiting): &(Saves, Arc<AtomicUsize>),
+) {
+    while let Ok(Job { parts, options }) = jobs.recv() {
+        // Not before: the first free name is that of the save before until that is there.
+        let path = save();
+        saves.add(&path, &join(&parts, &path, options));
+        // Release: pairs with the Acquire in `Ring::is_idle`.
+        waiting.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl TraceSeries {
     /// What was saved of a ring; nothing of other series.
     pub fn saves(&self) -> Saves {
@@ -136,7 +188,7 @@ impl TraceSeries {
         ring.map_or_else(Saves::default, Ring::saves)
     }
 
-    /// Saves what is in the ring, while the recording goes on.
+    /// Saves what is in the ring, while the recording goes on. What becomes of it, [`Self::saves`] tells.
     pub fn save(&mut self) -> Result<(), TraceError> {
         let Some(parts) = self.parts.as_mut().filter(|parts| parts.ring.is_some()) else {
             return Ok(());
@@ -146,8 +198,9 @@ impl TraceSeries {
         }
         // The last one is empty, and being written.
         let closed = parts.kept.len().saturating_sub(1);
-        let whole: Vec<PathBuf> = parts.kept.iter().take(closed).cloned().collect();
-        if let (Some(ring), false) = (&mut parts.ring, whole.is_empty()) {
+        let whole: Vec<PathBuf> =
+            parts.kept.iter().take(closed).map(|part| part.path.clone()).collect();
+        if let Some(ring) = &parts.ring {
             ring.save(whole, parts.options.clone());
         }
         Ok(())

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::trace::{
     self, CallTrace, LazyTrace, Location, LocationId, MappedModule, Metadata, Method, Module,
@@ -257,20 +258,23 @@ fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
     let (first, last) = (dir.path().join("first.trace"), dir.path().join("last.trace"));
     let (save, end) = (first.clone(), last.clone());
     let ring = RingPlan {
+        time: Duration::MAX,
         directory: directory.clone(),
-        save: Box::new(move || save.clone()),
+        save: Arc::new(move || save.clone()),
         last: Box::new(move || end.clone()),
     };
     let plan = SeriesPlan { ring: Some(ring), ..plan(&directory, Turn::Bytes(20_000), Some(2)) };
     let mut series = TraceSeries::create(plan, options()).unwrap();
-    series.save().unwrap();
-    write(&mut series);
     let saves = series.saves();
+    series.save().unwrap();
+    let early = saves.all();
+    assert_eq!(early[0].outcome, Err("nothing is written yet".to_owned()));
+    write(&mut series);
     series.save().unwrap();
     let thread = series.thread(&Thread { tid: 77, ..Thread::default() }).unwrap();
     series.sample(thread, &Sample { time_ns: 1 << 40, ..Sample::default() }, &[]).unwrap();
     let written = series.finish().unwrap();
-    let saved = saves.all();
+    let saved = &saves.all()[1..];
     assert_eq!(saved.iter().map(|saved| &saved.path).collect::<Vec<_>>(), [&first, &last]);
     let samples = |path: &Path| -> usize {
         trace::load(path).unwrap().threads.iter().map(trace::ThreadTrace::sample_count).sum()
@@ -284,6 +288,51 @@ fn a_ring_is_saved_while_it_goes_on_and_at_its_end() {
     assert!(threads.iter().any(|thread| thread.thread.tid == 77));
 }
 
+/// However many parts they make of it.
+#[test]
+fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
+    const SAVES: usize = 10;
+    const TIME: Duration = Duration::from_micros(500);
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("saved");
+    std::fs::create_dir(&saved).unwrap();
+    let ring = RingPlan {
+        time: TIME,
+        directory: dir.path().to_owned(),
+        save: Arc::new(move || {
+            let count = std::fs::read_dir(&saved).map_or(0, Iterator::count);
+            saved.join(format!("{count:04}.trace"))
+        }),
+        last: Box::new(|| PathBuf::from("/nowhere/last.trace")),
+    };
+    let plan = SeriesPlan { ring: Some(ring), ..plan(dir.path(), Turn::Bytes(1 << 30), Some(500)) };
+    let mut series = TraceSeries::create(plan, options()).unwrap();
+    let thread = series.thread(&Thread::default()).unwrap();
+    let mut times = 1000..;
+    let mut sample = |series: &mut TraceSeries, count: usize| {
+        for time_us in times.by_ref().take(count) {
+            let sample = Sample { time_ns: time_us * 1000, ..Sample::default() };
+            series.sample(thread, &sample, &[]).unwrap();
+        }
+    };
+    let saves = series.saves();
+    for number in 1..=2 * SAVES {
+        // Half of them end the parts that there would be without saves.
+        sample(&mut series, if number <= SAVES { 100 } else { 3 });
+        series.save().unwrap();
+        // What is read is not removed: each waits for the one before.
+        let begin = Instant::now();
+        while saves.all().len() < number && begin.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let samples = saves.all().into_iter().skip(SAVES).map(|it| it.outcome.unwrap().samples);
+    let samples: Vec<u64> = samples.collect();
+    let least = TIME.as_micros() as u64;
+    assert_eq!(samples.len(), SAVES);
+    assert!(samples.iter().all(|it| (least..least * 2).contains(it)), "{samples:?}");
+}
+
 #[test]
 fn closing_figures_are_those_of_the_trace_if_the_ring_has_all_of_it() {
     for (keep, key) in [(None, "cpu_time_ns"), (Some(2), "recording.cpu_time_ns")] {
@@ -291,8 +340,9 @@ fn closing_figures_are_those_of_the_trace_if_the_ring_has_all_of_it() {
         let last = dir.path().join("last.trace");
         let end = last.clone();
         let ring = RingPlan {
+            time: Duration::MAX,
             directory: dir.path().to_owned(),
-            save: Box::new(PathBuf::new),
+            save: Arc::new(PathBuf::new),
             last: Box::new(move || end.clone()),
         };
         let plan = SeriesPlan { ring: Some(ring), ..plan(dir.path(), Turn::Bytes(20_000), keep) };

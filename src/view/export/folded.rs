@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use crate::trace::Thread;
 use crate::view::calls::Step;
 use crate::view::escape::escaped;
 use crate::view::export::ExportOptions;
 use crate::view::idle::idle_threads;
 use crate::view::names::{NameId, Names};
+use crate::view::processes::Processes;
 use crate::view::profile::{Profile, ThreadProfile};
 
 /// Writes all stacks.
@@ -32,14 +34,24 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
     let names = Names::of_functions(profile);
     let mut lines = BTreeMap::new();
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
+    let processes = Processes::of(profile);
     for (place, thread) in profile.threads.iter().enumerate() {
         if idle.get(place).copied().unwrap_or(false) {
             continue;
         }
-        let first = options.threads.then(|| frame(&escaped(&thread.thread.name)));
+        let first = options.threads.then(|| first_frames(&processes, &thread.thread));
         add(&mut lines, &names, thread, first.as_deref());
     }
     lines
+}
+
+/// The frames of a thread: its name, and of several processes first its own.
+fn first_frames(processes: &Processes, thread: &Thread) -> String {
+    let name = frame(&escaped(&thread.name));
+    match processes.label(thread.pid) {
+        Some(process) => format!("{};{name}", frame(&process)),
+        None => name,
+    }
 }
 
 fn add(

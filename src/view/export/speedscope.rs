@@ -18,6 +18,7 @@ use crate::view::error::ViewError;
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
 use crate::view::names::Names;
+use crate::view::processes::Processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::selection::Selected;
 
@@ -32,7 +33,8 @@ pub(super) fn write(
 ) -> Result<(), ViewError> {
     let names = Names::of_functions(profile);
     let (all, known, by_step) = Default::default();
-    let mut frames = Frames { profile, names: &names, all, known, by_step };
+    let processes = Processes::of(profile);
+    let mut frames = Frames { profile, names: &names, processes, all, known, by_step };
     write!(out, "{{\"$schema\":\"{SCHEMA}\",\"exporter\":\"traceprof\",\"name\":")?;
     put(out, &subject::title(profile))?;
     write!(out, ",\"profiles\":[")?;
@@ -64,7 +66,9 @@ fn write_thread(
     let named = &thread.thread;
     let (unit, factor) = unit(frames.profile);
     write!(out, "{{\"type\":\"sampled\",\"name\":")?;
-    put(out, &format!("{} ({})", escaped(&named.name), named.tid))?;
+    let process = frames.processes.label(named.pid);
+    let of = process.map_or_else(String::new, |process| format!(" of {process}"));
+    put(out, &format!("{} ({}){of}", escaped(&named.name), named.tid))?;
     write!(out, ",\"unit\":\"{unit}\",\"startValue\":0,\"samples\":[")?;
     let mut rows = Rows { weights: Vec::new(), last: None, out: &mut *out, written: Ok(()) };
     samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
@@ -145,6 +149,7 @@ struct Frame {
 struct Frames<'a> {
     profile: &'a Profile,
     names: &'a Names,
+    processes: Processes,
     all: Vec<Frame>,
     known: HashMap<Frame, usize>,
     /// Locations are many to a line.

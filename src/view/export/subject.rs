@@ -4,6 +4,7 @@ use crate::trace::Value;
 use crate::view::date::utc;
 use crate::view::escape::escaped;
 use crate::view::mode::{Mode, Unit};
+use crate::view::processes::Processes;
 use crate::view::profile::Profile;
 use crate::view::recording::Recording;
 use crate::view::rows::counted;
@@ -21,8 +22,8 @@ pub(super) fn title(profile: &Profile) -> String {
         Mode::Cpu => "CPU time",
         Mode::Wall => "Wall clock time",
     };
-    match program(&profile.recording) {
-        Some(program) => format!("{measured} of {program}"),
+    match Processes::of(profile).subject() {
+        Some(subject) => format!("{measured} of {subject}"),
         None => measured.to_owned(),
     }
 }

@@ -14,9 +14,6 @@ use crate::view::recording::Recording;
 use crate::view::selection::Selected;
 use crate::view::waits::Waits;
 
-/// Contexts that are told apart, the heaviest.
-const CONTEXTS_MAX: usize = 1 << 16;
-
 /// What a page is made of.
 pub(super) struct Gathered<'a> {
     /// The threads that have samples in it.
@@ -77,7 +74,7 @@ impl<'a> Gathered<'a> {
         let recording = Recording::of(trace);
         let begin_ns = recording.begin_ns().unwrap_or(0);
         let threads = shown(trace, sides, options);
-        let by = Grouping::by_context().heaviest(CONTEXTS_MAX);
+        let by = Grouping::by_context().heaviest(options.contexts_max);
         let entries_max = options.entries_max;
         let look = |contexts| look(trace, sides, (&threads, begin_ns, entries_max), contexts);
         let mut seen = look(Grouper::new(&by))?;
@@ -153,10 +150,14 @@ fn look<'a>(
             let most = (all > entries_max).then(|| share(own, all, entries_max));
             let mut entries = Entries::new(most, mode == Mode::Wall);
             let mut add = |_, sample: &Sample, stack: &[LocationId]| {
-                if !selected.filter.keeps(sample, stack) || contexts.has_too_many() {
+                if !selected.filter.keeps(sample, stack) {
                     return;
                 }
                 let context = if is_told(sample) { contexts.number_of(sample) } else { 0 };
+                // All are weighed, the late ones too, before the heaviest are chosen.
+                if contexts.has_too_many() {
+                    return;
+                }
                 let frames = stack.iter().map(|location| Step::Frame(*location));
                 let wait = waits.id(sample).map(Step::Wait);
                 let steps = mark_of(sample, stack).into_iter().chain(frames).chain(wait);

@@ -10,8 +10,8 @@ use super::stacks::Tables;
 use crate::trace::LazyTrace;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
-use crate::view::export::subject::program;
 use crate::view::mode::Mode;
+use crate::view::processes::Processes;
 use crate::view::profile::Profile;
 use crate::view::selection::Selected;
 use crate::view::summary::{self, Seen};
@@ -26,13 +26,14 @@ pub(super) fn head(
     (gathered, tables): (&Gathered<'_>, &Tables),
     columns: &Columns,
 ) -> Result<Value, ViewError> {
-    let recording = sides.first().map(|(_, profile)| &profile.recording);
+    let profile = sides.first().map(|(_, profile)| *profile);
+    let recording = profile.map(|profile| &profile.recording);
     let modes: Result<Vec<Value>, ViewError> =
         sides.iter().zip(&gathered.modes).map(|((_, profile), it)| mode(profile, it)).collect();
     let (from_ns, to_ns) = bounds(trace, sides);
     let since = |ns: u64| ns.saturating_sub(gathered.begin_ns) / 1000;
     Ok(json!({
-        "title": recording.and_then(program),
+        "title": profile.and_then(|it| Processes::of(it).subject()),
         "startMs": recording.and_then(|it| it.number("start_realtime_ns")).map(|ns| ns as f64 / 1e6),
         "fromUs": since(from_ns),
         "toUs": since(to_ns).max(last_us(gathered)),

@@ -31,6 +31,8 @@ use gather::Gathered;
 
 /// Most samples of a mode that are kept one by one; of more, neighbours are merged.
 pub const ENTRIES_MAX: u64 = 1_000_000;
+/// Most contexts that are told apart, the heaviest.
+pub const CONTEXTS_MAX: usize = 1 << 16;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -65,11 +67,13 @@ pub struct PageOptions {
     pub no_idle: bool,
     /// Most samples of a mode that are kept one by one: [`ENTRIES_MAX`].
     pub entries_max: u64,
+    /// Most contexts that are told apart, the heaviest: [`CONTEXTS_MAX`].
+    pub contexts_max: usize,
 }
 
 impl Default for PageOptions {
     fn default() -> Self {
-        Self { no_idle: false, entries_max: ENTRIES_MAX }
+        Self { no_idle: false, entries_max: ENTRIES_MAX, contexts_max: CONTEXTS_MAX }
     }
 }
 

@@ -7,8 +7,13 @@ const CELL = 2;
 const UNFOLDED_MAX = 100;
 
 /** What threads of a pool have in common: the name without a number at its end. */
-function poolOf(name) {
+function stemOf(name) {
   return name.replace(/[-_:#/. ]*\d+$/, '') || name;
+}
+
+/** Threads of one process whose names differ by a number; the first thread of a process is in no pool. */
+function poolOf(thread) {
+  return [thread.pid, Number.parseInt(thread.id, 10) === thread.pid, stemOf(thread.name)].join(' ');
 }
 
 /** The rows: pools heaviest first, then the threads that only wait for work. */
@@ -27,14 +32,18 @@ function lanesOf(trace, mode, unfolded) {
       idle.push(at);
       return;
     }
-    const pool = poolOf(thread.name);
+    const pool = poolOf(thread);
     if (!pools.has(pool)) pools.set(pool, []);
     pools.get(pool).push(at);
   });
   const lanes = [];
+  const areSeveral = new Set(trace.threads.map(thread => thread.pid)).size > 1;
+  // Two processes have threads of the same names.
+  const inProcess = (text, thread, before) => areSeveral ? `${text}${before}${thread.pid}` : text;
   const single = (thread, inner) => ({
     key: 'thread ' + thread, threads: [thread], inner,
-    label: trace.threads[thread].name, detail: `${trace.threads[thread].name}, thread ${trace.threads[thread].id}`,
+    label: inProcess(trace.threads[thread].name, trace.threads[thread], ', pid '),
+    detail: inProcess(`${trace.threads[thread].name}, thread ${trace.threads[thread].id}`, trace.threads[thread], ' of process '),
   });
   const group = (key, label, detail, threads) => {
     threads.sort(heaviestFirst);
@@ -48,8 +57,15 @@ function lanesOf(trace, mode, unfolded) {
   };
   const all = [...pools].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   for (const [pool, threads] of all) {
-    if (threads.length === 1) lanes.push(single(threads[0], false));
-    else group('pool ' + pool, `${pool} ×${threads.length}`, `${threads.length} threads called ${pool}…`, threads);
+    if (threads.length === 1) {
+      lanes.push(single(threads[0], false));
+      continue;
+    }
+    const first = trace.threads[threads[0]];
+    const isOneName = threads.every(thread => trace.threads[thread].name === first.name);
+    const name = isOneName ? first.name : stemOf(first.name);
+    const detail = `${threads.length} threads called ${name}${isOneName ? '' : '…'}`;
+    group('pool ' + pool, inProcess(`${name} ×${threads.length}`, first, ', pid '), inProcess(detail, first, ' of process '), threads);
   }
   if (idle.length) group('idle', `${idle.length} idle`, `${idle.length} threads that only wait for work`, idle);
   return lanes;

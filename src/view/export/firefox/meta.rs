@@ -6,8 +6,8 @@ use super::model::VERSION;
 use super::spans::{NAME, ROOT, SPAN, tag_key};
 use crate::trace::Module;
 use crate::view::escape::escaped;
-use crate::view::export::subject::program;
 use crate::view::mode::Mode;
+use crate::view::processes::Processes;
 use crate::view::profile::Profile;
 use crate::view::recording::Recording;
 
@@ -22,7 +22,7 @@ pub(super) fn meta(profile: &Profile) -> Value {
     json!({
         "version": 24,
         "preprocessedProfileVersion": VERSION,
-        "product": program(recording).unwrap_or_else(|| "traceprof".to_owned()),
+        "product": Processes::of(profile).subject().unwrap_or_else(|| "traceprof".to_owned()),
         "oscpu": escaped(recording.text("kernel").unwrap_or("Linux")),
         "startTime": recording.number("start_realtime_ns").unwrap_or(0) as f64 / 1e6,
         "interval": period_ns.unwrap_or(1e6) / 1e6,

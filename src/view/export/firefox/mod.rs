@@ -21,10 +21,10 @@ use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
 use crate::view::calls::Step;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
-use crate::view::export::subject::program;
 use crate::view::export::{ExportOptions, samples};
 use crate::view::mode::Mode;
 use crate::view::names::Names;
+use crate::view::processes::Processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::selection::Selected;
 use crate::view::told::TagTexts;
@@ -49,6 +49,7 @@ pub(super) fn write(
         selected,
         profile,
         names: Names::of_functions(profile),
+        processes: Processes::of(profile),
         tags: TagTexts::new(trace, &profile.recording.tags()),
         begin_ns: profile.recording.begin_ns().unwrap_or(0),
     };
@@ -82,6 +83,7 @@ struct Maker<'a> {
     selected: &'a Selected,
     profile: &'a Profile,
     names: Names,
+    processes: Processes,
     tags: TagTexts<'a>,
     begin_ns: u64,
 }
@@ -110,8 +112,7 @@ impl Maker<'_> {
             0 => named.tid.to_string(),
             again => format!("{}.{again}", named.tid),
         };
-        let program = program(&self.profile.recording);
-        thread.process_name = program.unwrap_or_else(|| "traceprof".to_owned());
+        thread.process_name = self.processes.name(named.pid).unwrap_or("traceprof").to_owned();
         thread.process_type = "default";
         thread.register_time = since(named.first_seen_ns);
         thread.unregister_time = named.ended_ns.map(since);

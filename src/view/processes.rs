@@ -1,0 +1,87 @@
+//! The processes that samples are of, where a recording has several.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::escape::escaped;
+use super::export::subject::program;
+use super::profile::Profile;
+
+/// How many a title names.
+const NAMED_MAX: usize = 4;
+
+/// What tells the processes of a profile apart. All its texts are safe to show.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    /// By id.
+    names: BTreeMap<u64, String>,
+    /// Those that have threads in the profile, the heaviest first.
+    shown: Vec<u64>,
+    /// What was recorded, if it is one.
+    program: Option<String>,
+}
+
+impl Processes {
+    /// Those that the recorder lists, and those of all threads: it does not list any number of them.
+    pub(super) fn of(profile: &Profile) -> Self {
+        let mut names = BTreeMap::new();
+        let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
+        for profile in &profile.threads {
+            let thread = &profile.thread;
+            let name = names.entry(u64::from(thread.pid)).or_insert_with(String::new);
+            // A process is called as its first thread.
+            if thread.tid == thread.pid {
+                *name = escaped(&thread.name).into_owned();
+            }
+            let weight = weights.entry(u64::from(thread.pid)).or_default();
+            *weight = weight.saturating_add(profile.count.weight);
+        }
+        for process in profile.recording.processes() {
+            names.insert(process.pid, escaped(process.name).into_owned());
+        }
+        let mut shown: Vec<(u64, u64)> = weights.into_iter().collect();
+        shown.sort_by_key(|(pid, weight)| (Reverse(*weight), *pid));
+        let shown = shown.into_iter().map(|(pid, _)| pid).collect();
+        Self { names, shown, program: program(&profile.recording) }
+    }
+
+    /// Whether there are several, so that a thread's name says too little.
+    pub(super) fn are_several(&self) -> bool {
+        self.names.len() > 1
+    }
+
+    /// What a process is called: of several by its own name.
+    pub(super) fn name(&self, pid: u32) -> Option<&str> {
+        if !self.are_several() {
+            return self.program.as_deref();
+        }
+        self.names.get(&pid.into()).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// The process of a thread, `name/pid`, if there are several.
+    pub(super) fn label(&self, pid: u32) -> Option<String> {
+        self.are_several().then(|| match self.name(pid) {
+            Some(name) => format!("{name}/{pid}"),
+            None => format!("process/{pid}"),
+        })
+    }
+
+    /// What the profile is of, in a title; nothing if the trace does not say it.
+    pub(super) fn subject(&self) -> Option<String> {
+        if !self.are_several() {
+            return self.program.clone();
+        }
+        let one = |pid: &u64| match self.names.get(pid) {
+            Some(name) if !name.is_empty() => format!("{name} ({pid})"),
+            _ => format!("process {pid}"),
+        };
+        let named: Vec<String> = self.shown.iter().take(NAMED_MAX).map(one).collect();
+        let named = named.join(", ");
+        match self.shown.len() {
+            0 => None,
+            1 => Some(named),
+            count if count <= NAMED_MAX => Some(format!("{count} processes: {named}")),
+            count => Some(format!("{count} processes: {named} and {} more", count - NAMED_MAX)),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Views of several processes that were recorded together, from traces made by hand.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+use traceprof::trace::{Sample, ThreadId, Value};
+use traceprof_abi::storage::log::flags::WALL;
+
+use crate::common::{BROWSER, Browser, Maker, Page, Trace, has_command, maker, skip, traceprof};
+
+use maker::BEGIN_NS;
+
+/// Two processes, each of two workers of the same names; the second process hangs: all of its threads
+/// wait for work.
+fn demo() -> Trace {
+    let mut maker = Maker::new();
+    let text = |text: &str| Value::Text(text.to_owned());
+    let words = Value::List(vec![text("/usr/bin/front"), text("--all")]);
+    for (key, value) in [
+        ("mode", text("cpu,wall")),
+        ("pid", Value::Unsigned(100)),
+        ("command_line", words),
+        ("processes", Value::Unsigned(2)),
+        ("freq_hz", Value::Unsigned(1000)),
+        ("end_monotonic_ns", Value::Unsigned(BEGIN_NS + 1_000_000_000)),
+    ] {
+        maker.writer.set_metadata(key, value).unwrap();
+    }
+    for (number, pid, name) in [(1, 100, "front"), (2, 200, "ba\u{1b}ck")] {
+        let numbers = [3_000_000_000, 7, 1_000_000_000 * number].map(Value::Unsigned);
+        let [end, samples, cpu] = numbers;
+        let begun = [Value::Unsigned(pid), Value::Unsigned(1), text(name), text(name)];
+        let ended = [Value::Unsigned(BEGIN_NS), end, text("exited"), samples, cpu];
+        let fields = begun.into_iter().chain(ended).collect();
+        maker.writer.set_metadata(&format!("process.{number}"), Value::List(fields)).unwrap();
+    }
+    for pid in [100, 200] {
+        let name = if pid == 100 { "front" } else { "back" };
+        let main = maker.thread_of(pid, pid, name);
+        let workers = [1, 2].map(|at| maker.thread_of(pid, pid + at, &format!("worker-{at}")));
+        for thread in [main].into_iter().chain(workers) {
+            waits(&mut maker, thread, "start_thread@libc work epoll_wait@libc");
+        }
+        let twins = [3, 4].map(|at| maker.thread_of(pid, pid + at, "http2"));
+        for thread in twins {
+            match pid {
+                100 => runs(&mut maker, thread),
+                _ => waits(&mut maker, thread, "start_thread@libc work epoll_wait@libc"),
+            }
+        }
+    }
+    maker.finish()
+}
+
+/// A second of it.
+fn waits(maker: &mut Maker, thread: ThreadId, stack: &str) {
+    let time_ns = BEGIN_NS + 1_000_000_000;
+    let sample = Sample { flags: WALL, weight: 1_000_000, time_ns, state: 2, ..Sample::default() };
+    maker.full_sample(thread, &Sample { syscall: Some(232), ..sample }, stack);
+}
+
+/// A hundredth of a second, of both kinds of time.
+fn runs(maker: &mut Maker, thread: ThreadId) {
+    for ms in 1..=10 {
+        let time_ns = BEGIN_NS + ms * 100_000_000;
+        let stack = "start_thread@libc serve";
+        maker.full_sample(thread, &Sample { time_ns, ..Sample::default() }, stack);
+        let sample = Sample { flags: WALL, weight: 100_000, time_ns, ..Sample::default() };
+        maker.full_sample(thread, &sample, stack);
+    }
+}
+
+fn run(made: &Trace, action: &[&str], options: &[&str]) -> String {
+    let output = traceprof(action).arg(made.path()).args(options).output().expect("traceprof");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(made: &Trace, action: &[&str], options: &[&str]) -> Json {
+    serde_json::from_str(&run(made, action, options)).unwrap()
+}
+
+fn page(made: &Trace) -> Page {
+    Page::parse(&run(made, &["export", "--format", "html", "--output", "-"], &[]))
+}
+
+#[test]
+fn a_process_that_hangs_beside_a_busy_one_keeps_its_trees() {
+    let made = demo();
+    let text = run(&made, &["print"], &[]);
+    assert!(text.contains("thread 200 \"back\""), "{text}");
+    assert!(text.contains("pool \"worker-*\" (2 threads) of process 200"), "{text}");
+    // Those of the busy one are idle.
+    assert!(text.contains("\n3 idle threads: "), "{text}");
+    assert!(
+        !text.contains("thread 100 ") && !text.contains("\"worker-*\" (2 threads) of process 100"),
+        "{text}"
+    );
+    let idle = page(&made);
+    let idle = idle.head["threads"].as_array().unwrap().iter().filter(|it| it["idle"] == true);
+    let idle: Vec<&Json> = idle.map(|thread| &thread["id"]).collect();
+    assert_eq!(idle, ["100", "101", "102"]);
+    let folded = run(&made, &["export", "--format", "folded", "--no-idle"], &["--threads"]);
+    assert!(folded.contains("/200;worker-1;") && !folded.contains("/100;worker-1;"), "{folded}");
+}
+
+#[test]
+fn threads_of_one_name_are_told_apart_by_their_processes() {
+    let made = demo();
+    let folded = run(&made, &["export", "--format", "folded", "--threads"], &[]);
+    let firsts: BTreeSet<String> = folded
+        .lines()
+        .map(|line| line.splitn(3, ';').take(2).collect::<Vec<_>>().join(";"))
+        .collect();
+    let of = |process: &str, main: &str| {
+        ["worker-1", "worker-2", "http2", main].map(|name| format!("{process};{name}"))
+    };
+    let both = [of("front/100", "front"), of("ba\\u{1b}ck/200", "back")];
+    assert_eq!(firsts, both.concat().into_iter().collect());
+    let profile = json(&made, &["export", "--format", "speedscope"], &[]);
+    let names = profile["profiles"].as_array().unwrap().iter().map(|it| it["name"].as_str());
+    let names: BTreeSet<&str> = names.map(Option::unwrap).collect();
+    assert_eq!(names.len(), 10);
+    assert!(names.contains("worker-1 (101) of front/100"), "{names:?}");
+    assert!(names.contains("worker-1 (201) of ba\\u{1b}ck/200"), "{names:?}");
+    let profile = json(&made, &["export", "--format", "firefox"], &[]);
+    for thread in profile["threads"].as_array().unwrap() {
+        let name = if thread["pid"] == "100" { "front" } else { "ba\\u{1b}ck" };
+        assert_eq!(thread["processName"], name);
+    }
+}
+
+#[test]
+fn titles_say_which_processes_they_are_of() {
+    let made = demo();
+    let all = "2 processes: front (100), ba\\u{1b}ck (200)";
+    assert_eq!(page(&made).head["title"], all);
+    let title = |options: &[&str]| {
+        json(&made, &["export", "--format", "speedscope"], options)["name"].clone()
+    };
+    assert_eq!(title(&[]), format!("Wall clock time of {all}"));
+    let back_first = ["--thread", "201", "--thread", "202", "--thread", "103"];
+    let expected = "Wall clock time of 2 processes: ba\\u{1b}ck (200), front (100)";
+    assert_eq!(title(&back_first), expected);
+    assert_eq!(title(&["--process", "100"]), "Wall clock time of front (100)");
+    let text = run(&made, &["print", "--summary"], &[]);
+    let command = "command   /usr/bin/front --all (pid 100) and 1 other process\nprocesses 2: ";
+    assert!(text.starts_with(command), "{text}");
+}
+
+#[test]
+fn what_happened_in_a_recording_is_in_its_json() {
+    let mut maker = Maker::new();
+    let number = Value::Unsigned;
+    let text = |text: &str| Value::Text(text.to_owned());
+    let since = |ns: u64| number(BEGIN_NS + ns);
+    for (key, fields) in [
+        ("executed.1", vec![text("helper"), since(500), number(7)]),
+        ("executed.2", vec![text("brief"), since(900), text("too short")]),
+        ("process.1", vec![number(100), number(1), text("front"), text("front")]),
+        ("rate_changes", vec![Value::List(vec![since(2_000), number(4)]), number(9)]),
+    ] {
+        maker.writer.set_metadata(key, Value::List(fields)).unwrap();
+    }
+    let main = maker.thread(100, "main");
+    maker.sample(main, 1, "_start main");
+    let all = json(&maker.finish(), &["print", "--json"], &[]);
+    let recording = &all["recording"];
+    assert_eq!(
+        recording["processes"],
+        serde_json::json!([{ "pid": 100, "name": "front", "cpu_time_ns": null }])
+    );
+    assert_eq!(recording["rate_changes"], serde_json::json!([{ "time_ns": 2_000, "divisor": 4 }]));
+    assert_eq!(
+        recording["executed"],
+        serde_json::json!([
+            { "name": "helper", "time_ns": 500, "not_sampled": null },
+            { "name": "brief", "time_ns": 900, "not_sampled": "too short" },
+        ])
+    );
+    let processes = &json(&demo(), &["print", "--json"], &[])["recording"]["processes"];
+    assert_eq!(processes[1]["cpu_time_ns"], 2_000_000_000u64);
+}
+
+#[test]
+fn two_processes_of_one_recording_are_compared() {
+    let made = demo();
+    let options = ["--json", "--base-process", "200", "--process", "front"];
+    let all = json(&made, &["diff"], &options);
+    assert_eq!([&all["before"]["samples"], &all["after"]["samples"]], [5, 23]);
+    let options = ["--format", "folded", "--base-process", "200", "--process", "front"];
+    let text = run(&made, &["diff"], &options);
+    let lines: Vec<&str> = text.lines().collect();
+    let waits = "start_thread;work;epoll_wait;[sleeping in epoll_wait]";
+    assert_eq!(lines, ["start_thread;serve 0 2000000", &format!("{waits} 5000000 3000000")]);
+}
+
+#[test]
+fn rows_of_a_page_are_of_one_process_each() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let path = made.dir().join("page.html");
+    run(&made, &["view", "--output", path.to_str().unwrap()], &[]);
+    let mut browser = Browser::open(&path, "", (1400, 900));
+    let labels = browser.text("#labels");
+    for label in [
+        "back, pid 200",
+        "worker ×2, pid 200",
+        // The digit is of no number that counts them.
+        "http2 ×2, pid 100",
+        "http2 ×2, pid 200",
+        "3 idle",
+    ] {
+        assert!(labels.contains(label), "{label} is not in {labels}");
+    }
+    assert!(browser.text("#title").starts_with("2 processes: "));
+    assert_eq!(browser.problems(), [""; 0]);
+}
