@@ -326,7 +326,7 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         (&["--threads", "--by", "span"], "choose threads with --thread"),
         (&["--inverted", "--by", "thread"], "use --inverted --threads"),
         (&["--inverted", "--by", "tag:x"], "--span, --root-span or --tag"),
-        (&["--verbose", "--by", "module"], "use --by line"),
+        (&["--verbose", "--by", "module"], "leave out --verbose"),
     ] {
         let output = run(&made, options);
         let said = String::from_utf8(output.stderr).unwrap();
