@@ -85,41 +85,20 @@ pub(super) struct Stint {
 impl Stint {
     /// Adds the stint that came after it.
     pub(super) fn add(&mut self, later: Stint) {
-        let Stint { times_ns, setup, choice, attach_stops_ns, later_stops_ns, entries_ns, .. } =
-            later;
+        self.sum(&later);
+        let Stint { times_ns, setup, choice, attach_stops_ns, later_stops_ns, .. } = later;
         self.times_ns.1 = times_ns.1;
         self.setup = Setup { kernel: self.setup.kernel && setup.kernel, ..setup };
         self.choice = after(&self.choice, choice);
         self.signals = later.signals;
         let stops = attach_stops_ns.iter().fold((0, 0), |stops, ns| longest(stops, (1, *ns)));
         self.later_stops_ns = longest(longest(self.later_stops_ns, stops), later_stops_ns);
-        self.entries_ns = longest(self.entries_ns, entries_ns);
         self.detached = later.detached;
-        self.counts.add(&later.counts);
         self.spent.add(later.spent);
-        self.between_ns += self.cpu.extend(&later.cpu) + later.between_ns;
-        self.system_ns = match (self.system_ns, later.system_ns) {
-            (Some(sum), Some(more)) => Some(sum + more),
-            (sum, more) => sum.or(more),
-        };
-        self.blocked_ns += later.blocked_ns;
+        self.between_ns += self.cpu.extend(&later.cpu);
         let new = later.blocked.into_iter().filter(|it| !self.blocked.contains(it));
         let new: Vec<_> = new.collect();
         self.blocked.extend(new);
-        self.unsampled.add(&later.unsampled);
-        self.relieved.add(later.relieved);
-        self.primed += later.primed;
-        self.given += later.given;
-        self.balanced.add(later.balanced);
-        self.followed += later.followed;
-        self.corrected += later.corrected;
-        self.threads.add(later.threads);
-        self.storage.add(later.storage);
-        self.kernel_lost += later.kernel_lost;
-        if let (Some(wall), Some(later)) = (&mut self.wall, &later.wall) {
-            wall.add(later);
-        }
-        self.contexts.add(&later.contexts);
         self.heaviest = later.heaviest;
         self.next_thread = later.next_thread;
     }
@@ -132,17 +111,24 @@ impl Stint {
         self.choice = beside(&self.choice, &other.choice);
         self.attach_stops_ns.extend(&other.attach_stops_ns);
         self.later_stops_ns = longest(self.later_stops_ns, other.later_stops_ns);
-        self.entries_ns = longest(self.entries_ns, other.entries_ns);
         join_detached(&mut self.detached, &other.detached);
-        self.counts.add(&other.counts);
         self.cpu.join(&other.cpu);
+        self.blocked.extend(other.blocked.iter().cloned());
+        self.heaviest.extend(&other.heaviest);
+        self.spent.join(&other.spent);
+        self.sum(other);
+    }
+
+    /// Adds what only adds up, of another program or process.
+    fn sum(&mut self, other: &Stint) {
+        self.entries_ns = longest(self.entries_ns, other.entries_ns);
+        self.counts.add(&other.counts);
         self.between_ns += other.between_ns;
         self.system_ns = match (self.system_ns, other.system_ns) {
             (Some(sum), Some(more)) => Some(sum + more),
             (sum, more) => sum.or(more),
         };
         self.blocked_ns += other.blocked_ns;
-        self.blocked.extend(other.blocked.iter().cloned());
         self.unsampled.add(&other.unsampled);
         self.relieved.add(other.relieved.clone());
         self.primed += other.primed;
@@ -157,8 +143,6 @@ impl Stint {
             wall.add(other);
         }
         self.contexts.add(&other.contexts);
-        self.heaviest.extend(&other.heaviest);
-        self.spent.join(&other.spent);
     }
 }
 
