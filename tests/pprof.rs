@@ -3,43 +3,19 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use traceprof::trace::{Location, Method, Sample, TagKey, TagKind};
+use traceprof::trace::{Sample, TagKey, TagKind};
 
 use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
-use maker::{BEGIN_NS, GAP};
-
-const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
-const ROOT: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+use maker::{BEGIN_NS, GAP, SPAN};
 
 /// Two threads; spans, tags, an inlined function, a stack that is cut, names that must be escaped.
 fn demo() -> Trace {
     let mut maker = Maker::new();
-    let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
-    let keys = [key("route", TagKind::Text), key("status", TagKind::Number)];
-    let (name, value) = TagKey::metadata(&keys);
-    maker.writer.set_metadata(name, value).unwrap();
-    let route = maker.writer.text("/check\u{1b}out").unwrap().0 + 1;
-    let front = maker.thread(100, "front");
-    let told = Sample {
-        span: SPAN,
-        root_span: ROOT as u64,
-        root_high: (ROOT >> 64) as u64,
-        tags: [route, 503, 0, 0, 0, 0, 0, 0, 0, 0],
-        ..Sample::default()
-    };
-    for ms in 0..10 {
-        let sample = Sample { time_ns: BEGIN_NS + ms * 1_000_000, weight: 2, ..told.clone() };
-        maker.full_sample(front, &sample, "_start main:10 serve:20");
-    }
-    let main = maker.location("main:10");
-    let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
-    let method = maker.writer.method(&method).unwrap();
-    let file = Some("src/part.h".to_owned());
-    let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
-    let inlined = maker.writer.location(&inlined).unwrap();
+    let front = maker.told_thread("status");
+    let inlined = maker.inlined_stack();
     let sample = Sample { time_ns: BEGIN_NS + 11_000_000, ..Sample::default() };
-    maker.writer.sample(front, &sample, &[main, inlined]).unwrap();
+    maker.writer.sample(front, &sample, &inlined).unwrap();
     let back = maker.thread(101, "back");
     maker.sample_ending(back, 3, "memcpy@libc", GAP);
     maker.finish()

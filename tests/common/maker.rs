@@ -1,8 +1,8 @@
 //! Traces made by hand, from stacks that are written as text.
 
 use traceprof::trace::{
-    Location, LocationId, Method, Module, ModuleId, Sample, Thread, ThreadId, TraceWriter, Value,
-    WriterOptions,
+    Location, LocationId, Method, Module, ModuleId, Sample, TagKey, TagKind, Thread, ThreadId,
+    TraceWriter, Value, WriterOptions,
 };
 
 use traceprof_abi::storage::log::flags::WALL;
@@ -13,6 +13,9 @@ use super::Trace;
 pub(crate) const ROOT: u16 = 0;
 /// Stopped in a gap of the unwind information.
 pub(crate) const GAP: u16 = 1;
+/// A span, and its root.
+pub(crate) const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
+pub(crate) const SPAN_ROOT: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 /// When these recordings begin.
 pub(crate) const BEGIN_NS: u64 = 1_000_000_000;
 
@@ -99,16 +102,45 @@ impl Maker {
         self.writer.sample(thread, sample, &stack).expect("a sample");
     }
 
-    /// A sample of three periods, 21 ms after the begin, in what is inlined into `main`.
-    pub(crate) fn inlined_sample(&mut self, thread: ThreadId) {
+    /// What is inlined into `main`, below it.
+    pub(crate) fn inlined_stack(&mut self) -> [LocationId; 2] {
         let main = self.location("main:10");
         let method = Method { module: None, name: "inlined_part".to_owned(), start_svma: 0 };
         let method = self.writer.method(&method).expect("a method");
         let file = Some("src/part.h".to_owned());
         let inlined = Location { method, svma: 0, file, line: 7, inline_parent: Some(main) };
-        let inlined = self.writer.location(&inlined).expect("a location");
+        [main, self.writer.location(&inlined).expect("a location")]
+    }
+
+    /// A sample of three periods, 21 ms after the begin, in what is inlined into `main`.
+    pub(crate) fn inlined_sample(&mut self, thread: ThreadId) {
+        let stack = self.inlined_stack();
         let sample = Sample { time_ns: BEGIN_NS + 21_000_000, weight: 3, ..Sample::default() };
-        self.writer.sample(thread, &sample, &[main, inlined]).expect("a sample");
+        self.writer.sample(thread, &sample, &stack).expect("a sample");
+    }
+
+    /// A thread with 20 periods of the span [`SPAN`], whose tags are `route`, a text that must be escaped,
+    /// and this one, a number.
+    pub(crate) fn told_thread(&mut self, number: &str) -> ThreadId {
+        let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
+        let keys = [key("route", TagKind::Text), key(number, TagKind::Number)];
+        let (name, value) = TagKey::metadata(&keys);
+        self.writer.set_metadata(name, value).expect("metadata");
+        let route = self.writer.text("/check\u{1b}out").expect("a text").0 + 1;
+        let thread = self.thread(100, "front");
+        for ms in 0..10 {
+            let sample = Sample {
+                time_ns: BEGIN_NS + ms * 1_000_000,
+                weight: 2,
+                span: SPAN,
+                root_span: SPAN_ROOT as u64,
+                root_high: (SPAN_ROOT >> 64) as u64,
+                tags: [route, 503, 0, 0, 0, 0, 0, 0, 0, 0],
+                ..Sample::default()
+            };
+            self.full_sample(thread, &sample, "_start main:10 serve:20");
+        }
+        thread
     }
 
     /// 300 ms of a thread that waits for a lock.
