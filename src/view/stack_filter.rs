@@ -26,12 +26,8 @@ impl FromStr for FunctionPattern {
         if text.is_empty() {
             return Err("expected a part of a function's name".to_owned());
         }
-        let error = |error: regex_lite::Error| {
-            // The last line is what is wrong; those before it point into the text.
-            let text = error.to_string();
-            let last = text.lines().last().unwrap_or_default();
-            let last = last.trim_start_matches("error: ");
-            format!("no regular expression: {last} (what is meant literally needs a \\ before it)")
+        let error = |error| {
+            format!("no regular expression: {error} (what is meant literally needs a \\ before it)")
         };
         Regex::new(text).map(Self).map_err(error)
     }
