@@ -6,15 +6,17 @@
 //! - Weights add up to those of the trace, also where samples had to be merged.
 //! - Memory is that of [`ENTRIES_MAX`] samples of each mode, and of the distinct stacks and names.
 
-mod base64;
 mod columns;
 mod entries;
 mod gather;
 mod head;
 mod stacks;
 
-use std::io::{self, Write};
+use std::io::Write;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use sha2::{Digest, Sha256};
@@ -25,7 +27,6 @@ use super::profile::Profile;
 use super::recording::Recording;
 use super::selection::{Selected, Selection};
 use crate::trace::LazyTrace;
-use base64::Base64;
 use columns::Columns;
 use gather::Gathered;
 
@@ -97,7 +98,7 @@ pub fn write(
     for part in parts(PAGE) {
         match part {
             Part::Text(text) => out.write_all(text.as_bytes())?,
-            Part::Policy => write!(out, "{}", policy(&script)?)?,
+            Part::Policy => write!(out, "{}", policy(&script))?,
             Part::Style => out.write_all(STYLE.as_bytes())?,
             Part::Script => out.write_all(script.as_bytes())?,
             Part::Trace => write_packed(&head, &columns, out)?,
@@ -113,28 +114,24 @@ fn write_packed(
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     let head = head.to_string();
-    let mut packed = DeflateEncoder::new(Base64::new(out), Compression::default());
+    let encoded = EncoderWriter::new(out, &BASE64_STANDARD);
+    let mut packed = DeflateEncoder::new(encoded, Compression::default());
     let length = u32::try_from(head.len()).unwrap_or(u32::MAX);
     packed.write_all(&length.to_le_bytes())?;
     packed.write_all(head.as_bytes())?;
     columns.write(&mut packed)?;
-    Ok(packed.finish()?.finish()?)
+    packed.finish()?.finish()?;
+    Ok(())
 }
 
 /// Nothing is loaded or sent, and no script and style but those of the page itself apply.
-fn policy(script: &str) -> io::Result<String> {
-    let hash = |text: &str| -> io::Result<String> {
-        let mut encoded = Vec::new();
-        let mut base64 = Base64::new(&mut encoded);
-        base64.write_all(&Sha256::digest(text.as_bytes()))?;
-        base64.finish()?;
-        Ok(String::from_utf8_lossy(&encoded).into_owned())
-    };
-    let (script, style) = (hash(script)?, hash(STYLE)?);
-    Ok(format!(
+fn policy(script: &str) -> String {
+    let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
+    let (script, style) = (hash(script), hash(STYLE));
+    format!(
         "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; \
          base-uri 'none'; form-action 'none'"
-    ))
+    )
 }
 
 /// What the page is made of.
@@ -188,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_policy_has_the_hashes_of_what_is_there() {
-        let policy = policy("").unwrap();
+        let policy = policy("");
         // The SHA-256 of nothing, a known vector.
         assert!(
             policy.contains("'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"),
