@@ -1,8 +1,9 @@
 //! Flame graphs as pictures, against the folded stacks that they show.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use traceprof::trace::{Sample, Value};
 use traceprof_abi::storage::log::flags::WALL;
@@ -150,6 +151,57 @@ fn it_is_well_formed_whatever_names_hold() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{options:?}: {said}");
         assert_eq!(svg.contains("no samples"), options.contains(&"1ms"));
+    }
+}
+
+/// The weights of the frames, by name, that Brendan Gregg's own script makes of folded stacks, as Debian's
+/// profiler of Perl has it. It sorts lines, not frames: what calls something that sorts behind one more
+/// is drawn twice.
+fn drawn_by_the_script(script: &str, folded: &[u8]) -> BTreeMap<String, u64> {
+    let mut command = Command::new("perl");
+    command.args([script, "--minwidth", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("perl");
+    child.stdin.take().unwrap().write_all(folded).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let title = |part: &str| {
+        let title = unescaped(part.split_once("</title>").unwrap().0);
+        let (name, numbers) = title.rsplit_once(" (").unwrap();
+        let number = numbers.split(' ').next().unwrap().replace(',', "");
+        (name.to_owned(), number.parse().expect(&title))
+    };
+    added_up(text.split("<title>").skip(1).map(title))
+}
+
+fn added_up(frames: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
+    frames.fold(BTreeMap::new(), |mut sums, (name, weight)| {
+        *sums.entry(name).or_default() += weight;
+        sums
+    })
+}
+
+#[test]
+fn it_has_the_frames_and_totals_that_flamegraph_pl_makes_of_the_folded_stacks() {
+    let script = "/usr/share/perl5/Devel/NYTProf/flamegraph.pl";
+    if !Path::new(script).exists() {
+        skip!("flamegraph.pl, which draws the folded stacks");
+    }
+    let made = demo();
+    for options in [&[][..], &["--threads"], &["--thread", "back"], &["--from", "3ms"]] {
+        let mut command = traceprof(&["export", "--format", "folded"]);
+        let folded = command.arg(made.path()).args(options).output().expect("traceprof").stdout;
+        let theirs = drawn_by_the_script(script, &folded);
+        assert!(theirs.len() > 3, "{theirs:?}");
+        // The script turns these into what every viewer of its time could show.
+        let shown = |name: &str| name.replace('<', "(").replace('>', ")");
+        let (_, svg) = exported(&made, options);
+        let frames = frames(&svg);
+        let ours = added_up(frames.iter().map(|frame| (shown(&frame.name), frame.weight)));
+        let theirs =
+            theirs.into_iter().map(|(name, it)| (name.replace('\u{ffff}', "\u{fffd}"), it));
+        let theirs: BTreeMap<_, _> = theirs.collect();
+        assert_eq!(ours, theirs, "{options:?}");
     }
 }
 
