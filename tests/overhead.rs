@@ -1,6 +1,9 @@
 //! `--max-overhead`: rates that are lowered while it is recorded, and weights that stay right.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
 use crate::common::{
     Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team,
@@ -180,4 +183,52 @@ fn threads_of_a_millisecond_have_their_cpu_time_at_a_lower_rate() {
     let periods = outcome.trace.periods_by_label().get("short").copied().unwrap_or(0);
     let share = periods as f64 * PERIOD_NS / used_ns;
     assert!((0.9..1.1).contains(&share), "{:.1} %\n{}", 100.0 * share, outcome.text());
+}
+
+/// What is told of each process: CPU time that signals took in it, and that the recorder was charged for
+/// it.
+fn charged(outcome: &Outcome) -> Vec<(u64, u64)> {
+    let metadata = outcome.trace.objects("METADATA");
+    let number = |key: &str| key.strip_prefix("process.")?.parse::<u32>().ok();
+    // An entry is made when its process is begun with, and again when that is over.
+    let of = |it: &serde_json::Value| {
+        let (key, fields) = (number(it["key"].as_str()?)?, it["value"].as_array()?);
+        Some((key, (fields.get(9)?.as_u64()?, fields.get(10)?.as_u64()?)))
+    };
+    let last: BTreeMap<u32, (u64, u64)> = metadata.iter().filter_map(of).collect();
+    last.into_values().collect()
+}
+
+#[test]
+fn several_processes_are_charged_together_what_the_recorder_uses_at_most() {
+    needs_recording!();
+    let _machine = alone();
+    let targets = [(); 3].map(|()| Target::start("prey", &["spin"]));
+    let pids = targets.each_ref().map(|it| it.pid().to_string()).join(",");
+    let args = [&["--pid", &pids][..], &FAST, &["--max-overhead", "40%"]].concat();
+    let mut recorder = Recorder::start(&args);
+    targets.iter().for_each(|it| recorder.wait_until_attached(it.pid()));
+    for target in &targets {
+        recorder.wait_for_cpu(target.pid(), Duration::from_millis(700));
+    }
+    recorder.send(nix::sys::signal::Signal::SIGINT);
+    // Its clock shows all that it has used, as long as nobody has waited for it.
+    let pid = nix::unistd::Pid::from_raw(recorder.pid());
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(pid), flags).expect("the end of the recorder");
+    let used_ns = cpu_clock(pid.as_raw()).as_nanos() as u64;
+    let outcome = recorder.finish().expect_code(0);
+    let charged = charged(&outcome);
+    assert!(charged.len() == 3 && charged.iter().all(|(_, ns)| *ns > 0), "{charged:?}");
+    let sum = |part: fn(&(u64, u64)) -> u64| charged.iter().map(part).sum::<u64>();
+    let (signals_ns, recorder_ns) = (sum(|it| it.0), sum(|it| it.1));
+    assert_eq!(outcome.trace.number("cost_recorder_ns"), recorder_ns);
+    let target_ns = ["cost_handlers_ns", "cost_delivery_ns"].map(|key| outcome.trace.number(key));
+    assert_eq!(target_ns.iter().sum::<u64>(), signals_ns);
+    // The guardians are processes of their own: an attach and a cure each.
+    let guardians_ns = 3 * 50_000_000;
+    assert!(recorder_ns <= used_ns + guardians_ns, "{charged:?} of {used_ns}");
+    // What is left is before the first attach and after the last cure.
+    assert!(recorder_ns >= used_ns / 4, "{charged:?} of {used_ns}");
+    assert!(line(&outcome, "cost").contains("of the targets' CPU time"), "{}", outcome.text());
 }

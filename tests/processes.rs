@@ -46,7 +46,7 @@ fn loaded(trace: &Trace) -> LoadedTrace {
 fn listed(trace: &LoadedTrace, pid: i32) -> (String, u64, u64) {
     let of = |value: &Value| match value {
         Value::List(fields) if fields[0] == Value::Unsigned(pid as u64) => match &fields[6..] {
-            [Value::Text(how), Value::Unsigned(samples), Value::Unsigned(ns)] => {
+            [Value::Text(how), Value::Unsigned(samples), Value::Unsigned(ns), ..] => {
                 Some((how.clone(), *samples, *ns))
             }
             _ => None,

@@ -89,6 +89,14 @@ pub(super) fn clock_ns(clock: nix::time::ClockId) -> u64 {
     })
 }
 
+/// The CPU clock of a thread of this process, as pthread_getcpuclockid(3) makes it of the id.
+pub(super) fn thread_clock(tid: i32) -> nix::time::ClockId {
+    // Not the process's, and by the scheduler's count: posix-timers.h of the kernel.
+    const THREAD: libc::clockid_t = 4;
+    const SCHEDULER: libc::clockid_t = 2;
+    nix::time::ClockId::from_raw(!tid << 3 | THREAD | SCHEDULER)
+}
+
 fn read(mode: ClockMode) -> Reading {
     // The tightest of a few tries: a preemption between the two clocks would tilt the scale.
     let attempt = || {
@@ -133,6 +141,16 @@ pub(super) fn wait_until(what: &str, condition: impl Fn() -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_a_thread_is_its_own() {
+        let (own, ended) = (nix::unistd::gettid(), std::thread::spawn(nix::unistd::gettid));
+        let begin_ns = clock_ns(thread_clock(own.as_raw()));
+        let same_ns = clock_ns(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+        let end_ns = clock_ns(thread_clock(own.as_raw()));
+        assert!(0 < begin_ns && begin_ns <= same_ns && same_ns <= end_ns);
+        assert_eq!(clock_ns(thread_clock(ended.join().unwrap().as_raw())), 0);
+    }
 
     fn check(ticks: u64, expected_ns: u64) {
         let before = Reading { ticks: 1_000, monotonic_ns: 50_000 };

@@ -10,6 +10,7 @@ use super::attach::Attached;
 use super::contexts::TagNames;
 use super::instances::Instances;
 use super::names::Names;
+use super::overhead::Ledger;
 use super::scribe::{Answers, Finished, Number, Scribe, Writing};
 use super::stop::Stop;
 use super::trigger::Quiet;
@@ -28,6 +29,8 @@ pub(super) struct Common<'a> {
     pub(super) tags: Arc<TagNames>,
     /// No trigger fires for a while after one has.
     pub(super) quiet: Arc<Quiet>,
+    /// Who the recorder's CPU time is charged to.
+    pub(super) ledger: Arc<Ledger>,
     /// There may be more processes than one.
     pub(super) is_several: bool,
     /// Since there is a trace.
@@ -39,8 +42,9 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     /// Before anything is attached to.
     pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
-        let (instances, tags, quiet, writing, named) = Default::default();
-        Self { options, stop, instances, tags, quiet, is_several, writing, named }
+        let (instances, tags, quiet, ledger) = Default::default();
+        let (writing, named) = Default::default();
+        Self { options, stop, instances, tags, quiet, ledger, is_several, writing, named }
     }
 
     /// The way into the trace for a process that has been attached to; the first one creates it.
@@ -62,7 +66,8 @@ impl<'a> Common<'a> {
                 none.insert(Writing::start(writer).map_err(other)?)
             }
         };
-        writing.join(number, opened.pid, names).map_err(other)
+        let scribe = writing.join(number, opened.pid, names).map_err(other)?;
+        Ok(scribe.counted_in(self.ledger.handed(number)))
     }
 
     /// What was asked for, with the name of the trace.

@@ -1,8 +1,9 @@
 //! What profiling costs, and the rate that keeps it within a budget.
 //!
 //! Counted are the handlers and the delivery of their signals, in the target, and the CPU time of the
-//! recorder: all its threads and the guardian, from the begin of the sampling to its end. One handler in
-//! sixteen is timed; what the kernel takes for a signal is measured once, in the recorder (`delivery`).
+//! recorder: all its threads and the guardian, from the begin of the sampling to its end. Of several
+//! processes each is charged its own part of that (`ledger`), so that what is told of all of them is what
+//! the recorder has used. One handler in sixteen is timed; what the kernel takes for a signal is measured once, in the recorder (`delivery`).
 //! A hit in the kernel, which needs no signal, is taken for as dear as one that does. Not counted are
 //! the stops at attach and detach, which the closing report tells, and what is done before and after:
 //! reading symbols and closing the trace.
@@ -12,22 +13,23 @@
 
 mod delivery;
 mod law;
+mod ledger;
 mod told;
 
 use std::time::{Duration, Instant};
 
-use nix::time::ClockId;
-use nix::unistd::Pid;
 use traceprof_abi::event::FAMILIES_MAX;
 use traceprof_abi::layout::{ClockMode, ControlBlock};
 use traceprof_abi::sync::Ordering;
 
 use self::delivery::{Delivery, delivery};
 use self::law::{LEAST_USED_NS, Law, Measured};
-use super::clock::{Clock, clock_ns};
+use super::clock::Clock;
 use super::engine::Engine;
 use super::perf::{Family, Setup};
 use super::silence;
+
+pub(super) use self::ledger::{Charge, Ledger};
 
 /// Between two looks at the costs.
 const LOOK: Duration = Duration::from_secs(1);
@@ -49,7 +51,7 @@ pub(super) struct Cost {
     pub(super) handlers_ns: u64,
     /// and in the delivery of signals, and of hits in the kernel.
     pub(super) delivery_ns: u64,
-    /// CPU time of the recorder.
+    /// CPU time of the recorder, as far as it is charged to the target.
     pub(super) recorder_ns: u64,
     /// Hits.
     pub(super) hits: u64,
@@ -74,6 +76,8 @@ pub(super) struct Spent {
     pub(super) refused: Option<String>,
     /// The rate could not be lowered any further.
     pub(super) is_at_its_end: bool,
+    /// It is that of several processes.
+    pub(super) is_of_several: bool,
 }
 
 impl Spent {
@@ -96,10 +100,8 @@ impl Spent {
 
     /// Adds what that of another process came to, which went on at the same time.
     pub(super) fn join(&mut self, other: &Self) {
-        // The recorder is the same one, and each has counted all of it.
-        let recorder_ns = self.cost.recorder_ns.max(other.cost.recorder_ns);
         self.add(other.clone());
-        self.cost.recorder_ns = recorder_ns;
+        self.is_of_several = true;
         self.changes.sort_unstable();
     }
 }
@@ -111,9 +113,7 @@ pub(super) struct Overhead {
     delivery: Option<Delivery>,
     is_of_events: bool,
     family: Family,
-    guardian: Option<ClockId>,
-    /// The recorder's time when sampling began.
-    recorder_start_ns: u64,
+    charge: Charge,
     due: Instant,
     /// What it was at the last look.
     looked: Cost,
@@ -134,8 +134,14 @@ pub(super) struct Counted<'a> {
 }
 
 impl Overhead {
-    /// Before anything is sampled. With a budget, in percent, this takes some milliseconds.
-    pub(super) fn new(budget: Option<f64>, setup: Setup, engine: Engine, guardian: i32) -> Self {
+    /// Before anything is sampled. With a budget, in percent, this takes some milliseconds, which come
+    /// before the account that it opens.
+    pub(super) fn new(
+        budget: Option<f64>,
+        setup: Setup,
+        engine: Engine,
+        open: impl FnOnce() -> Charge,
+    ) -> Self {
         let is_of_events = engine == Engine::Perf;
         let budget = budget.map(|percent| percent / 100.0);
         let delivery = budget.map(|_| delivery(is_of_events));
@@ -145,20 +151,16 @@ impl Overhead {
             Law::new(budget, setup.period_ns, delivery.ns, least_ns)
         });
         let shift = law.as_ref().map_or(0, Law::shift);
-        let guardian = nix::time::clock_getcpuclockid(Pid::from_raw(guardian)).ok();
-        let mut overhead = Self {
+        Self {
             law,
             delivery,
             is_of_events,
             family: Family { number: 0, shift },
-            guardian,
-            recorder_start_ns: 0,
+            charge: open(),
             due: Instant::now() + FIRST_LOOK,
             looked: Cost::default(),
             spent: Spent { budget, slowest: 1, ..Spent::default() },
-        };
-        overhead.recorder_start_ns = overhead.recorder_ns();
-        overhead
+        }
     }
 
     /// The family of events that is on, or is to be opened first.
@@ -195,7 +197,7 @@ impl Overhead {
 
     /// Looks at the costs; the rate that is to be had from now on, if it is another one.
     pub(super) fn look(&mut self, counted: Counted<'_>) -> Option<Family> {
-        let cost = self.cost(counted);
+        let cost = self.cost(counted, false);
         let before = &self.looked;
         let measured = Measured {
             used_ns: cost.used_ns.saturating_sub(before.used_ns),
@@ -246,18 +248,15 @@ impl Overhead {
     pub(super) fn end(&mut self, counted: Counted<'_>) -> Spent {
         self.delivery = Some(self.delivery.unwrap_or_else(|| {
             // That is not the sampling's.
-            let before_ns = self.recorder_ns();
-            let delivery = delivery(self.is_of_events);
-            self.recorder_start_ns += self.recorder_ns().saturating_sub(before_ns);
-            delivery
+            self.charge.without(|| delivery(self.is_of_events))
         }));
         let mut spent = std::mem::take(&mut self.spent);
-        spent.cost = self.cost(counted);
+        spent.cost = self.cost(counted, true);
         spent.is_at_its_end = self.law.as_ref().is_some_and(Law::is_at_its_end);
         spent
     }
 
-    fn cost(&self, counted: Counted<'_>) -> Cost {
+    fn cost(&self, counted: Counted<'_>, is_exact: bool) -> Cost {
         let Counted { control, clock, used_ns, in_kernel } = counted;
         // Relaxed, both: measurements.
         let timed = control.timed.load(Ordering::Relaxed);
@@ -270,15 +269,9 @@ impl Overhead {
             used_ns,
             handlers_ns: u64::try_from(handlers_ns).unwrap_or(u64::MAX),
             delivery_ns: hits.saturating_add(in_kernel).saturating_mul(delivery_ns),
-            recorder_ns: self.recorder_ns().saturating_sub(self.recorder_start_ns),
+            recorder_ns: self.charge.ns(is_exact),
             hits: hits.saturating_add(in_kernel),
             timed,
         }
-    }
-
-    /// CPU time of this process and the guardian.
-    fn recorder_ns(&self) -> u64 {
-        let own = clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID);
-        own.saturating_add(self.guardian.map_or(0, clock_ns))
     }
 }

@@ -186,6 +186,8 @@ fn run(
     process: Process,
     teller: &mut Teller,
 ) -> Result<Ended, RecordError> {
+    // First: what this thread does before its process is sampled is charged to nobody.
+    let _worker = common.ledger.enter(teller.number);
     if let Process::Child { pid, parent, is_new } = process {
         birth::wait(pid, parent, is_new, &common.stop)?;
     }

@@ -148,7 +148,9 @@ impl<'a> Recording<'a> {
         let clock = Clock::start(before.clock_mode);
         let budget = options.max_overhead_percent;
         let (setup, engine) = (before.setup, before.choice.engine);
-        let overhead = Overhead::new(budget, setup, engine, self.guardian.pid());
+        let (number, guardian) = (self.number, self.guardian.pid());
+        let charge = || common.ledger.open(number, guardian);
+        let overhead = Overhead::new(budget, setup, engine, charge);
         let attached = Attached::attach(&mut self.guardian, &mut self.ground, before)?;
         fault::at(Point::RecordAttached);
         if next.is_some() {

@@ -91,6 +91,8 @@ impl Over {
                 Value::Text(ended.how()),
                 Value::Unsigned(self.samples_of(ended)),
                 Value::Unsigned(ended.stint.cpu.used_ns()),
+                Value::Unsigned(ended.stint.spent.signals_ns()),
+                Value::Unsigned(ended.stint.spent.cost.recorder_ns),
             ]);
             metadata.insert(format!("process.{}", ended.number), Value::List(entry));
         }
@@ -115,7 +117,9 @@ impl Over {
             let used_ns = it.stint.cpu.used_ns();
             let samples = self.samples_of(it);
             let (time, share) = (seconds(used_ns), percent(used_ns, all_ns));
-            let text = format!("{}: {time} ({share}), {samples} samples, {}", it.title(), it.how());
+            let cost = it.stint.spent.short().map_or(String::new(), |cost| format!(", {cost}"));
+            let (title, how) = (it.title(), it.how());
+            let text = format!("{title}: {time} ({share}), {samples} samples{cost}, {how}");
             ("process".to_owned(), text)
         };
         let mut lines: Vec<_> = order.iter().take(NAMED).map(one).collect();

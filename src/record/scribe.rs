@@ -147,6 +147,8 @@ pub(super) struct Scribe {
     open: Arc<Open>,
     shared: Arc<Shared>,
     saves: Saves,
+    /// Samples that were handed over, for who wants to know.
+    handed: Arc<AtomicU64>,
 }
 
 /// What the processes know of the thread.
@@ -226,7 +228,8 @@ impl Writing {
         // A closed queue is a failed writer; `finish` tells why.
         let _ = queue.send(Message::Join(number, process));
         let (shared, saves) = (Arc::clone(&self.shared), self.saves.clone());
-        Ok(Scribe { number, queue, blanks, open, shared, saves })
+        let handed = Arc::default();
+        Ok(Scribe { number, queue, blanks, open, shared, saves, handed })
     }
 
     /// Ends the thread and waits for what is queued. All processes have left.
@@ -244,6 +247,12 @@ impl Drop for Scribe {
 }
 
 impl Scribe {
+    /// The same, which counts there what is handed over.
+    pub(super) fn counted_in(mut self, handed: Arc<AtomicU64>) -> Self {
+        self.handed = handed;
+        self
+    }
+
     /// An empty batch that nobody else has; in memory that a written one had, if there is any.
     pub(super) fn blank(&self) -> Arc<Batch> {
         self.blanks.try_recv().unwrap_or_default()
@@ -259,6 +268,8 @@ impl Scribe {
         // Relaxed: what another process adds at the same time makes this one wait for its turn at
         // worst.
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        // Relaxed: a count, see `Ledger`.
+        self.handed.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
         self.open.lock().push_back(Arc::clone(&batch));
         // A closed queue is a failed writer; `finish` tells why.
         let _ = self.queue.send(Message::Batch(self.number, batch));

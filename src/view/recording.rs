@@ -34,7 +34,8 @@ pub struct Process<'a> {
 
 impl<'a> Process<'a> {
     /// From the recorder's list of what is known of it: id, start, name, words of the command line, begin;
-    /// and when it is over its end, how that came, samples, CPU time.
+    /// and when it is over its end, how that came, samples, CPU time, what of that signals took, and what of
+    /// the recorder's was charged to it.
     fn of(value: &'a Value) -> Option<Self> {
         let Value::List(fields) = value else { return None };
         let [Value::Unsigned(pid), _, Value::Text(name), ..] = &fields[..] else { return None };

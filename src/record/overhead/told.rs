@@ -24,7 +24,8 @@ impl Spent {
         ns as f64 / self.cost.used_ns.max(1) as f64
     }
 
-    fn signals_ns(&self) -> u64 {
+    /// CPU time that the handlers and their delivery took of the target's.
+    pub(in crate::record) fn signals_ns(&self) -> u64 {
         self.cost.handlers_ns.saturating_add(self.cost.delivery_ns)
     }
 
@@ -36,9 +37,10 @@ impl Spent {
         }
         let each_us = |ns: u64| ns as f64 / 1e3 / cost.hits.max(1) as f64;
         let mut text = format!(
-            "{} of the target's CPU time in {} hits ({:.1} us each in handlers, {:.1} us in their \
+            "{} of {} CPU time in {} hits ({:.1} us each in handlers, {:.1} us in their \
              delivery), the recorder used {}",
             percent(self.share(self.signals_ns())),
+            if self.is_of_several { "the targets'" } else { "the target's" },
             cost.hits,
             each_us(cost.handlers_ns),
             each_us(cost.delivery_ns),
@@ -57,6 +59,12 @@ impl Spent {
             });
         }
         Some(text)
+    }
+
+    /// What of one of several processes is told: the share of its CPU time that all of it took.
+    pub(in crate::record) fn short(&self) -> Option<String> {
+        let all_ns = self.signals_ns().saturating_add(self.cost.recorder_ns);
+        (self.cost.used_ns > 0).then(|| format!("cost {}", percent(self.share(all_ns))))
     }
 
     /// Why the budget was not kept.
