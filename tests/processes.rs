@@ -291,6 +291,55 @@ fn a_process_that_comes_later_is_waited_for() {
     target.goes_on_and_ends_by_itself();
 }
 
+/// Each of these dies when it has been found, and before it is attached to.
+#[test]
+fn when_what_was_waited_for_ends_too_soon_the_next_one_is_recorded() {
+    needs_recording!();
+    needs_fault_points!();
+    let _machine = together();
+    for (letter, more) in [('c', &[][..]), ('d', &["--subprocesses"][..])] {
+        let folder = scratch_dir();
+        let (path, name) = renamed(folder.path(), letter);
+        let trace = Trace::new();
+        let log = trace.dir().join("log");
+        let mut command = traceprof(&["record", "--name", &name, "--wait", "--freq", FREQ]);
+        command.args(more).arg("--output").arg(trace.path());
+        command.env("TRACEPROF_FAULT", "RecordOpened=target");
+        command.stderr(std::fs::File::create(&log).expect("a log"));
+        let mut recorder = Recorder::around(command.spawn().expect("traceprof"), trace);
+        let says = |what: &str| {
+            let is_said = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
+            assert!(wait_until(PATIENCE, is_said), "it does not say {what}");
+        };
+        says("waiting for a process");
+        let mut first = spawn(&path);
+        first.wait();
+        says("waiting for the next one");
+        let mut second = spawn(&path);
+        recorder.wait_until_attached(second.pid());
+        recorder.wait_for_cpu(second.pid(), Duration::from_millis(100));
+        recorder.send(Signal::SIGINT);
+        let outcome = recorder.finish().expect_code(0);
+        assert_eq!(outcome.trace.number("pid"), second.pid() as u64);
+        second.goes_on_and_ends_by_itself();
+    }
+}
+
+/// Nobody waits for another one that has its number.
+#[test]
+fn a_process_that_was_given_by_its_number_is_not_waited_for_again() {
+    needs_recording!();
+    needs_fault_points!();
+    let _machine = together();
+    let mut target = Target::start("prey", &["spin"]);
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--pid", &target.pid().to_string(), "--output"]);
+    command.arg(trace.path()).env("TRACEPROF_FAULT", "RecordOpened=target");
+    let output = command.output().expect("traceprof");
+    Outcome { output, trace }.expect_code(7);
+    target.wait();
+}
+
 /// Workers of a program that is recorded with its descendants; the trace, and their ids.
 fn workers(how: &str, function: &str) {
     let trace = Trace::new();

@@ -11,6 +11,7 @@ use super::contexts::TagNames;
 use super::instances::Instances;
 use super::names::Names;
 use super::overhead::Ledger;
+use super::processes::search::Failed;
 use super::scribe::{Answers, Finished, Number, Scribe, Writing};
 use super::stop::Stop;
 use super::trigger::Quiet;
@@ -22,7 +23,7 @@ pub(super) struct Common<'a> {
     /// What was asked for.
     pub(super) options: &'a Options,
     /// Asks for the end.
-    pub(super) stop: Stop,
+    pub(super) stop: Arc<Stop>,
     /// The ids of call traces.
     pub(super) instances: Arc<Instances>,
     /// The names of tags.
@@ -41,7 +42,7 @@ pub(super) struct Common<'a> {
 
 impl<'a> Common<'a> {
     /// Before anything is attached to.
-    pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
+    pub(super) fn new(options: &'a Options, stop: Arc<Stop>, is_several: bool) -> Self {
         let (instances, tags, quiet, ledger) = Default::default();
         let (writing, named) = Default::default();
         Self { options, stop, instances, tags, quiet, ledger, is_several, writing, named }
@@ -68,6 +69,11 @@ impl<'a> Common<'a> {
         };
         let scribe = writing.join(number, opened.pid, names).map_err(other)?;
         Ok(scribe.counted_in(self.ledger.handed(number)))
+    }
+
+    /// The failure of an attempt that this error ends.
+    pub(super) fn failed(&self, error: RecordError) -> Failed {
+        Failed { error, has_begun: self.named.get().is_some() }
     }
 
     /// What was asked for, with the name of the trace.

@@ -72,6 +72,7 @@ mod watch;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -81,6 +82,7 @@ use self::attach::Attached;
 use self::common::Common;
 use self::ended::{Ended, Over};
 use self::priority::Raised;
+use self::processes::search::{Failed, Search};
 use self::prospect::Sampled;
 use self::recording::{Begun, Recording};
 use self::spawn::{Held, Started};
@@ -107,14 +109,30 @@ pub use trigger::Trigger;
 pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary, RecordError> {
     output::check_early(options)?;
     check_proc()?;
-    let stop = Stop::install().map_err(|error| RecordError::Other(error.into()))?;
+    let stop = Arc::new(Stop::install().map_err(|error| RecordError::Other(error.into()))?);
     if let Some(text) = output::notice(options) {
         observer.event(Event::Notice(text));
     }
-    let chosen = choose(options, &stop, observer)?;
-    let &[process] = &chosen[..] else { return several(options, stop, &chosen, observer) };
+    let (usual, mut search) = (Priority::of_this_thread(), Search::begin());
+    loop {
+        let chosen = choose(options, &search, &stop, observer)?;
+        match attempt(options, &stop, &chosen, observer) {
+            Err(failed) if search.goes_on(options, &failed, &stop, observer) => usual.assume(),
+            outcome => return outcome.map_err(|failed| failed.error),
+        }
+    }
+}
+
+/// Records what was chosen.
+fn attempt(
+    options: &Options,
+    stop: &Arc<Stop>,
+    chosen: &[Process],
+    observer: &mut dyn Observer,
+) -> Result<Summary, Failed> {
+    let &[process] = chosen else { return several(options, stop, chosen, observer) };
     if options.subprocesses {
-        return several(options, stop, &chosen, observer);
+        return several(options, stop, chosen, observer);
     }
     // Forked first, while this process has one thread and nothing open.
     let mut guardian =
@@ -127,23 +145,25 @@ pub fn record(options: &Options, observer: &mut dyn Observer) -> Result<Summary,
         Ok(options) => options,
         Err(error) => {
             opened.abandon(guardian);
-            return Err(error);
+            return Err(error.into());
         }
     };
     let options = &*options;
     fault::is(Party::Target, opened.pid);
     fault::at(Point::RecordOpened);
-    let common = Common::new(options, stop, false);
+    let common = Common::new(options, Arc::clone(stop), false);
     let begun = Begun { number: 0, guardian, opened, raised };
-    let ended = Recording::new(begun, &common, observer)?.run()?;
-    let over = finish(&common, vec![ended], observer)?;
+    let ended = Recording::new(begun, &common, observer)?.run();
+    let ended = ended.map_err(|error| common.failed(error))?;
+    let over = finish(&common, vec![ended], observer).map_err(|error| common.failed(error))?;
     fault::at(Point::RecordWritten);
-    report::conclude(over, common.named())
+    report::conclude(over, common.named()).map_err(|error| common.failed(error))
 }
 
 /// What is to be recorded. Nothing is started yet, and this process has one thread.
 fn choose(
     options: &Options,
+    search: &Search,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Vec<Process>, RecordError> {
@@ -151,7 +171,7 @@ fn choose(
     Ok(match &options.target {
         Target::Pid(pid) => vec![running(*pid)],
         Target::Pids(pids) => pids.iter().copied().map(running).collect(),
-        Target::Name(named) => processes::named::find_or_wait(named, stop, observer)?,
+        Target::Name(named) => search.next(named, stop, observer)?,
         Target::Command(_) => vec![Process::Started],
     })
 }
@@ -159,15 +179,17 @@ fn choose(
 /// Records more processes than one, or one and its descendants.
 fn several(
     options: &Options,
-    stop: Stop,
+    stop: &Arc<Stop>,
     chosen: &[Process],
     observer: &mut dyn Observer,
-) -> Result<Summary, RecordError> {
+) -> Result<Summary, Failed> {
     processes::check_count(chosen.len())?;
     // Forked first, as a guardian is.
     let nursery = Nursery::start().context("starting the process that forks guardians");
     let nursery = nursery.map_err(RecordError::Other)?;
-    processes::record(&Common::new(options, stop, true), nursery, chosen, observer)
+    let common = Common::new(options, Arc::clone(stop), true);
+    let outcome = processes::record(&common, nursery, chosen, observer);
+    outcome.map_err(|error| common.failed(error))
 }
 
 /// A process that is to be recorded.

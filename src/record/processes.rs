@@ -31,6 +31,7 @@ mod birth;
 mod family;
 mod members;
 pub(super) mod named;
+pub(super) mod search;
 
 use self::family::{Child, Family};
 use self::members::Members;

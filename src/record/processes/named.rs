@@ -39,23 +39,32 @@ pub(in crate::record) fn find(named: &Named) -> Result<Vec<i32>, RecordError> {
     }
 }
 
-/// The same; if there is none it is waited for, where that is wanted.
-pub(in crate::record) fn find_or_wait(
+/// The same; if there is none it is waited for, where that is wanted: so long since `since`. If `is_again`
+/// those that were found have ended before they could be attached to.
+pub(super) fn find_or_wait(
     named: &Named,
+    (since, is_again): (Instant, bool),
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Vec<Process>, RecordError> {
     let running = |pids: Vec<i32>, is_new: bool| {
         pids.into_iter().map(|pid| Process::Running { pid, is_new }).collect()
     };
-    let patience = match (find(named), named.wait) {
-        (Err(RecordError::TargetGone(_)), Some(patience)) => patience,
-        (found, _) => return found.map(|pids| running(pids, false)),
-    };
     let pattern = &named.pattern;
-    let text = format!("waiting for a process whose name or command line matches {pattern}");
-    observer.event(Event::Notice(text));
-    let found = wait_for(&regex(named)?, patience, stop);
+    let patience = match named.wait {
+        Some(patience) if is_again => patience,
+        wait => match (find(named), wait) {
+            (Err(RecordError::TargetGone(_)), Some(patience)) => {
+                let text =
+                    format!("waiting for a process whose name or command line matches {pattern}");
+                observer.event(Event::Notice(text));
+                patience
+            }
+            (found, _) => return found.map(|pids| running(pids, false)),
+        },
+    };
+    let left = patience.map(|patience| patience.saturating_sub(since.elapsed()));
+    let found = wait_for(&regex(named)?, left, stop);
     found.iter().for_each(|pid| settle(*pid));
     if found.is_empty() {
         let until = match patience.filter(|_| !stop.is_requested()) {
@@ -65,9 +74,12 @@ pub(in crate::record) fn find_or_wait(
             ),
             None => "before the recording was ended".to_owned(),
         };
-        return Err(RecordError::TargetGone(anyhow!(
-            "no process matched --name {pattern} {until}"
-        )));
+        let matched = if is_again {
+            "no process that matched --name could be attached to before it ended: none of"
+        } else {
+            "no process matched --name"
+        };
+        return Err(RecordError::TargetGone(anyhow!("{matched} {pattern} {until}")));
     }
     Ok(running(found, true))
 }
