@@ -26,6 +26,7 @@ mod firefox_cli; // and what its own command line makes of them
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
+mod guests; // children in their parents' memory
 mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment

@@ -111,6 +111,8 @@ pub(super) struct Over {
     pub(super) refused: Vec<Refused>,
     /// How many more there were that ended before they could be, or that there was no room to list.
     pub(super) missed: u64,
+    /// Those that were begun with late, and why.
+    pub(super) late: Vec<String>,
     /// The writer before its last words.
     pub(super) finished: Finished,
     /// What was handed to it.
@@ -153,6 +155,7 @@ impl Over {
             aftermaths,
             refused,
             missed,
+            late: Vec::new(),
             finished,
             totals,
             stint,

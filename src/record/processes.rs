@@ -49,6 +49,10 @@ enum News {
     /// It is known, and nothing is changed in it.
     Opened(Number, i32),
     Event(Number, Event),
+    /// The others wait for it no more, for this reason.
+    Late(Number, String),
+    /// It is begun with after all, so long after it was found.
+    TakenUp(Number, Duration),
     Tick(Number, Progress),
     /// It is over.
     Over(Number, Box<Result<Ended, RecordError>>),
@@ -104,12 +108,12 @@ pub(super) fn record(
     });
     // None is needed any more, and a started program may go on for long.
     drop(nursery);
-    let Members { ended, refused, missed, .. } = members;
+    let Members { ended, refused, missed, late, .. } = members;
     if ended.is_empty() {
         return Err(none_of(refused));
     }
     let mut over = super::finish(common, ended, observer)?;
-    (over.refused, over.missed) = (refused, missed);
+    (over.refused, over.missed, over.late) = (refused, missed, late);
     fault::at(Point::RecordWritten);
     report::conclude(over, common.named())
 }
@@ -190,7 +194,10 @@ fn run(
     // First: what this thread does before its process is sampled is charged to nobody.
     let _worker = common.ledger.enter(teller.number);
     if let Process::Child { pid, parent, is_new } = process {
-        birth::wait(pid, parent, is_new, &common.stop)?;
+        let late = |text| teller.tell(News::Late(teller.number, text));
+        if let Some(after) = birth::wait((pid, parent), is_new, &common.stop, late)? {
+            teller.tell(News::TakenUp(teller.number, after));
+        }
     }
     let guardian = nursery.lock().unwrap_or_else(PoisonError::into_inner).guardian();
     let mut guardian =
@@ -278,6 +285,8 @@ impl<'scope, 'env> Crew<'scope, 'env> {
             }
             News::Event(_, Event::Detaching) => {}
             News::Event(number, event) => self.members.event(number, event),
+            News::Late(number, text) => self.members.late(number, text),
+            News::TakenUp(number, after) => self.members.taken_up(number, after),
             News::Tick(number, progress) => self.members.tick(number, progress),
             News::Over(number, outcome) => {
                 if outcome.as_ref().as_ref().is_ok_and(Ended::is_end_of_all) {

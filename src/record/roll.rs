@@ -130,6 +130,7 @@ impl Over {
         };
         more("process", self.ended.len().saturating_sub(NAMED), "more, in the trace");
         more("missed", self.missed as usize, "processes ended before they could be recorded");
+        lines.extend(self.late.iter().map(|text| ("late".to_owned(), text.clone())));
         let refused = self.refused.iter().take(NAMED);
         let not = "not recorded";
         lines

@@ -3,6 +3,8 @@
 //! # Invariants
 //! - A child of `vfork` uses its parent's memory until it executes a program or ends: what would be
 //!   attached to it would be in the parent.
+//! - Nobody waits for long for a child that stays there: it is told of, and taken up when it has executed
+//!   a program.
 
 use std::time::{Duration, Instant};
 
@@ -18,29 +20,68 @@ use crate::{inject, proc};
 const EXEC_SOON: Duration = Duration::from_millis(10);
 /// Longest wait for an exec to be over: the program may lie on a slow disk.
 const SETTLED_MAX: Duration = Duration::from_secs(5);
+/// Longest wait of the others for one that is in its parent's memory.
+const GUEST_MAX: Duration = Duration::from_secs(3);
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_micros(500);
+/// The same when nobody waits for it any more.
+const LATE_LOOK: Duration = Duration::from_millis(20);
 
-/// Waits until a child may be attached to. One that `is_new` is about to execute a program, maybe.
-pub(super) fn wait(pid: i32, parent: i32, is_new: bool, stop: &Stop) -> Result<(), RecordError> {
+/// Waits until a child may be attached to. One that `is_new` is about to execute a program, maybe. If the
+/// others are not to wait for it any more `late` is called with the reason, and how long it took is told.
+pub(super) fn wait(
+    (pid, parent): (i32, i32),
+    is_new: bool,
+    stop: &Stop,
+    late: impl FnOnce(String),
+) -> Result<Option<Duration>, RecordError> {
     let born = Instant::now();
+    let start_time = proc::start_time(pid).ok();
+    // When it was seen to have memory of its own.
+    let mut apart: Option<Instant> = None;
+    let mut late = Some(late);
     loop {
         // An error of one that is gone.
         let own = proc::drawn_bytes(pid);
-        if stop.is_due() || proc::start_time(pid).is_err() {
-            return Err(RecordError::TargetGone(anyhow!("process {pid} is gone")));
+        // Another one may have its number.
+        let is_there = start_time.is_some() && proc::start_time(pid).ok() == start_time;
+        if stop.is_due() || !is_there {
+            return Err(left_out(pid, parent, late.is_none()));
         }
         let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
         if proc::has_ended(status.state) && status.threads <= 1 {
-            return Err(RecordError::TargetGone(anyhow!("process {pid} is gone")));
+            return Err(left_out(pid, parent, late.is_none()));
         }
         let is_forked = own.is_ok() && own.ok() == proc::drawn_bytes(parent).ok();
         let is_early = is_new && is_forked && born.elapsed() < EXEC_SOON;
-        let is_unsettled = !is_settled(pid) && born.elapsed() < SETTLED_MAX;
-        if !is_in_memory_of(pid, parent) && !is_early && !is_unsettled {
-            return Ok(());
+        if is_in_memory_of(pid, parent) {
+            if born.elapsed() >= GUEST_MAX
+                && let Some(late) = late.take()
+            {
+                late(format!(
+                    "is not recorded yet: it uses the memory of process {parent}, which has started \
+                     it, and will be taken up when it has executed a program"
+                ));
+            }
+        } else {
+            let since = *apart.get_or_insert_with(Instant::now);
+            let is_unsettled = !is_settled(pid) && since.elapsed() < SETTLED_MAX;
+            if !is_early && !is_unsettled {
+                return Ok(late.is_none().then(|| born.elapsed()));
+            }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(if late.is_none() { LATE_LOOK } else { LOOK });
+    }
+}
+
+/// It is gone, or the recording is over. One that was waited for so long is told of by its reason.
+fn left_out(pid: i32, parent: i32, is_late: bool) -> RecordError {
+    match is_late {
+        true => RecordError::Other(anyhow!(
+            "it used the memory of process {parent}, which has started it, to the end: what would be \
+             attached to it would be in that one"
+        )),
+        false => RecordError::TargetGone(anyhow!("process {pid} is gone")),
     }
 }
 

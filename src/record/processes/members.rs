@@ -18,6 +18,8 @@ const TICK: Duration = Duration::from_millis(200);
 const TOLD_MAX: u32 = 20;
 /// Those that could not be recorded and are kept by name.
 const REFUSED_MAX: usize = 1000;
+/// Those that were begun with late and are told of.
+const LATE_MAX: usize = 10;
 
 /// One of them.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +58,8 @@ pub(super) struct Members {
     pub(super) refused: Vec<Refused>,
     /// and how many more there were of which nothing is known.
     pub(super) missed: u64,
+    /// Those that were begun with late, and why.
+    pub(super) late: Vec<String>,
 }
 
 impl Members {
@@ -101,6 +105,29 @@ impl Members {
         }
         let (process, event) = (member.title(), Box::new(event));
         self.held.push(Event::Of { process, event });
+    }
+
+    /// It is not waited for any more, for this reason.
+    pub(super) fn late(&mut self, number: Number, text: String) {
+        if let Some(member) = self.members.get_mut(&number) {
+            member.is_settled = true;
+        }
+        self.event(number, Event::Notice(text));
+    }
+
+    /// It is begun with after all, so long after it was found.
+    pub(super) fn taken_up(&mut self, number: Number, after: Duration) {
+        let Some(member) = self.members.get_mut(&number) else { return };
+        member.name = name_of(member.pid);
+        let text = format!(
+            "{}: recorded from {:.1} s after it was found, when it had left the memory of the process \
+             that started it",
+            member.title(),
+            after.as_secs_f64()
+        );
+        if self.late.len() < LATE_MAX {
+            self.late.push(text);
+        }
     }
 
     /// How far it is.
