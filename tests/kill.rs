@@ -302,3 +302,47 @@ fn a_recorder_killed_at_any_moment_leaves_all_that_it_wrote() {
     let with_samples: u64 = workers.into_iter().map(|worker| worker.join().expect("worker")).sum();
     assert!(with_samples > rounds() / 10, "only {with_samples} left samples");
 }
+
+/// Kills of recorders of three processes: few, many in a long run, or as many as are asked for.
+fn rounds_of_three() -> u64 {
+    let asked = std::env::var("TRACEPROF_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if is_long_run() { 100 } else { 3 })
+}
+
+#[test]
+fn a_recorder_of_three_processes_killed_at_any_moment_harms_none_and_the_next_one_works() {
+    needs_recording!();
+    let _machine = together();
+    let mut targets = ["threads", "split", "split"].map(|name| Target::start(name, &[]));
+    let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
+    let pids = targets.each_ref().map(|it| it.pid().to_string()).join(",");
+    let mut random = Random::new(5);
+    for round in 0..rounds_of_three() {
+        let dir = scratch_dir();
+        let (killed, whole) = (dir.path().join("killed.trace"), dir.path().join("whole.trace"));
+        let mut command = traceprof(&["record", "--pid", &pids, "--freq", "999", "--output"]);
+        command.arg(&killed).stderr(Stdio::null()).stdout(Stdio::null());
+        let mut recorder = command.spawn().expect("traceprof");
+        // In the midst of the attaches, or of the sampling.
+        let delay = Duration::from_micros(random.below(1_500_000));
+        std::thread::sleep(delay);
+        recorder.kill().expect("a kill");
+        recorder.wait().expect("its end");
+        let round = format!("round {round}, killed after {delay:?}");
+        for (before, target) in before.iter().zip(&mut targets) {
+            assert!(!target.has_ended(), "{round}: process {} is dead", target.pid());
+            let differences = || before.differences(&Snapshot::take(target.pid()));
+            let cured = wait_until(Duration::from_secs(60), || differences().is_empty());
+            assert!(cured, "{round}: in process {}: {:#?}", target.pid(), differences());
+        }
+        let mut command = traceprof(&["record", "-q", "-d", "200ms", "--pid", &pids, "--output"]);
+        let output = command.arg(&whole).output().expect("traceprof");
+        let text = String::from_utf8_lossy(&output.stderr);
+        // On a busy machine a fifth of a second may be too short for a sample.
+        assert!(matches!(output.status.code(), Some(0 | 4)), "{round}: {text}");
+        let listed = trace::load(&whole).expect("a trace").metadata;
+        let listed = listed.keys().filter(|key| key.starts_with("process.")).count();
+        assert_eq!(listed, 3, "{round}: {text}");
+    }
+    targets.iter_mut().for_each(Target::goes_on_and_ends_by_itself);
+}
