@@ -151,7 +151,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l aggregate 
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l inverted -d 'Callees first: the functions that samples were taken in, below each those that called it'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l idle -d 'Show idle threads too, which are summed up at the end otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l follow -d 'Go on with what is added to the trace, until its recording ends'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write one JSON object instead of text: recording, quality, strip, functions, trees or top'
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l json -d 'Write JSON instead of text: one object of recording, quality, strip, functions, trees or top; with --timeline one object a line'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l force -d 'Replace an existing file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand dump" -l json -d 'Write JSON Lines: one JSON object a line'

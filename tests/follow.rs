@@ -101,6 +101,29 @@ fn every_window_shows_what_is_new_until_the_end() {
 }
 
 #[test]
+fn the_objects_of_a_timeline_can_be_followed() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(7, "x");
+    maker.sample(thread, 10, "main first");
+    maker.flush();
+    let mut follower = Follower::start(maker.trace(), &["--timeline", "--json", "--verbose"]);
+    follower.sees("\"name\":\"first\"");
+    maker.sample(thread, 20, "main second");
+    maker.flush();
+    follower.sees("\"name\":\"second\"");
+    maker.finish();
+    let (code, lines, notes) = follower.end();
+    assert_eq!(code, 0, "{notes}");
+    let objects: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
+    assert_eq!(of_kind("recording").count(), 1, "{lines:?}");
+    let times: Vec<_> = of_kind("sample").map(|object| &object["time_ns"]).collect();
+    assert_eq!(times, [10_000_000, 20_000_000], "{lines:?}");
+    assert!(objects[1..].iter().all(|object| object["tid"] == 7), "{lines:?}");
+}
+
+#[test]
 fn a_timeline_can_be_followed_for_one_thread() {
     let mut maker = Maker::new();
     let (one, two) = (maker.thread(1, "one"), maker.thread(2, "two"));

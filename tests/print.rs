@@ -311,8 +311,7 @@ fn the_object_says_what_the_text_says_and_adds_up() {
 fn what_does_not_go_together_is_refused_with_what_does() {
     let made = demo();
     for (options, hint) in [
-        (&["--timeline", "--json"][..], "use dump --json"),
-        (&["--timeline", "--top", "3"], "leave out --timeline"),
+        (&["--timeline", "--top", "3"][..], "leave out --timeline"),
         (&["--timeline", "--by", "module"], "--span, --tag or --thread"),
         (&["--timeline", "--idle"], "choose threads with --thread"),
         (&["--timeline", "--threads"], "on its own anyway"),
@@ -321,7 +320,7 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         (&["--summary", "--follow"], "leave out --summary"),
         (&["--top", "3", "--verbose"], "use --by line"),
         (&["--top", "3", "--threads"], "use --by thread"),
-        (&["--json", "--follow"], "when the recording has ended"),
+        (&["--json", "--follow"], "add --timeline, or use --json when the recording has ended"),
         (&["--threads", "--aggregate"], "leave out one of them"),
         (&["--threads", "--by", "span"], "choose threads with --thread"),
         (&["--inverted", "--by", "thread"], "use --inverted --threads"),

@@ -175,8 +175,8 @@ fn what_happened_in_a_recording_is_in_its_json() {
     assert_eq!(
         recording["executed"],
         serde_json::json!([
-            { "name": "helper", "time_ns": 500, "not_sampled": null },
-            { "name": "brief", "time_ns": 900, "not_sampled": "too short" },
+            { "pid": null, "name": "helper", "time_ns": 500, "not_sampled": null },
+            { "pid": null, "name": "brief", "time_ns": 900, "not_sampled": "too short" },
         ])
     );
     let processes = &json(&demo(), &["print", "--json"], &[])["recording"]["processes"];

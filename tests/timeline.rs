@@ -1,10 +1,11 @@
 //! The timeline as whole texts, from traces made by hand.
 
+use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{Limits, Selection};
+use traceprof::view::{Limits, Look, Selection};
 
-use crate::common::{Maker, Trace, maker};
+use crate::common::{Maker, Trace, maker, peak_kib, traceprof};
 use crate::snapshot;
 
 use maker::{BEGIN_NS, GAP};
@@ -22,7 +23,7 @@ fn all(made: &Trace, verbose: bool) -> String {
 }
 
 fn options(verbose: bool, min_percent: f64, depth: Option<usize>) -> TimelineOptions {
-    TimelineOptions { verbose, limits: Limits { min_percent, depth } }
+    TimelineOptions { verbose, limits: Limits { min_percent, depth }, ..TimelineOptions::default() }
 }
 
 /// A server that waits for requests, another thread with everything that a sample can have, a
@@ -88,6 +89,103 @@ fn only_what_is_selected_is_shown() {
         Selection { threads: vec!["serv*".to_owned()], from, to, ..Selection::default() };
     let text = print(&demo(), &selection, &options(true, 0.0, None));
     snapshot::check("tests/snapshots/timeline-window.txt", text.as_bytes());
+}
+
+/// The same as JSON Lines.
+fn objects(made: &Trace, options: &TimelineOptions) -> Vec<Json> {
+    let text = print(made, &Selection::default(), &TimelineOptions { json: true, ..*options });
+    text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn number(object: &Json, key: &str) -> u64 {
+    object[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {object}"))
+}
+
+fn of_kind<'a>(objects: &'a [Json], kind: &str) -> impl Iterator<Item = &'a Json> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+#[test]
+fn objects_of_a_timeline_say_what_its_text_says() {
+    for (verbose, path) in [
+        (false, "tests/snapshots/timeline.jsonl"),
+        (true, "tests/snapshots/timeline-verbose.jsonl"),
+    ] {
+        let options = TimelineOptions { json: true, ..options(verbose, 0.0, None) };
+        let text = print(&demo(), &Selection::default(), &options);
+        snapshot::check(path, text.as_bytes());
+    }
+}
+
+#[test]
+fn objects_of_a_timeline_add_up_to_its_samples() {
+    for (min_percent, depth) in [(0.0, None), (12.0, Some(4)), (0.0, Some(1)), (60.0, None)] {
+        let all = objects(&demo(), &options(false, min_percent, depth));
+        let told = of_kind(&all, "self").chain(of_kind(&all, "others"));
+        let sum: u64 = told.map(|object| number(object, "samples")).sum();
+        assert_eq!(sum, number(&all[0]["all"], "samples"), "{min_percent} {depth:?}");
+        let threads = of_kind(&all, "thread").map(|object| number(object, "samples"));
+        assert_eq!(threads.sum::<u64>(), sum);
+        let strip = all[0]["strip"]["weights"].as_array().unwrap().iter();
+        assert_eq!(strip.map(|it| it.as_u64().unwrap()).sum::<u64>(), 68, "periods");
+    }
+    let all = objects(&demo(), &options(true, 0.0, None));
+    assert_eq!((of_kind(&all, "sample").count(), of_kind(&all, "self").count()), (66, 0));
+    // A call has its samples and those of the calls below it, which follow it and are deeper.
+    for (place, call) in all.iter().enumerate().filter(|(_, object)| object["kind"] == "call") {
+        let deeper = |object: &&Json| number(object, "depth") > number(call, "depth");
+        let below = all[place + 1..].iter().take_while(|it| it["kind"] != "thread");
+        let below = below.take_while(deeper).filter(|object| object["kind"] == "sample");
+        assert_eq!(below.count() as u64, number(call, "samples"), "{call}");
+    }
+}
+
+#[test]
+fn memory_of_a_timeline_does_not_grow_with_the_trace() {
+    let peak = |samples: u64| {
+        let mut maker = Maker::new();
+        let thread = maker.thread(1, "x");
+        for ms in 0..samples {
+            // All stacks are different.
+            let (one, two, three) = (ms % 50, ms / 50 % 50, ms / 2500 % 50);
+            maker.sample(thread, ms, &format!("main f{one} g{two} h{three}"));
+        }
+        let made = maker.finish();
+        let mut command = traceprof(&["print", "--timeline", "--json", "--min-percent", "0"]);
+        command.arg(made.path());
+        peak_kib(command)
+    };
+    let (small, large) = (peak(5_000), peak(50_000));
+    assert!(large < small + 8_000, "{small} KiB of 5,000 stacks, {large} KiB of 50,000");
+}
+
+#[test]
+fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    let name = "std::collections::hash::map::HashMap<alloc::string::String>::insert_unique:9";
+    for ms in 0..200 {
+        maker.sample(thread, ms, &format!("main {}", format!("{name} ").repeat(30)));
+    }
+    maker.sample(thread, 200, "main");
+    let look = Look { width: Some(80), ..Look::default() };
+    let plain = TimelineOptions { look, ..options(false, 0.0, None) };
+    let (made, all) = (maker.finish(), Selection::default());
+    let text = print(&made, &all, &plain);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("\nactivity  0.000 s |") && text.contains("[21] "), "{text}");
+    assert!(
+        text.contains("demo.std::collections::has…g::String>::insert_unique(): 200 samples"),
+        "{text}"
+    );
+    let look = Look { color: true, ..look };
+    let colored = print(&made, &all, &TimelineOptions { look, ..plain });
+    assert!(colored.contains("\u{1b}[1m# Thread 1 (x, tid 1)\u{1b}[0m\n"), "{colored}");
+    let mut bare = String::new();
+    for (place, part) in colored.split('\u{1b}').enumerate() {
+        bare.push_str(if place == 0 { part } else { part.split_once('m').unwrap().1 });
+    }
+    assert_eq!(bare, text, "colours move nothing");
 }
 
 #[test]

@@ -325,7 +325,8 @@ fn timeline(made: &Trace, selection: &Selection, verbose: bool) -> String {
     let selected = selection.resolve(&trace).unwrap();
     let limits = Limits { min_percent: 0.0, depth: None };
     let mut out = Vec::new();
-    timeline::write(&trace, &selected, &TimelineOptions { verbose, limits }, &mut out).unwrap();
+    let options = TimelineOptions { verbose, limits, ..TimelineOptions::default() };
+    timeline::write(&trace, &selected, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 

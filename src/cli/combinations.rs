@@ -25,7 +25,6 @@ fn of_timeline(arguments: &PrintArguments) -> Option<String> {
     let trees = "leave out --timeline";
     first(
         &[
-            (is_given(arguments.json), "--json", "use dump --json, which lists every sample"),
             (is_given(arguments.summary), "--summary", trees),
             (is_given(arguments.threads), "--threads", "it has each thread on its own anyway"),
             (is_given(arguments.aggregate), "--aggregate", trees),
@@ -79,7 +78,8 @@ fn of_top(arguments: &PrintArguments) -> Option<String> {
 }
 
 fn of_trees(arguments: &PrintArguments) -> Option<String> {
-    let PrintArguments { threads, aggregate, inverted, verbose, follow, json, .. } = *arguments;
+    let PrintArguments { threads, aggregate, inverted, verbose, follow, json, timeline, .. } =
+        *arguments;
     let (steps, groups, by_thread) = match &arguments.by {
         Some(Key::Steps(steps)) => (Some(*steps), false, false),
         Some(Key::Thread) => (None, false, true),
@@ -89,8 +89,9 @@ fn of_trees(arguments: &PrintArguments) -> Option<String> {
     let steps = steps.is_some_and(|steps| steps != RowOf::Function);
     let rules = [
         (
-            json && follow,
-            "--json cannot be used with --follow: use --json when the recording has ended",
+            json && follow && !timeline,
+            "--json cannot be used with --follow: add --timeline, or use --json when the recording \
+             has ended",
         ),
         (threads && aggregate, "--threads cannot be used with --aggregate: leave out one of them"),
         (

@@ -102,8 +102,10 @@ fn next(trace: &LazyTrace, news: &mut News, style: &Style) -> Result<(), Failure
     }
     let Some(selected) = selected else { return Ok(()) };
     print(|out| {
-        let heading = selected.text.as_deref().unwrap_or_default();
-        writeln!(out, "\n== {}", escaped(heading)).map_err(unwritable)?;
+        if style.is_text() {
+            let heading = selected.text.as_deref().unwrap_or_default();
+            writeln!(out, "\n== {}", escaped(heading)).map_err(unwritable)?;
+        }
         style.trees(trace, &selected, out).map_err(Failure::of_view)
     })
 }

@@ -104,6 +104,11 @@ impl Style {
         self.write(&profile, out)
     }
 
+    /// Whether it is text, which may have headings between its parts.
+    pub(super) fn is_text(&self) -> bool {
+        !self.json
+    }
+
     /// What follows the summary, alone.
     pub(super) fn trees(
         &self,
@@ -126,8 +131,8 @@ impl Style {
     }
 
     fn of_timeline(&self) -> timeline::TimelineOptions {
-        let TreeOptions { verbose, limits, .. } = self.options;
-        timeline::TimelineOptions { verbose, limits }
+        let TreeOptions { verbose, limits, look, .. } = self.options;
+        timeline::TimelineOptions { verbose, json: self.json, limits, look }
     }
 
     fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {

@@ -3,22 +3,21 @@
 //! Percentages are of all samples that are looked at. Calls are a flat list, in which `caller` is the
 //! index of the caller: stacks may be deeper than any reader nests.
 
+mod head;
+
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
-use traceprof_abi::unwind::EndReason;
 
 use super::calls::{Count, Step};
 use super::escape::json_escaped;
 use super::forest::{Forest, Section, TreeOptions};
 use super::functions::{Rest, RowOf, Table, TableRow};
-use super::mode::{Mode, Unit};
 use super::profile::{Profile, ThreadProfile};
 use super::ranking::{Top, nouns};
-use super::recording::Recording;
-use super::rows::{Rows, percent};
-use super::summary::Seen;
-use crate::trace::Value;
+use super::rows::Rows;
+use super::seen::Seen;
+pub(super) use head::Head;
 
 /// What follows the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,153 +37,41 @@ pub fn write(
     options: &TreeOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let writer = Objects { unit: Unit::new(profile.mode, &profile.recording), profile };
-    let mut all = json!({
-        "recording": recording(&profile.recording),
-        "mode": profile.mode.name(),
-        "weight_unit": if profile.mode == Mode::Cpu { "periods" } else { "microseconds" },
-        "all": writer.count(profile.count()),
-        "threads": profile.threads.iter().filter(|thread| thread.count.samples > 0).count(),
-        "quality": writer.quality(),
-        "strip": writer.strip(),
-    });
+    let head = Head::new(&profile.recording, Seen::in_profile(profile));
+    let writer = Objects { head, profile };
+    let mut all = writer.head.object();
+    let mut add = |key: &str, value| all.insert(key.to_owned(), value);
     match part {
-        Part::Summary => all["functions"] = writer.functions(options),
-        Part::Trees => {
-            all["functions"] = writer.functions(options);
-            writer.trees(&mut all, options)?;
-        }
-        Part::Top(most) => all["top"] = writer.top(most, options),
+        Part::Summary => add("functions", writer.functions(options)),
+        Part::Trees => add("functions", writer.functions(options)),
+        Part::Top(most) => add("top", writer.top(most, options)),
+    };
+    if part == Part::Trees {
+        return writer.with_trees(all, options, out);
     }
-    writeln!(out, "{}", json_escaped(&all.to_string()))
+    writeln!(out, "{}", safe(&Json::Object(all)))
 }
 
-/// What the recorder said.
-fn recording(recording: &Recording) -> Json {
-    let known = |key: &str| recording.metadata.get(key).map(value);
-    let mut object = Map::new();
-    for key in [
-        "pid",
-        "command_line",
-        "host",
-        "kernel",
-        "cpus",
-        "start_realtime_ns",
-        "engine",
-        "mode",
-        "freq_hz",
-        "period_ns",
-        "wall_interval_ns",
-        "kernel_included",
-        "traceprof_version",
-        "executions",
-        "write_error",
-        "recovered_from",
-    ] {
-        object.insert(key.to_owned(), known(key).unwrap_or(Json::Null));
-    }
-    let length_ns = || recording.end_ns()?.checked_sub(recording.begin_ns()?);
-    let processes = recording.processes().into_iter();
-    let processes = processes
-        .map(|it| json!({ "pid": it.pid, "name": it.name, "cpu_time_ns": it.cpu_time_ns }));
-    object.insert("processes".to_owned(), processes.collect());
-    let since = |ns: u64| ns.saturating_sub(recording.begin_ns().unwrap_or(0));
-    let changes = super::rate::divisors(&recording.metadata).into_iter();
-    let changes = changes.map(|(ns, divisor)| json!({ "time_ns": since(ns), "divisor": divisor }));
-    object.insert("rate_changes".to_owned(), changes.collect());
-    let executed = recording
-        .executed()
-        .into_iter()
-        .map(|(name, ns, why)| json!({ "name": name, "time_ns": since(ns), "not_sampled": why }));
-    object.insert("executed".to_owned(), executed.collect());
-    object.insert("duration_ns".to_owned(), json!(length_ns()));
-    object.insert("selection".to_owned(), json!(recording.window));
-    object.insert("closed".to_owned(), json!(recording.closed));
-    object.insert("running".to_owned(), json!(recording.running));
-    Json::Object(object)
+/// It as text, safe to show.
+fn safe(json: &Json) -> String {
+    json_escaped(&json.to_string()).into_owned()
 }
 
-fn value(value: &Value) -> Json {
-    match value {
-        Value::Unsigned(number) => json!(number),
-        Value::Text(text) => json!(text),
-        Value::List(list) => list.iter().map(self::value).collect(),
-    }
+/// Writes an object but for its closing brace: more of it follows.
+fn write_open(object: Map<String, Json>, out: &mut dyn Write) -> io::Result<()> {
+    let text = safe(&Json::Object(object));
+    write!(out, "{}", text.strip_suffix('}').unwrap_or(&text))
 }
 
 /// Makes objects of the parts of a profile.
 struct Objects<'a> {
-    unit: Unit,
+    head: Head<'a>,
     profile: &'a Profile,
 }
 
 impl Objects<'_> {
     fn count(&self, count: Count) -> Json {
-        let whole = self.profile.count().weight;
-        json!({
-            "weight": count.weight,
-            "seconds": self.seconds(count.weight),
-            "percent": percent(count.weight, whole),
-            "samples": count.samples,
-        })
-    }
-
-    fn seconds(&self, weight: u64) -> Option<f64> {
-        match self.unit {
-            Unit::Periods(period_ns) => Some(weight as f64 * period_ns? / 1e9),
-            Unit::Microseconds => Some(weight as f64 / 1e6),
-        }
-    }
-
-    fn quality(&self) -> Json {
-        let recording = &self.profile.recording;
-        let seen = Seen::in_profile(self.profile);
-        let name =
-            |reason| EndReason::from_number(reason).map_or("unknown reason", EndReason::name);
-        let mut ends = Map::new();
-        for (reason, samples) in seen.ends() {
-            // Two numbers that this version does not know have one name.
-            let entry = ends.entry(name(*reason).to_owned()).or_insert(json!(0));
-            *entry = json!(entry.as_u64().unwrap_or(0) + samples);
-        }
-        let all: u64 = seen.ends().values().sum();
-        let rooted = seen.ends().get(&(EndReason::Root as u16)).copied().unwrap_or(0);
-        let lost = recording.metadata.iter().filter_map(|(key, number)| {
-            Some((key.strip_prefix("lost.")?.to_owned(), value(number)))
-        });
-        let states = (self.profile.mode == Mode::Wall).then(|| self.profile.states());
-        let states = states.map(|states| {
-            let us = states.all().map(|(state, us)| (state.to_owned(), json!(us)));
-            us.collect::<Map<_, _>>()
-        });
-        json!({
-            "rooted_samples": rooted,
-            "rooted_percent": percent(rooted, all),
-            "ends": ends,
-            "lost": lost.collect::<Map<_, _>>(),
-            "unreadable_places": recording.losses.len(),
-            "cpu_time_ns": recording.number("cpu_time_ns"),
-            "state_us": states,
-            "attach_stops_ns": recording.metadata.get("attach_stops_ns").map(value),
-            "detach_stopped_ns": recording.number("detach_stopped_ns"),
-        })
-    }
-
-    /// Times count from the begin of the recording.
-    fn strip(&self) -> Json {
-        let strip = &self.profile.strip;
-        if strip.cells.is_empty() {
-            return Json::Null;
-        }
-        let base_ns = self.profile.recording.begin_ns().unwrap_or(0);
-        let running = self.profile.mode == Mode::Wall;
-        let running = running.then(|| strip.cells.iter().map(|it| it.running).collect::<Vec<_>>());
-        json!({
-            "from_ns": strip.from_ns.saturating_sub(base_ns),
-            "to_ns": strip.to_ns.saturating_sub(base_ns),
-            "weights": strip.cells.iter().map(|cell| cell.weight).collect::<Vec<_>>(),
-            "running": running,
-        })
+        self.head.count(count)
     }
 
     /// Those above the threshold, and what the others come to.
@@ -227,28 +114,56 @@ impl Objects<'_> {
         json!({ "number": rest.number, "self": self.count(rest.own) })
     }
 
-    fn trees(&self, all: &mut Json, options: &TreeOptions) -> io::Result<()> {
+    /// Writes all with the trees, call by call: a tree may have millions, and none of them is needed
+    /// once it is written.
+    fn with_trees(
+        &self,
+        mut all: Map<String, Json>,
+        options: &TreeOptions,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let forest = Forest::new(self.profile, options);
-        let trees = forest.sections.iter().map(|section| self.tree(&forest, section));
-        all["trees"] = Json::Array(trees.collect::<io::Result<_>>()?);
-        all["inverted"] = json!(options.inverted);
+        all.insert("inverted".to_owned(), json!(options.inverted));
         let threads = |threads: &[&ThreadProfile]| threads.iter().map(|it| thread(it)).collect();
         let mut count = Count::default();
         forest.idle.iter().for_each(|thread| count += thread.count);
         let idle: Vec<Json> = threads(&forest.idle);
-        all["idle"] = json!({ "threads": idle, "self": self.count(count) });
-        all["threads_without_sample"] = Json::Array(threads(&forest.without));
-        Ok(())
+        all.insert("idle".to_owned(), json!({ "threads": idle, "self": self.count(count) }));
+        let without: Vec<Json> = threads(&forest.without);
+        all.insert("threads_without_sample".to_owned(), Json::Array(without));
+        write_open(all, out)?;
+        write!(out, ",\"trees\":[")?;
+        for (place, section) in forest.sections.iter().enumerate() {
+            write!(out, "{}", if place == 0 { "" } else { "," })?;
+            self.tree(&forest, section, out)?;
+        }
+        writeln!(out, "]}}")
     }
 
-    fn tree(&self, forest: &Forest<'_>, section: &Section<'_>) -> io::Result<Json> {
-        let mut calls = Vec::new();
+    fn tree(
+        &self,
+        forest: &Forest<'_>,
+        section: &Section<'_>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let mut head = Map::new();
+        let threads = section.threads.iter().map(|it| thread(it)).collect();
+        for (key, value) in [
+            ("title", json!(section.title)),
+            ("threads", threads),
+            ("total", self.count(section.count)),
+        ] {
+            head.insert(key.to_owned(), value);
+        }
+        write_open(head, out)?;
+        write!(out, ",\"calls\":[")?;
         let tree = forest.tree(section);
         let rows = Rows::new(&tree, &forest.names, forest.options, forest.scale);
+        let mut between = "";
         rows.for_each(&mut |line| {
             let kind = line.what.ok().map(kind_of);
             let module = line.what.ok().map_or("", |step| forest.names.qualifier(step));
-            calls.push(json!({
+            let call = json!({
                 "caller": line.caller,
                 "kind": kind.unwrap_or("others"),
                 "name": line.text,
@@ -256,15 +171,12 @@ impl Objects<'_> {
                 "number": line.what.err().unwrap_or(1),
                 "total": self.count(line.total),
                 "self": (!forest.options.inverted).then(|| self.count(line.own)),
-            }));
+            });
+            write!(out, "{between}{}", safe(&call))?;
+            between = ",";
             Ok(())
         })?;
-        Ok(json!({
-            "title": section.title,
-            "threads": section.threads.iter().map(|it| thread(it)).collect::<Vec<_>>(),
-            "total": self.count(section.count),
-            "calls": calls,
-        }))
+        write!(out, "]}}")
     }
 }
 

@@ -36,6 +36,7 @@ mod rate;
 mod recording;
 mod rows;
 pub mod screen;
+mod seen;
 mod selection;
 mod stack_filter;
 mod states;

@@ -32,6 +32,44 @@ pub struct Process<'a> {
     pub cpu_time_ns: Option<u64>,
 }
 
+/// A program that a process executed while it was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Execution<'a> {
+    /// What the program is called.
+    pub name: &'a str,
+    /// When that was seen, in CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// Why it was not sampled, if it was not.
+    pub not_sampled: Option<&'a str>,
+    /// The process, of several that were recorded together.
+    pub pid: Option<u64>,
+}
+
+impl<'a> Execution<'a> {
+    /// From the recorder's list of what is known of it.
+    fn of(value: &'a Value, pid: Option<u64>) -> Option<Self> {
+        let Value::List(fields) = value else { return None };
+        let [Value::Text(name), Value::Unsigned(time_ns), rest @ ..] = &fields[..] else {
+            return None;
+        };
+        let not_sampled = match rest {
+            [Value::Unsigned(_), ..] => None,
+            [Value::Text(why), ..] => Some(why.as_str()),
+            _ => Some("too short"),
+        };
+        Some(Self { name, time_ns: *time_ns, not_sampled, pid })
+    }
+}
+
+/// The numbers of a key such as `process.3.executed.1`: 3, if a process is named, and 1.
+fn execution_number(key: &str) -> Option<(Option<u64>, u64)> {
+    let Some(of_process) = key.strip_prefix("process.") else {
+        return Some((None, key.strip_prefix("executed.")?.parse().ok()?));
+    };
+    let (process, number) = of_process.split_once(".executed.")?;
+    Some((Some(process.parse().ok()?), number.parse().ok()?))
+}
+
 impl<'a> Process<'a> {
     /// From the recorder's list of what is known of it: id, start, name, words of the command line, begin;
     /// and when it is over its end, how that came, samples, CPU time, what of that signals took, and what of
@@ -95,25 +133,17 @@ impl Recording {
         TagKey::of(&self.metadata)
     }
 
-    /// The programs that the target executed during the recording, in their order: what each is
-    /// called, when that was, and why it was not sampled if it was not.
-    pub fn executed(&self) -> Vec<(&str, u64, Option<&str>)> {
+    /// The programs that the target executed during the recording, in the order of their times; those
+    /// of one process in their own order.
+    pub fn executed(&self) -> Vec<Execution<'_>> {
         let listed = self.metadata.iter().filter_map(|(key, value)| {
-            let number: u64 = key.strip_prefix("executed.")?.parse().ok()?;
-            let Value::List(fields) = value else { return None };
-            let (name, time_ns, rest) = match &fields[..] {
-                [Value::Text(name), Value::Unsigned(time_ns), rest @ ..] => (name, *time_ns, rest),
-                _ => return None,
-            };
-            let why = match rest {
-                [Value::Unsigned(_), ..] => None,
-                [Value::Text(why), ..] => Some(why.as_str()),
-                _ => Some("too short"),
-            };
-            Some((number, (name.as_str(), time_ns, why)))
+            let (process, number) = execution_number(key)?;
+            let of = process.and_then(|it| self.metadata.get(&format!("process.{it}")));
+            let pid = of.and_then(Process::of).map(|process| process.pid);
+            Some((number, Execution::of(value, pid)?))
         });
         let mut listed: Vec<_> = listed.collect();
-        listed.sort_by_key(|(number, _)| *number);
+        listed.sort_by_key(|(number, it)| (it.time_ns, *number));
         listed.into_iter().map(|(_, program)| program).collect()
     }
 

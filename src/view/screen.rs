@@ -12,10 +12,10 @@ use super::forest::TreeOptions;
 use super::functions::{RowOf, Table, TableRow};
 use super::idle;
 use super::look::{Ink, Look, padded};
-use super::mode::Unit;
 use super::profile::Profile;
 use super::rows::percent;
-use super::summary::{self, ACTIVITY, Seen};
+use super::seen::Seen;
+use super::summary;
 
 /// Lines of a screen that the summary may take.
 const LINES_MAX: usize = 22;
@@ -33,11 +33,8 @@ pub fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let look = &options.look;
-    let mut lines = summary::lines(&profile.recording, &Seen::in_profile(profile));
-    let unit = Unit::new(profile.mode, &profile.recording);
-    let base_ns = profile.recording.begin_ns().unwrap_or(0);
-    lines.extend(profile.strip.line(unit, base_ns, look).map(|line| (ACTIVITY, line)));
-    let used = summary::write_lines(&lines, look, out)?;
+    let seen = Seen::in_profile(profile);
+    let used = summary::write_with_strip(&profile.recording, &seen, (look, out))?;
     let table = with_functions.then(|| Functions::new(profile, options.idle));
     match table.filter(|it| !it.table.rows.is_empty()) {
         Some(functions) => functions.write(used, look, out),

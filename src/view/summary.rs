@@ -3,124 +3,61 @@
 //! Every line rests on what the trace holds; a key that the recorder did not write leaves its part
 //! out, it is never guessed.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
-use super::context::is_told;
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
 use super::look::{Ink, Look};
-use super::mode::{Mode, wall_seconds};
-use super::profile::Profile;
+use super::mode::{Unit, wall_seconds};
 use super::rate;
-use super::recording::{Process, Recording};
+use super::recording::{Execution, Recording};
 use super::rows::{counted, percent};
-use super::selection::Selected;
-use super::states::StateTimes;
-use crate::trace::{LazyTrace, ThreadId, ThreadSummary, TraceError, Value};
+use super::seen::Seen;
+use crate::trace::Value;
 
 /// Columns of a label and the space after it.
 const LABEL: usize = 10;
 /// The label of the strip.
-pub(super) const ACTIVITY: &str = "activity";
+const ACTIVITY: &str = "activity";
 /// Lines that a command takes on a terminal.
 const COMMAND_LINES: usize = 2;
 
-/// How many samples are shown, as far as that is known without reading them.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    samples: u64,
-    /// Sampling periods.
-    periods: Option<u64>,
-    /// Time by state, of wall clock time.
-    states: Option<StateTimes>,
-    threads: u64,
-    /// By the number of the [`EndReason`].
-    ends: BTreeMap<u16, u64>,
-    /// Some sample has a context, whether or not it is shown.
-    pub(super) told: bool,
-}
-
-impl Seen {
-    /// All samples of a recording.
-    pub(super) fn in_profile(profile: &Profile) -> Self {
-        let count = profile.count();
-        let sampled = profile.threads.iter().filter(|thread| thread.count.samples > 0);
-        let mut ends = BTreeMap::new();
-        for (reason, samples) in profile.threads.iter().flat_map(|thread| &thread.ends) {
-            *ends.entry(*reason).or_insert(0u64) += samples;
-        }
-        let (samples, threads) = (count.samples, sampled.count() as u64);
-        let periods = (profile.mode == Mode::Cpu).then_some(count.weight);
-        let states = (profile.mode == Mode::Wall).then(|| profile.states());
-        Self { samples, periods, states, threads, ends, told: profile.told }
-    }
-
-    /// The samples of a trace that are selected, looked at one by one; and the threads that have any.
-    pub(super) fn selected(
-        trace: &LazyTrace,
-        selected: &Selected,
-    ) -> Result<(Self, BTreeSet<ThreadId>), TraceError> {
-        let filter = &selected.filter;
-        let mut threads = BTreeSet::new();
-        let (mut seen, mut states, mut periods) = (Self::default(), StateTimes::default(), 0u64);
-        for window in &selected.windows {
-            trace.for_each_sample_as_written(window, &mut |thread, sample, _| {
-                seen.told |= is_told(sample);
-                if !filter.has(sample) {
-                    return;
-                }
-                threads.insert(thread);
-                seen.samples += 1;
-                *seen.ends.entry(sample.end_reason).or_default() += 1;
-                let weight = u64::from(sample.weight);
-                states.add(sample.state, weight);
-                periods = periods.saturating_add(weight);
-            })?;
-        }
-        seen.threads = threads.len() as u64;
-        seen.periods = (filter.mode == Mode::Cpu).then_some(periods);
-        seen.states = (filter.mode == Mode::Wall).then_some(states);
-        Ok((seen, threads))
-    }
-
-    /// How the unwinding of the samples ended: how many by the number of the [`EndReason`].
-    pub(super) fn ends(&self) -> &BTreeMap<u16, u64> {
-        &self.ends
-    }
-
-    /// All samples of some threads.
-    pub(super) fn in_threads<'a>(threads: impl Iterator<Item = &'a ThreadSummary>) -> Self {
-        let mut seen = Self::default();
-        for thread in threads.filter(|thread| thread.samples > 0) {
-            seen.samples = seen.samples.saturating_add(thread.samples);
-            seen.threads += 1;
-        }
-        seen
-    }
-}
-
-/// Writes the head alone.
+/// Writes the head without the strip, for who shows the time otherwise.
 pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
     write_lines(&lines(recording, seen), &Look::default(), out).map(|_| ())
 }
 
+/// Writes the head with the strip, and says how many lines it has on the terminal.
+pub(super) fn write_with_strip(
+    recording: &Recording,
+    seen: &Seen,
+    (look, out): (&Look, &mut dyn Write),
+) -> io::Result<usize> {
+    let mut lines = lines(recording, seen);
+    let unit = Unit::new(seen.mode, recording);
+    let base_ns = recording.begin_ns().unwrap_or(0);
+    lines.extend(seen.strip.line(unit, base_ns, look).map(|line| (ACTIVITY, line)));
+    write_lines(&lines, look, out)
+}
+
 /// The lines of the head: what each is about, and what it says.
-pub(super) fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
+fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
-        ("processes", processes(recording)),
+        ("processes", processes(recording, seen)),
         ("recorded", recorded(recording)),
         ("executed", executed(recording)),
         ("sampling", sampling(recording)),
         ("window", recording.window.clone()),
-        ("samples", Some(samples(recording, seen))),
+        ("samples", Some(samples(seen))),
         ("rooted", rooted(seen)),
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, seen)),
-        ("wall time", seen.states.map(|states| states.summary())),
+        ("wall time", seen.states().map(|states| states.summary())),
         ("target", stops(recording)),
         ("damage", damage(recording)),
         ("origin", origin(recording)),
@@ -131,11 +68,7 @@ pub(super) fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, St
 }
 
 /// Writes such lines, and says how many they are on the terminal.
-pub(super) fn write_lines(
-    lines: &[(&str, String)],
-    look: &Look,
-    out: &mut dyn Write,
-) -> io::Result<usize> {
+fn write_lines(lines: &[(&str, String)], look: &Look, out: &mut dyn Write) -> io::Result<usize> {
     let mut count = 0;
     for (label, text) in lines {
         let mut texts = match *label {
@@ -208,22 +141,37 @@ fn recorded(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// Those that were recorded together, by the CPU time that they used.
-fn processes(recording: &Recording) -> Option<String> {
+/// Those that were recorded together, by what they have of all that is looked at.
+fn processes(recording: &Recording, seen: &Seen) -> Option<String> {
     const NAMED: usize = 4;
-    let mut processes = recording.processes();
-    let all_ns: u64 = processes.iter().filter_map(|it| it.cpu_time_ns).sum();
-    processes.sort_by_key(|it| std::cmp::Reverse(it.cpu_time_ns));
-    let one = |it: &Process<'_>| {
-        let share = it.cpu_time_ns.filter(|_| all_ns > 0);
-        let share = share.map(|ns| format!(" {:.1} %", percent(ns, all_ns)));
-        format!("{} ({}){}", shell_quoted(it.name), it.pid, share.unwrap_or_default())
+    // An id may have been that of two of them, one after the other: what is looked at has it once.
+    let mut names: BTreeMap<u64, &str> =
+        seen.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
+    names.extend(recording.processes().into_iter().map(|it| (it.pid, it.name)));
+    let weight = |pid: &u64| {
+        let pid = u32::try_from(*pid).ok();
+        pid.and_then(|pid| seen.processes.get(&pid)).map_or(0, |it| it.count.weight)
     };
-    let named: Vec<String> = processes.iter().take(NAMED).map(one).collect();
+    let mut pids: Vec<u64> = names.keys().copied().collect();
+    pids.sort_by_key(|pid| Reverse(weight(pid)));
+    let all = seen.count.weight;
+    let one = |pid: &u64| {
+        let name = names.get(pid).map_or_else(String::new, |name| shell_quoted(name));
+        let share = match all {
+            0 => String::new(),
+            _ => format!(" {:.1} %", percent(weight(pid), all)),
+        };
+        format!("{name} ({pid}){share}")
+    };
+    let named: Vec<String> = pids.iter().take(NAMED).map(one).collect();
     let count = process_count(recording);
     let more = match count.saturating_sub(named.len() as u64) {
         0 => String::new(),
-        more => format!(" and {more} more"),
+        more => {
+            let shown: u64 = pids.iter().take(NAMED).map(weight).sum();
+            let share = percent(all.saturating_sub(shown), all);
+            format!(" and {more} more {share:.1} %")
+        }
     };
     let others = |key: &str, what: &str| {
         let number = recording.number(key).filter(|number| *number > 0);
@@ -234,16 +182,17 @@ fn processes(recording: &Recording) -> Option<String> {
     (count > 0).then(|| format!("{count}: {}{more}{refused}{missed}", named.join(", ")))
 }
 
-/// The programs that the target executed meanwhile.
+/// The programs that the target executed meanwhile; of several processes with whose they are.
 fn executed(recording: &Recording) -> Option<String> {
     const NAMED: usize = 4;
     let programs = recording.executed();
-    let one = |(name, time_ns, why): &(&str, u64, Option<&str>)| {
-        let after_ns = recording.begin_ns().map(|begin_ns| time_ns.saturating_sub(begin_ns));
+    let one = |it: &Execution<'_>| {
+        let by = it.pid.map_or_else(String::new, |pid| format!(" by {pid}"));
+        let after_ns = recording.begin_ns().map(|begin_ns| it.time_ns.saturating_sub(begin_ns));
         let after =
             after_ns.map_or_else(String::new, |ns| format!(" after {:.3} s", ns as f64 / 1e9));
-        let why = why.map_or_else(String::new, |why| format!(" (not sampled: {why})"));
-        format!("{}{after}{why}", shell_quoted(name))
+        let why = it.not_sampled.map_or_else(String::new, |why| format!(" (not sampled: {why})"));
+        format!("{}{by}{after}{why}", shell_quoted(it.name))
     };
     let named: Vec<String> = programs.iter().take(NAMED).map(one).collect();
     // The recorder does not list any number of them.
@@ -252,7 +201,6 @@ fn executed(recording: &Recording) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    // Of several processes the list of each is beside it.
     (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
@@ -290,29 +238,21 @@ fn sampling(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn samples(recording: &Recording, seen: &Seen) -> String {
-    let Seen { samples, periods, states, threads, .. } = seen;
-    let threads = counted(*threads, "thread");
-    if let Some(states) = states {
-        return format!("{samples} for {} s in {threads}", wall_seconds(states.total()));
-    }
-    match periods {
-        Some(periods) => format!("{samples} for {} in {threads}", counted(*periods, "period")),
-        // Nobody has counted those that are shown.
-        None if recording.window.is_some() => format!("{samples} in {threads} at all times"),
-        None => format!("{samples} in {threads}"),
+fn samples(seen: &Seen) -> String {
+    let (samples, threads) = (seen.count.samples, counted(seen.threads, "thread"));
+    match seen.states() {
+        Some(states) => format!("{samples} for {} s in {threads}", wall_seconds(states.total())),
+        None => format!("{samples} for {} in {threads}", counted(seen.count.weight, "period")),
     }
 }
 
 fn rooted(seen: &Seen) -> Option<String> {
-    let all: u64 = seen.ends.values().sum();
+    let (rooted, all) = seen.rooted();
     if all == 0 {
         return None;
     }
-    let root = EndReason::Root as u16;
-    let rooted = seen.ends.get(&root).copied().unwrap_or(0);
     let mut text = format!("{:.1} % of the stacks reach the root", percent(rooted, all));
-    let stopped = seen.ends.iter().filter(|(reason, _)| **reason != root);
+    let stopped = seen.ends.iter().filter(|(reason, _)| **reason != EndReason::Root as u16);
     for (index, (reason, samples)) in stopped.enumerate() {
         let name = EndReason::from_number(*reason).map_or("unknown reason", EndReason::name);
         let before = if index == 0 { "; stopped early: " } else { ", " };
@@ -347,7 +287,7 @@ fn cpu_time(recording: &Recording, seen: &Seen) -> Option<String> {
         return None;
     }
     let used_ns = recording.number("cpu_time_ns")? as f64;
-    let seen_ns = seen.periods? as f64 * recording.period_ns()?;
+    let seen_ns = seen.periods()? as f64 * recording.period_ns()?;
     let share = if used_ns > 0.0 {
         format!(" ({:.1} %)", seen_ns * 100.0 / used_ns)
     } else {

@@ -113,7 +113,7 @@ pub(super) fn doing(state: u8, syscall: Option<u32>, on: Option<&str>) -> String
 }
 
 /// The name of a state, as far as this version knows it.
-fn state_name(state: u8) -> String {
+pub(super) fn state_name(state: u8) -> String {
     match RunState::from_number(state) {
         Some(state) => state.name().to_owned(),
         None => format!("state {state}"),

@@ -59,6 +59,11 @@ pub struct PrintArguments {
     pub summary: bool,
 
     /// Print calls in the order of their times
+    ///
+    /// Below a summary without functions, each thread has its calls as a tree, with its samples (with
+    /// --verbose) and gaps in between. Of a call that reaches beyond --from or --to all is told. Memory
+    /// does not grow with the trace, but for some 24 bytes for each sample of one thread where there is wall clock time or
+    /// --span, --root-span, --tag, --state or --syscall is given.
     #[arg(long)]
     pub timeline: bool,
 
@@ -107,16 +112,26 @@ pub struct PrintArguments {
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
 
-    /// Write one JSON object instead of text: recording, quality, strip, functions, trees or top
+    /// Write JSON instead of text: one object of recording, quality, strip, functions, trees or top; with
+    /// --timeline one object a line
     ///
     /// `recording` has what the recorder said: the `processes` that were recorded together (`pid`, `name`,
-    /// `cpu_time_ns`), the programs that were `executed` meanwhile (`name`, `time_ns`, and `not_sampled`, why
-    /// not, or null) and the `rate_changes` for --max-overhead (`time_ns`, and the `divisor` of `freq_hz` from
+    /// `cpu_time_ns`), the programs that were `executed` meanwhile (`pid` where several processes were
+    /// recorded, `name`, `time_ns`, and `not_sampled`, why not, or null) and the `rate_changes` for --max-overhead (`time_ns`, and the `divisor` of `freq_hz` from
     /// then on); these times count from its begin. `all` is what is looked at; every weight has `weight` (of `weight_unit`), `seconds`, `percent` (of
-    /// all) and `samples`. `quality` says how stacks ended, what was lost and how long the target stood
+    /// all) and `samples`. `processes` has what each process has of it. `quality` says how stacks ended, what was lost and how long the target stood
     /// still. `strip` has the weights of equal parts of the time. `functions` and `top` have `rows` and
     /// `others`; each tree has its `threads` and a flat list of `calls`, where `caller` is the index of the
     /// caller, or null. What is left out is a call of the kind `others`.
+    ///
+    /// With --timeline the first line is an object of the `kind` `recording`, with all of this but functions
+    /// and trees. Then each thread has one of the kind `thread` (`name`, `samples`), which its others follow
+    /// in the order of their times, all with the number of the `thread`, its `pid` and `tid`, and the `depth`: a `call` is a caller
+    /// of those below it that are deeper. A `call` has `name`, `module`, `file`, `line`, `svma`, `inlined`, `from_ns` and
+    /// `to_ns` (its first and its last sample), `samples`, `wall_us` (of wall clock time) and whether it is
+    /// `unfinished` or its begin or end are lost. `gap` and `lost` have `from_ns` and `to_ns`; `state`, `thread_start` and
+    /// `thread_exit` have `time_ns`. `self` counts samples of the caller itself, of which each is an object of the kind `sample` with
+    /// --verbose; `others` counts calls that are left out. Times count from the begin of the recording.
     #[arg(long)]
     pub json: bool,
 

@@ -13,8 +13,9 @@ use crate::view::escape::escaped;
 use crate::view::mode::Mode;
 use crate::view::processes::Processes;
 use crate::view::profile::Profile;
+use crate::view::seen::Seen;
 use crate::view::selection::Selected;
-use crate::view::summary::{self, Seen};
+use crate::view::summary;
 
 /// How wide the labels of a summary are.
 const LABEL: usize = 10;

@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
+use serde_json::{Map, Value as Json, json};
+
 use super::names::duration;
+use crate::view::look::{Ink, Look};
 use crate::view::rows::{counted, percent};
 
 /// A run of children without a line of their own.
@@ -68,7 +71,12 @@ impl Folded {
     }
 
     /// Writes what there is, and forgets it. `whole` is what shares are of.
-    pub(super) fn write(&mut self, whole: u64, lead: &str, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn write(
+        &mut self,
+        whole: u64,
+        lead: &str,
+        (look, out): (&Look, &mut dyn Write),
+    ) -> io::Result<()> {
         let folded = std::mem::take(self);
         for kind in &folded.kinds {
             let text = match kind {
@@ -84,9 +92,35 @@ impl Folded {
                 Kind::Gaps => format!("<{} gaps, {}>", folded.gaps, duration(folded.gaps_ns)),
                 Kind::States => format!("<{}>", counted(folded.states, "state change")),
             };
-            writeln!(out, "{lead}... {text}")?;
+            writeln!(out, "{lead}{}", look.paint(Some(Ink::Faint), &format!("... {text}")))?;
         }
         Ok(())
+    }
+
+    /// What there is as objects, each of a kind and its numbers, and forgets it: of the gaps and changes
+    /// of state, which have objects of their own, there is nothing.
+    pub(super) fn take_objects(&mut self, whole: u64) -> Vec<Map<String, Json>> {
+        let folded = std::mem::take(self);
+        let us = |us: u64| (us > 0).then_some(us);
+        let object = |kind: &Kind| match kind {
+            Kind::Own => {
+                vec![
+                    ("kind", json!("self")),
+                    ("samples", json!(folded.own)),
+                    ("wall_us", json!(us(folded.own_us))),
+                ]
+            }
+            Kind::Children => vec![
+                ("kind", json!("others")),
+                ("number", json!(folded.children)),
+                ("samples", json!(folded.samples)),
+                ("percent", json!(percent(folded.weight, whole))),
+            ],
+            Kind::Gaps | Kind::States => Vec::new(),
+        };
+        let objects = folded.kinds.iter().map(object).filter(|it| !it.is_empty());
+        let named = |(key, value): (&str, Json)| (key.to_owned(), value);
+        objects.map(|fields| fields.into_iter().map(named).collect()).collect()
     }
 
     fn children_text(&self, whole: u64) -> String {

@@ -7,6 +7,7 @@ use traceprof_abi::storage::log::flags::CARRIED;
 use super::names::duration;
 use super::{Shared, ViewError};
 use crate::trace::{LazyNode, Sample};
+use crate::view::look::Ink;
 use crate::view::mode::is_wall;
 use crate::view::rows::counted;
 use crate::view::told::Told;
@@ -26,8 +27,8 @@ impl Shared<'_> {
             // The walk takes calls itself.
             LazyNode::Call(_) => return Ok(()),
             LazyNode::Sample(sample) => {
-                let text = self.describe(sample)?;
-                writeln!(out, "{lead}sample at {}: {text}", at(sample.time_ns))?;
+                let text = format!("sample at {}: {}", at(sample.time_ns), self.describe(sample)?);
+                writeln!(out, "{lead}{}", self.options.look.fit(&text, lead.len()))?;
                 return Ok(());
             }
             LazyNode::Gap { from_ns, to_ns } => {
@@ -40,7 +41,8 @@ impl Shared<'_> {
             }
             LazyNode::Lost { from_ns, to_ns, samples } => lost(*from_ns, *to_ns, *samples),
         };
-        Ok(writeln!(out, "{lead}... <{text}>")?)
+        let text = format!("... <{text}>");
+        Ok(writeln!(out, "{lead}{}", self.options.look.paint(Some(Ink::Faint), &text))?)
     }
 
     /// Microseconds that a sample stands for, in a view of wall clock time.

@@ -6,22 +6,29 @@
 //!   with wall clock time or where contexts are asked for.
 //! - Every child of a call that is shown has a line, or is counted in one, unless it has no sample
 //!   that is looked at.
+//! - The summary is of one look at all samples, before the first call; it has no functions, which
+//!   would need memory for all that there are.
 
 mod folded;
+mod json;
 mod leaf;
 mod names;
 mod tally;
 
 use std::io::{self, Write};
 
+use unicode_width::UnicodeWidthStr;
+
 use super::error::ViewError;
 use super::escape::escaped;
 use super::filter::Filter;
+use super::look::{Ink, Look};
 use super::mode::Mode;
 use super::recording::Recording;
 use super::rows::{Limits, counted};
+use super::seen::Seen;
 use super::selection::Selected;
-use super::summary::{self, Seen};
+use super::summary;
 use super::told::TagTexts;
 use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
 use folded::Folded;
@@ -39,16 +46,21 @@ const DEEP_NODES: usize = 32 << 10;
 /// nothing is loaded ahead.
 const SMALL: f64 = 2000.0;
 /// Deeper than this, lines are not indented further: the depth is the target's choice, and a line
-/// of thousands of spaces is of no use. The depth is written instead.
+/// of thousands of spaces is of no use. The depth is written instead. On a terminal a third of its
+/// width is all that they take.
 const INDENT_MAX: usize = 128;
 
 /// How a timeline is printed.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelineOptions {
     /// Every sample, and where each call is.
     pub verbose: bool,
+    /// As JSON Lines, in which gaps and changes of state have objects of their own in any case.
+    pub json: bool,
     /// What is left out; shares are of the samples of the thread that are looked at.
     pub limits: Limits,
+    /// What text is written to.
+    pub look: Look,
 }
 
 /// Writes the summary and the timelines.
@@ -61,21 +73,24 @@ pub fn write(
     if !selected.filter.stacks.is_empty() {
         return Err(ViewError::NoStacks);
     }
-    let recording = Recording::of(trace);
-    let covered: Vec<_> = trace.threads().iter().filter(|thread| selected.covers(thread)).collect();
-    let (seen, shown) = if looks_closer(&recording, selected) {
-        let (seen, shown) = Seen::selected(trace, selected)?;
-        selected.check_told(&recording, seen.told)?;
-        (seen, shown)
-    } else {
-        let some = covered.iter().filter(|thread| thread.samples > 0);
-        let shown = some.map(|thread| thread.id).collect();
-        (Seen::in_threads(covered.iter().copied()), shown)
-    };
+    let (seen, shown) = Seen::selected(trace, selected)?;
     // What is lost shows when it is read.
-    summary::write(&Recording::of(trace).showing(selected), &seen, out)?;
+    let recording = Recording::of(trace).showing(selected);
+    selected.check_told(&recording, seen.told)?;
+    if options.json {
+        json::recording(&recording, seen, out)?;
+    } else {
+        summary::write_with_strip(&recording, &seen, (&options.look, out))?;
+    }
     write_threads(trace, selected, options, out)?;
-    let without = covered.iter().filter(|thread| !shown.contains(&thread.id));
+    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let without = covered.filter(|thread| !shown.contains(&thread.id));
+    if options.json {
+        for summary in without {
+            json::line(json::thread(summary, 0), out)?;
+        }
+        return Ok(());
+    }
     let without: Vec<_> = without.map(|summary| &summary.thread).collect();
     super::tree::idle_threads(out, without.into_iter())?;
     Ok(())
@@ -95,6 +110,7 @@ pub fn write_threads(
         names: CallNames::new(trace),
         filter,
         options,
+        names_processes: are_of_several(trace.threads()),
         tags: TagTexts::new(trace, &recording.tags()),
         base_ns: recording.begin_ns().unwrap_or(0),
         period_ns: recording.period_ns().unwrap_or(0.0) as u64,
@@ -129,6 +145,12 @@ fn looks_closer(recording: &Recording, selected: &Selected) -> bool {
     recording.has_wall() || selected.filter.is_narrow()
 }
 
+fn are_of_several(threads: &[ThreadSummary]) -> bool {
+    let mut pids = threads.iter().map(|summary| summary.thread.pid);
+    let first = pids.next();
+    pids.any(|pid| Some(pid) != first)
+}
+
 /// How many samples of a thread lie in a window.
 fn samples_in(
     trace: &LazyTrace,
@@ -152,6 +174,8 @@ struct Shared<'a> {
     filter: &'a Filter,
     tags: TagTexts<'a>,
     options: &'a TimelineOptions,
+    /// Threads of several processes are in it.
+    names_processes: bool,
     /// What the times of samples are relative to.
     base_ns: u64,
     /// Added to the time between the first and the last sample of a call: either stands for one.
@@ -198,15 +222,10 @@ impl Level {
 
 impl Walk<'_> {
     fn write(&self, out: &mut dyn Write) -> Result<(), ViewError> {
-        let thread = &self.thread.thread;
-        let number = u64::from(self.thread.id.0) + 1;
-        write!(out, "\n# Thread {number} ({}, tid {})", escaped(&thread.name), thread.tid)?;
-        if let (true, Mode::Wall, Some(tally)) =
-            (self.shared.options.verbose, self.shared.filter.mode, &self.tally)
-        {
-            write!(out, ": {}", tally.states.of_thread())?;
+        match self.shared.options.json {
+            true => json::line(json::thread(self.thread, self.all.samples), out)?,
+            false => self.title(out)?,
         }
-        writeln!(out)?;
         let mut root = self.shared.trace.roots(self.thread.id)?;
         self.narrow(&mut root);
         let mut levels = vec![Level::new(root, DEEP_NODES)];
@@ -238,11 +257,35 @@ impl Walk<'_> {
                 Some(leaf) => {
                     if !self.fold(&leaf, &mut level.folded) {
                         self.flush(level, depth, out)?;
-                        self.shared.leaf(&leaf, &indent(depth), out)?;
+                        match self.shared.options.json {
+                            true => self.leaf_object(&leaf, depth, out)?,
+                            false => self.shared.leaf(&leaf, &self.shared.indent(depth), out)?,
+                        }
                     }
                 }
             }
             self.end_at_limit(&mut levels, out)?;
+        }
+        Ok(())
+    }
+
+    fn title(&self, out: &mut dyn Write) -> io::Result<()> {
+        let thread = &self.thread.thread;
+        let number = u64::from(self.thread.id.0) + 1;
+        let mut title = format!("# Thread {number} ({}, tid {}", escaped(&thread.name), thread.tid);
+        if self.shared.names_processes {
+            title.push_str(&format!(" of process {}", thread.pid));
+        }
+        title.push(')');
+        if let (true, Mode::Wall, Some(tally)) =
+            (self.shared.options.verbose, self.shared.filter.mode, &self.tally)
+        {
+            title.push_str(&format!(": {}", tally.states.of_thread()));
+        }
+        let look = self.shared.options.look;
+        writeln!(out)?;
+        for line in look.wrapped(&title, 0) {
+            writeln!(out, "{}", look.paint(Some(Ink::Heading), &line))?;
         }
         Ok(())
     }
@@ -310,15 +353,13 @@ impl Walk<'_> {
 
     /// Whether a leaf is only counted.
     fn fold(&self, leaf: &LazyNode, folded: &mut Folded) -> bool {
-        let verbose = self.shared.options.verbose;
+        let TimelineOptions { verbose, json, .. } = *self.shared.options;
         match leaf {
-            LazyNode::Sample(sample) if !verbose => {
-                folded.sample(self.shared.time_us(sample));
-            }
-            LazyNode::Gap { from_ns, to_ns } if !verbose => {
-                folded.gap(to_ns.saturating_sub(*from_ns));
-            }
-            LazyNode::State { .. } if !verbose => folded.state(),
+            _ if verbose => return false,
+            LazyNode::Sample(sample) => folded.sample(self.shared.time_us(sample)),
+            _ if json => return false,
+            LazyNode::Gap { from_ns, to_ns } => folded.gap(to_ns.saturating_sub(*from_ns)),
+            LazyNode::State { .. } => folded.state(),
             _ => return false,
         }
         true
@@ -330,10 +371,16 @@ impl Walk<'_> {
             Some(_) => self.weight(self.all),
             None => self.thread.samples,
         };
-        level.folded.write(whole, &indent(depth), out)
+        if self.shared.options.json {
+            return self.folded_objects(&mut level.folded, (whole, depth), out);
+        }
+        level.folded.write(whole, &self.shared.indent(depth), (&self.shared.options.look, out))
     }
 
     fn call(&self, call: &LazyCall, depth: usize, out: &mut dyn Write) -> Result<(), ViewError> {
+        if self.shared.options.json {
+            return self.call_object(call, depth, out);
+        }
         let share = self.share(call);
         let observed = match self.shared.filter.mode {
             Mode::Cpu => {
@@ -341,28 +388,36 @@ impl Walk<'_> {
             }
             Mode::Wall => duration(share.weight.saturating_mul(1000)),
         };
-        let samples = counted(share.samples, "sample");
         let known = call.location().map(|location| self.shared.names.of(location)).transpose()?;
         let name = known.as_ref().map_or("[unknown]", |known| &known.name);
         let place =
             known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
-        let lead = indent(depth);
-        write!(out, "{lead}{name}: {samples}, {observed}")?;
+        let mut rest = format!(": {}, {observed}", counted(share.samples, "sample"));
         for (is_so, mark) in [
             (call.begin_lost(), " <begin lost>"),
             (call.end_lost(), " <end lost>"),
             (call.unfinished(), " <unfinished>"),
         ] {
-            write!(out, "{}", if is_so { mark } else { "" })?;
+            rest.push_str(if is_so { mark } else { "" });
         }
-        writeln!(out, "{place}")?;
-        Ok(())
+        rest.push_str(place);
+        let lead = self.shared.indent(depth);
+        let name = self.shared.options.look.fit(name, lead.len() + rest.width());
+        Ok(writeln!(out, "{lead}{name}{rest}")?)
     }
 }
 
-fn indent(depth: usize) -> String {
-    match depth {
-        ..=INDENT_MAX => "  ".repeat(depth),
-        deeper => format!("{}[{deeper}] ", "  ".repeat(INDENT_MAX)),
+impl Shared<'_> {
+    /// What is before a line.
+    fn indent(&self, depth: usize) -> String {
+        let most = match self.options.look.width {
+            // Two columns a level.
+            Some(width) => (width / 6).min(INDENT_MAX),
+            None => INDENT_MAX,
+        };
+        match depth <= most {
+            true => "  ".repeat(depth),
+            false => format!("{}[{depth}] ", "  ".repeat(most)),
+        }
     }
 }

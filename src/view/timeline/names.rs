@@ -10,6 +10,9 @@ use crate::view::escape::escaped;
 /// How many names are remembered.
 const REMEMBERED: usize = 1 << 14;
 
+/// A function without a name.
+const UNNAMED: &str = "[unnamed]";
+
 /// What a call is called, and where it is.
 #[derive(Debug)]
 pub(super) struct CallName {
@@ -17,6 +20,12 @@ pub(super) struct CallName {
     pub(super) name: String,
     /// ` at file:line`, or ` at module+offset`.
     pub(super) place: String,
+    /// The same apart, as the trace has it: the function,
+    pub(super) function: String,
+    /// the last part of the path of its module,
+    pub(super) module: Option<String>,
+    /// and where in these it is.
+    pub(super) location: Location,
 }
 
 /// The names of calls; those that were asked for last are remembered.
@@ -41,7 +50,8 @@ impl<'a> CallNames<'a> {
         let name = name(&method, module.as_deref());
         let place = place(&location, module.as_deref());
         let (name, place) = (escaped(&name).into_owned(), escaped(&place).into_owned());
-        let name = Rc::new(CallName { name, place });
+        let function = if method.name.is_empty() { UNNAMED.to_owned() } else { method.name };
+        let name = Rc::new(CallName { name, place, function, module, location });
         let mut known = self.known.borrow_mut();
         if known.len() >= REMEMBERED {
             known.clear();
@@ -53,7 +63,7 @@ impl<'a> CallNames<'a> {
 
 fn name(method: &Method, module: Option<&str>) -> String {
     let name = match method.name.as_str() {
-        "" => "[unnamed]",
+        "" => UNNAMED,
         name => name,
     };
     if name.starts_with('[') {

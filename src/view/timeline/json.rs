@@ -1,0 +1,197 @@
+//! The objects of a timeline, one a line.
+//!
+//! Times are nanoseconds since the begin of the recording.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value as Json, json};
+use traceprof_abi::storage::log::flags::CARRIED;
+
+use super::folded::Folded;
+use super::{Shared, ViewError, Walk};
+use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
+use crate::view::escape::json_escaped;
+use crate::view::json::Head;
+use crate::view::mode::{Mode, is_wall};
+use crate::view::recording::Recording;
+use crate::view::seen::Seen;
+use crate::view::told::{TagWord, Told};
+use crate::view::waits::{call_name, state_name};
+
+/// Writes an object.
+pub(super) fn line(object: Map<String, Json>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", json_escaped(&Json::Object(object).to_string()))
+}
+
+/// Writes the summary.
+pub(super) fn recording(recording: &Recording, seen: Seen, out: &mut dyn Write) -> io::Result<()> {
+    let mut object = Head::new(recording, seen).object();
+    object.insert("kind".to_owned(), json!("recording"));
+    line(object, out)
+}
+
+/// A thread with so many samples that are looked at.
+pub(super) fn thread(summary: &ThreadSummary, samples: u64) -> Map<String, Json> {
+    let mut object = of_thread("thread", summary);
+    object.insert("name".to_owned(), json!(summary.thread.name));
+    object.insert("samples".to_owned(), json!(samples));
+    object
+}
+
+/// An object of a thread. Its number tells it from another one that had the same id.
+fn of_thread(kind: &str, summary: &ThreadSummary) -> Map<String, Json> {
+    let number = u64::from(summary.id.0) + 1;
+    let (pid, tid) = (json!(summary.thread.pid), json!(summary.thread.tid));
+    let mut object = Map::new();
+    put(
+        &mut object,
+        [("kind", json!(kind)), ("thread", json!(number)), ("pid", pid), ("tid", tid)],
+    );
+    object
+}
+
+fn put<const N: usize>(object: &mut Map<String, Json>, fields: [(&str, Json); N]) {
+    object.extend(fields.map(|(key, value)| (key.to_owned(), value)));
+}
+
+impl Walk<'_> {
+    fn object(&self, kind: &str, depth: usize) -> Map<String, Json> {
+        let mut object = of_thread(kind, self.thread);
+        object.insert("depth".to_owned(), json!(depth));
+        object
+    }
+
+    /// Writes a call. Its times are those of all its samples, whatever window is looked at.
+    pub(super) fn call_object(
+        &self,
+        call: &LazyCall,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
+        let (shared, share) = (self.shared, self.share(call));
+        let known = call.location().map(|location| shared.names.of(location)).transpose()?;
+        let (known, location) = (known.as_deref(), known.as_deref().map(|it| &it.location));
+        let wall_us = (shared.filter.mode == Mode::Wall).then_some(share.weight);
+        let line_number = location.map(|it| it.line).filter(|line| *line > 0);
+        let mut object = self.object("call", depth);
+        put(
+            &mut object,
+            [
+                ("name", json!(known.map_or("[unknown]", |it| &it.function))),
+                ("module", json!(known.and_then(|it| it.module.as_deref()))),
+                ("file", json!(location.and_then(|it| it.file.as_deref()))),
+                ("line", json!(line_number)),
+                ("svma", json!(location.map(|it| it.svma).filter(|svma| *svma > 0))),
+                ("inlined", json!(location.is_some_and(|it| it.inline_parent.is_some()))),
+                ("from_ns", json!(shared.since(call.first_ns()))),
+                ("to_ns", json!(shared.since(call.last_ns()))),
+                ("samples", json!(share.samples)),
+                ("wall_us", json!(wall_us)),
+                ("begin_lost", json!(call.begin_lost())),
+                ("end_lost", json!(call.end_lost())),
+                ("unfinished", json!(call.unfinished())),
+            ],
+        );
+        Ok(line(object, out)?)
+    }
+
+    /// Writes what has no children.
+    pub(super) fn leaf_object(
+        &self,
+        leaf: &LazyNode,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
+        let since = |time_ns: &u64| json!(self.shared.since(*time_ns));
+        let mut object = self.object(kind(leaf), depth);
+        match leaf {
+            // The walk takes calls itself.
+            LazyNode::Call(_) => return Ok(()),
+            LazyNode::Sample(sample) => self.shared.put_sample(&mut object, sample)?,
+            LazyNode::Gap { from_ns, to_ns } => {
+                put(&mut object, [("from_ns", since(from_ns)), ("to_ns", since(to_ns))]);
+            }
+            LazyNode::ThreadStart { time_ns } | LazyNode::ThreadExit { time_ns } => {
+                put(&mut object, [("time_ns", since(time_ns))]);
+            }
+            LazyNode::State { time_ns, state, syscall } => {
+                let (state, call) = (json!(state_name(*state)), json!(syscall.map(call_name)));
+                put(
+                    &mut object,
+                    [("time_ns", since(time_ns)), ("state", state), ("syscall", call)],
+                );
+            }
+            LazyNode::Lost { from_ns, to_ns, samples } => {
+                // Nobody knows when what is lost at the end ended.
+                let to_ns = if *to_ns == u64::MAX { Json::Null } else { since(to_ns) };
+                let (from_ns, samples) = (since(from_ns), json!(samples));
+                put(&mut object, [("from_ns", from_ns), ("to_ns", to_ns), ("samples", samples)]);
+            }
+        }
+        Ok(line(object, out)?)
+    }
+
+    /// Writes what has no objects of its own; `whole` is what shares are of.
+    pub(super) fn folded_objects(
+        &self,
+        folded: &mut Folded,
+        (whole, depth): (u64, usize),
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        for fields in folded.take_objects(whole) {
+            let mut object = self.object("", depth);
+            object.extend(fields);
+            line(object, out)?;
+        }
+        Ok(())
+    }
+}
+
+impl Shared<'_> {
+    fn since(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.base_ns)
+    }
+
+    fn put_sample(&self, object: &mut Map<String, Json>, sample: &Sample) -> Result<(), ViewError> {
+        let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
+        let context = Told::of(sample).in_words(&self.tags)?;
+        let tags = context.tags.iter().map(|(name, value)| {
+            let value = match value {
+                TagWord::Number(number) => json!(number),
+                TagWord::Text(text) => json!(**text),
+            };
+            (name.to_string(), value)
+        });
+        let tags: Map<String, Json> = tags.collect();
+        let unit = if is_wall(sample) { "microseconds" } else { "periods" };
+        put(
+            object,
+            [
+                ("time_ns", json!(self.since(sample.time_ns))),
+                ("weight", json!(sample.weight)),
+                ("weight_unit", json!(unit)),
+                ("state", json!(state_name(sample.state))),
+                ("syscall", json!(sample.syscall.map(call_name))),
+                ("waits_on", json!(on)),
+                ("trace_id", json!(sample.trace_id)),
+                ("span", json!(context.span.map(|id| id.to_string()))),
+                ("root_span", json!(context.root.map(|id| id.to_string()))),
+                ("tags", Json::Object(tags)),
+                ("inferred", json!(sample.flags & CARRIED != 0)),
+            ],
+        );
+        Ok(())
+    }
+}
+
+fn kind(leaf: &LazyNode) -> &'static str {
+    match leaf {
+        LazyNode::Call(_) => "call",
+        LazyNode::Sample(_) => "sample",
+        LazyNode::Gap { .. } => "gap",
+        LazyNode::ThreadStart { .. } => "thread_start",
+        LazyNode::ThreadExit { .. } => "thread_exit",
+        LazyNode::State { .. } => "state",
+        LazyNode::Lost { .. } => "lost",
+    }
+}
