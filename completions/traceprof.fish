@@ -124,7 +124,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l jvm-names -d
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s q -l quiet -d 'Print nothing but tables and errors'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c traceprof -n "__fish_traceprof_using_subcommand info" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'What trees are made of: function, module, line, thread, span, root-span or tag:NAME' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l by -d 'What trees are made of: function, module, line, thread, process, span, root-span or tag:NAME' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l top -d 'Print a table of the N heaviest functions instead of trees, or of what --by says' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l color -d 'Colours: auto, always or never' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand print" -l thread -d 'Look at this thread only; repeatable, and `*` in a name stands for any text' -r

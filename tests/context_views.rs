@@ -272,7 +272,7 @@ fn what_cannot_be_is_refused_with_what_there_is() {
         ("print", &["--span", "span-1"], "hexadecimal digits"),
         ("print", &["--span", "0"], "0 is no id"),
         ("print", &["--tag", "route"], "expected NAME=VALUE"),
-        ("print", &["--by", "route"], "thread, span, root-span or tag:NAME"),
+        ("print", &["--by", "route"], "thread, process, span, root-span or tag:NAME"),
         ("print", &["--by", "span", "--timeline"], "--by cannot be used with --timeline: "),
     ] {
         let said = refused(action, &made, options);
@@ -350,6 +350,20 @@ fn spans_beyond_any_number_need_no_trees() {
     let all = shown("print", &made, &["--by", "span", "--min-percent", "0"]);
     assert_eq!(all.matches("span=").count(), 12_000);
     assert_eq!(folded(&made, &["--by", "span"]).len(), 12_000);
+    // A table tells apart as many as it has rows.
+    for (most, shown, others) in [("3", 3, 11_997), ("11999", 11_999, 1), ("20000", 12_000, 0)] {
+        let all = self::shown("print", &made, &["--by", "span", "--top", most, "--json"]);
+        let top = &serde_json::from_str::<serde_json::Value>(&all).unwrap()["top"];
+        assert_eq!(top["rows"].as_array().unwrap().len(), shown, "{most}");
+        assert_eq!(
+            (&top["others"]["number"], &top["rows"][0]["self"]["weight"]),
+            (&others.into(), &3.into())
+        );
+        let text = self::shown("print", &made, &["--by", "span", "--top", most]);
+        let noun = if others == 1 { "span" } else { "spans" };
+        let line = format!("... {others} other {noun}, {others} sample{}\n", &noun[4..]);
+        assert_eq!(text.contains(&line), others > 0, "{line}");
+    }
 }
 
 #[test]

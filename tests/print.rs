@@ -278,6 +278,34 @@ fn rows_of_tables_and_the_rest_add_up_to_all() {
 }
 
 #[test]
+fn light_rows_are_left_out_of_tables_and_counted_if_a_share_is_given() {
+    for made in [demo(), wall()] {
+        for by in ["function", "module", "thread"] {
+            let all = json(&made, &["--by", by, "--top", "99", "--idle"]);
+            let least = ["--by", by, "--top", "99", "--idle", "--min-percent", "10"];
+            let some = json(&made, &least);
+            let (before, rows) = (list(&all["top"]["rows"]), list(&some["top"]["rows"]));
+            let is_heavy = |row: &&Json| row["self"]["percent"].as_f64().unwrap() >= 10.0;
+            assert_eq!(
+                before.iter().filter(is_heavy).collect::<Vec<_>>(),
+                rows.iter().collect::<Vec<_>>()
+            );
+            let others = &some["top"]["others"];
+            assert_eq!(others["number"], before.len() - rows.len());
+            assert_eq!(sum(rows, "self") + weight(&others["self"]), weight(&some["all"]), "{by}");
+        }
+    }
+    let made = demo();
+    assert!(shown(&made, &["--top", "99"]).contains("  log"), "no share, no limit");
+    let text = shown(&made, &["--top", "99", "--min-percent", "20"]);
+    snapshot::check("tests/snapshots/print-top-percent.txt", below(&text).as_bytes());
+    let summary = shown(&made, &["--summary", "--min-percent", "20"]);
+    let (_, functions) = summary.split_once("\n\n").unwrap();
+    snapshot::check("tests/snapshots/print-summary-percent.txt", functions.as_bytes());
+    assert!(shown(&made, &["--min-percent", "20"]).starts_with(&summary));
+}
+
+#[test]
 fn the_object_says_what_the_text_says_and_adds_up() {
     let object = json(&demo(), &[]);
     let pretty = format!("{}\n", serde_json::to_string_pretty(&object).unwrap());
@@ -323,6 +351,8 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         (&["--json", "--follow"], "add --timeline, or use --json when the recording has ended"),
         (&["--threads", "--aggregate"], "leave out one of them"),
         (&["--threads", "--by", "span"], "choose threads with --thread"),
+        (&["--threads", "--by", "process"], "use --threads, or --process with --threads"),
+        (&["--inverted", "--by", "process"], "look at one of them with --process"),
         (&["--inverted", "--by", "thread"], "use --inverted --threads"),
         (&["--inverted", "--by", "tag:x"], "--span, --root-span or --tag"),
         (&["--verbose", "--by", "module"], "leave out --verbose"),

@@ -8,6 +8,7 @@ use traceprof::trace::{Sample, ThreadId, Value};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{BROWSER, Browser, Maker, Page, Trace, has_command, maker, skip, traceprof};
+use crate::snapshot;
 
 use maker::BEGIN_NS;
 
@@ -132,6 +133,53 @@ fn threads_of_one_name_are_told_apart_by_their_processes() {
 }
 
 #[test]
+fn processes_are_the_first_level_of_a_tree_and_the_rows_of_a_table() {
+    let made = demo();
+    let mut text = run(&made, &["print"], &["--summary"]);
+    for options in [&["--by", "process"][..], &["--by", "process", "--top", "1"]] {
+        let all = run(&made, &["print", "--idle"], options);
+        let (_, below) = all.rsplit_once("\n\n").unwrap();
+        text.push_str(&format!("\n{}\n{below}", options.join(" ")));
+    }
+    snapshot::check("tests/snapshots/print-process.txt", text.as_bytes());
+    for options in [&["--by", "process"][..], &["--by", "process", "--mode", "cpu"], &["--idle"]] {
+        let all = json(&made, &["print", "--json"], options);
+        let of = |rows: &Json, key: &str| -> u64 {
+            let rows = rows.as_array().unwrap().iter();
+            rows.map(|row| row[key]["weight"].as_u64().unwrap()).sum()
+        };
+        let whole = all["all"]["weight"].as_u64().unwrap();
+        assert_eq!(of(&all["processes"], "total"), whole, "{options:?}");
+        let top = json(&made, &["print", "--json", "--by", "process", "--top", "9"], &["--idle"]);
+        assert_eq!(of(&top["top"]["rows"], "self"), top["all"]["weight"].as_u64().unwrap());
+        let calls = all["trees"][0]["calls"].as_array().unwrap();
+        let groups = calls.iter().filter(|call| call["kind"] == "group");
+        let names: BTreeSet<&str> = groups.map(|call| call["name"].as_str().unwrap()).collect();
+        let expected: &[&str] = match options {
+            ["--idle"] => &[],
+            ["--by", "process"] => &["front (100)", "ba\\u{1b}ck (200)"],
+            _ => &["front (100)"],
+        };
+        assert_eq!(names, expected.iter().copied().collect(), "{options:?}");
+    }
+}
+
+#[test]
+fn one_process_is_one_row() {
+    let mut maker = Maker::new();
+    let [main, worker] = [100, 101].map(|tid| maker.thread(tid, "alone"));
+    maker.sample(main, 1, "main serve");
+    maker.sample(worker, 2, "start_thread work");
+    let made = maker.finish();
+    let top = run(&made, &["print", "--by", "process", "--top", "5"], &[]);
+    assert!(top.ends_with("  process\n   100.0         2      0.002  alone (100)\n"), "{top}");
+    let tree = run(&made, &["print", "--by", "process"], &[]);
+    assert!(tree.contains("\n2 threads by process: 100.0 % of all"), "{tree}");
+    let lines: Vec<&str> = tree.lines().filter(|line| line.ends_with("  alone (100)")).collect();
+    assert_eq!(lines, ["   100.0       -   100.0         2         -     0.002  alone (100)"]);
+}
+
+#[test]
 fn titles_say_which_processes_they_are_of() {
     let made = demo();
     let all = "2 processes: front (100), ba\\u{1b}ck (200)";
@@ -158,6 +206,10 @@ fn what_happened_in_a_recording_is_in_its_json() {
     for (key, fields) in [
         ("executed.1", vec![text("helper"), since(500), number(7)]),
         ("executed.2", vec![text("brief"), since(900), text("too short")]),
+        ("process.1.executed.1", vec![text("own\u{9b}"), since(700), number(8)]),
+        // Of a process that is not listed, and of none.
+        ("process.2.executed.1", vec![text("late"), since(1_000)]),
+        ("process.x.executed.1", vec![text("odd"), since(1), number(2)]),
         ("process.1", vec![number(100), number(1), text("front"), text("front")]),
         ("rate_changes", vec![Value::List(vec![since(2_000), number(4)]), number(9)]),
     ] {
@@ -165,7 +217,8 @@ fn what_happened_in_a_recording_is_in_its_json() {
     }
     let main = maker.thread(100, "main");
     maker.sample(main, 1, "_start main");
-    let all = json(&maker.finish(), &["print", "--json"], &[]);
+    let made = maker.finish();
+    let all = json(&made, &["print", "--json"], &[]);
     let recording = &all["recording"];
     assert_eq!(
         recording["processes"],
@@ -176,9 +229,15 @@ fn what_happened_in_a_recording_is_in_its_json() {
         recording["executed"],
         serde_json::json!([
             { "pid": null, "name": "helper", "time_ns": 500, "not_sampled": null },
+            { "pid": 100, "name": "own\u{9b}", "time_ns": 700, "not_sampled": null },
             { "pid": null, "name": "brief", "time_ns": 900, "not_sampled": "too short" },
+            { "pid": null, "name": "late", "time_ns": 1_000, "not_sampled": "too short" },
         ])
     );
+    let head = run(&made, &["print", "--summary"], &[]);
+    let line = "\nexecuted  helper after 0.000 s, 'own\\u{9b}' by 100 after 0.000 s, brief after 0.000 s \
+                (not sampled: too short), late after 0.000 s (not sampled: too short)\n";
+    assert!(head.contains(line), "{head}");
     let processes = &json(&demo(), &["print", "--json"], &[])["recording"]["processes"];
     assert_eq!(processes[1]["cpu_time_ns"], 2_000_000_000u64);
 }

@@ -340,6 +340,44 @@ fn a_process_that_was_given_by_its_number_is_not_waited_for_again() {
     target.wait();
 }
 
+#[test]
+fn what_a_descendant_executed_is_told_with_its_process() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    let second = folder.path().join("second");
+    std::fs::copy("/bin/sh", &second).expect("a copy");
+    let until =
+        |file: &str| format!("until [ -e {} ]; do :; done", folder.path().join(file).display());
+    let inner = format!("{}; exec {} -c '{}'", until("go"), second.display(), until("end"));
+    let trace = Trace::new();
+    let log = trace.dir().join("log");
+    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    // The outer shell stays beside the inner one, which another program takes the place of.
+    command.arg(trace.path()).args(["--", "sh", "-c", "sh -c \"$1\"; :", "sh", &inner]);
+    command.stderr(std::fs::File::create(&log).expect("a log"));
+    let recorder = Recorder::around(command.spawn().expect("traceprof"), trace);
+    let text = || std::fs::read_to_string(&log).unwrap_or_default();
+    for (file, told, times) in [("go", "sampling 1 thread", 2), ("end", "executed ", 1)] {
+        let is_told = wait_until(PATIENCE, || text().matches(told).count() >= times);
+        std::fs::write(folder.path().join(file), "").expect("a file");
+        assert!(is_told, "{told}: {}", text());
+    }
+    let outcome = recorder.finish().expect_code(0);
+    let json = outcome.trace.view(&["print", "--json", "--summary"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let executed = json["recording"]["executed"].as_array().expect("a list");
+    let is_second = |it: &&serde_json::Value| it["name"] == second.to_str().unwrap();
+    let found = executed.iter().find(is_second).unwrap_or_else(|| panic!("{}", text()));
+    let pid = found["pid"].as_u64().expect("a process");
+    let processes = json["recording"]["processes"].as_array().expect("a list");
+    assert!(processes.iter().any(|it| it["pid"] == pid), "{pid} of {processes:?}");
+    assert_ne!(json["recording"]["pid"], pid, "it is not the first one");
+    let head = outcome.trace.view(&["print", "--summary"]);
+    let line = head.lines().find(|line| line.starts_with("executed ")).expect("a line");
+    assert!(line.contains(&format!("second by {pid} after ")), "{line}");
+}
+
 /// Workers of a program that is recorded with its descendants; the trace, and their ids.
 fn workers(how: &str, function: &str) {
     let trace = Trace::new();

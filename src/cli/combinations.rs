@@ -80,13 +80,10 @@ fn of_top(arguments: &PrintArguments) -> Option<String> {
 fn of_trees(arguments: &PrintArguments) -> Option<String> {
     let PrintArguments { threads, aggregate, inverted, verbose, follow, json, timeline, .. } =
         *arguments;
-    let (steps, groups, by_thread) = match &arguments.by {
-        Some(Key::Steps(steps)) => (Some(*steps), false, false),
-        Some(Key::Thread) => (None, false, true),
-        Some(Key::Samples(_)) => (None, true, false),
-        None => (None, false, false),
-    };
-    let steps = steps.is_some_and(|steps| steps != RowOf::Function);
+    let by = arguments.by.as_ref();
+    let (by_thread, by_process) = (by == Some(&Key::Thread), by == Some(&Key::Process));
+    let groups = matches!(by, Some(Key::Samples(_)));
+    let steps = matches!(by, Some(Key::Steps(RowOf::Module | RowOf::Line)));
     let rules = [
         (
             json && follow && !timeline,
@@ -99,6 +96,10 @@ fn of_trees(arguments: &PrintArguments) -> Option<String> {
             "--threads cannot be used with --by thread: either tells threads apart",
         ),
         (
+            threads && by_process,
+            "--threads cannot be used with --by process: use --threads, or --process with --threads",
+        ),
+        (
             threads && groups,
             "--threads cannot be used with --by span, root-span or tag:NAME, which have one tree of all \
              threads: choose threads with --thread",
@@ -106,6 +107,10 @@ fn of_trees(arguments: &PrintArguments) -> Option<String> {
         (
             inverted && by_thread,
             "--inverted cannot be used with --by thread: use --inverted --threads",
+        ),
+        (
+            inverted && by_process,
+            "--inverted cannot be used with --by process: look at one of them with --process",
         ),
         (
             inverted && groups,

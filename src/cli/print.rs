@@ -11,6 +11,7 @@ use super::follow;
 use super::output::Destination;
 use super::source;
 use super::terminal;
+use super::values::Percent;
 use crate::trace::LazyTrace;
 use crate::view::functions::RowOf;
 use crate::view::json::{self, Part};
@@ -18,6 +19,9 @@ use crate::view::{
     self, Limits, Profile, Selected, Selection, Split, TreeOptions, ViewError, ranking, screen,
     timeline, tree,
 };
+
+/// The share of a call that has a line, in percent, if it is not said.
+const MIN_PERCENT: f64 = 0.5;
 
 /// Prints the trace.
 pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
@@ -52,15 +56,18 @@ pub(super) struct Style {
 
 impl Style {
     fn new(arguments: &PrintArguments, is_standard: bool) -> Self {
-        let limits = Limits { min_percent: arguments.min_percent.0, depth: arguments.depth };
-        let (steps, by_thread) = match arguments.by {
-            Some(Key::Steps(steps)) => (steps, false),
-            Some(Key::Thread) if arguments.top.is_some() => (RowOf::Thread, false),
-            Some(Key::Thread) => (RowOf::Function, true),
-            Some(Key::Samples(_)) | None => (RowOf::Function, false),
+        let asked = arguments.min_percent.map(|Percent(share)| share);
+        let min_percent = asked.unwrap_or(MIN_PERCENT);
+        let limits = Limits { min_percent, depth: arguments.depth };
+        let steps = match arguments.by {
+            Some(Key::Steps(steps)) => steps,
+            Some(Key::Thread) if arguments.top.is_some() => RowOf::Thread,
+            Some(Key::Process) if arguments.top.is_some() => RowOf::Process,
+            _ => RowOf::Function,
         };
         let split = match arguments {
-            _ if by_thread => Split::ByThread,
+            PrintArguments { by: Some(Key::Thread), .. } => Split::ByThread,
+            PrintArguments { by: Some(Key::Process), .. } => Split::ByProcess,
             PrintArguments { threads: true, .. } => Split::Threads,
             PrintArguments { aggregate: true, .. } | PrintArguments { inverted: true, .. } => {
                 Split::Together
@@ -78,6 +85,7 @@ impl Style {
             split,
             inverted: arguments.inverted,
             limits,
+            rows_min_percent: asked.unwrap_or(0.0),
             idle: arguments.idle,
             look: terminal::look(arguments.color, is_standard),
         };
@@ -138,6 +146,10 @@ impl Style {
     fn load(&self, trace: &LazyTrace, selected: &Selected) -> Result<Profile, ViewError> {
         let TreeOptions { verbose, inverted, .. } = self.options;
         let load = if verbose && !inverted { view::load_with_contexts } else { view::load };
-        load(trace, &selected.for_tree(&self.options.limits))
+        let selected = match self.part {
+            Part::Top(most) => selected.for_table(most),
+            Part::Summary | Part::Trees => selected.for_tree(&self.options.limits),
+        };
+        load(trace, &selected)
     }
 }

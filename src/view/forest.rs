@@ -17,6 +17,7 @@ use super::invert::inverted;
 use super::look::Look;
 use super::mode::Unit;
 use super::names::{NameId, Names};
+use super::parts::{PartOf, Parts};
 use super::profile::{Profile, ThreadProfile};
 use super::rows::{Limits, Scale, counted};
 
@@ -32,6 +33,19 @@ pub enum Split {
     Together,
     /// All, and the first level tells them apart.
     ByThread,
+    /// All, and the first level tells their processes apart.
+    ByProcess,
+}
+
+impl Split {
+    /// What the first level is of, if threads are told apart there.
+    fn part(self) -> Option<PartOf> {
+        match self {
+            Self::ByThread => Some(PartOf::Threads),
+            Self::ByProcess => Some(PartOf::Processes),
+            Self::Pools | Self::Threads | Self::Together => None,
+        }
+    }
 }
 
 /// How a profile is shown.
@@ -47,6 +61,8 @@ pub struct TreeOptions {
     pub inverted: bool,
     /// What is left out.
     pub limits: Limits,
+    /// The rows of tables that are left out: functions, threads or groups below this share.
+    pub rows_min_percent: f64,
     /// Show the trees of idle threads too; of CPU time there are none.
     pub idle: bool,
     /// What it is written to.
@@ -82,6 +98,8 @@ pub(super) struct Forest<'a> {
     pub(super) idle: Vec<&'a ThreadProfile>,
     /// Threads without a sample.
     pub(super) without: Vec<&'a ThreadProfile>,
+    /// What the first level has of each thread of the section, if threads are told apart there.
+    parts: Vec<GroupId>,
 }
 
 impl<'a> Forest<'a> {
@@ -107,15 +125,19 @@ impl<'a> Forest<'a> {
             false => "all",
         };
         let sections = sections(&busy, options, (&names, of));
-        if options.split == Split::ByThread {
-            let labels = busy.iter().map(|thread| describe(thread)).collect();
-            names.group_by(Arc::new(Groups::named(["thread", "threads"], labels)));
+        let mut of_threads = Vec::new();
+        if let Some(part) = options.split.part() {
+            let mut parts = Parts::new(profile, part);
+            // Threads are fewer than the 32 bits of their ids.
+            let mut place = |thread| u32::try_from(parts.add(thread)).unwrap_or(u32::MAX);
+            of_threads = busy.iter().map(|thread| GroupId::new(place(*thread))).collect();
+            names.group_by(Arc::new(Groups::named(part.nouns(), parts.labels())));
         }
         let scale = Scale {
             all: profile.count().weight,
             unit: Unit::new(profile.mode, &profile.recording),
         };
-        Self { profile, options, names, scale, sections, idle, without }
+        Self { profile, options, names, scale, sections, idle, without, parts: of_threads }
     }
 
     /// The tree of a section.
@@ -123,9 +145,7 @@ impl<'a> Forest<'a> {
         let mut grower = Grower::<NameId>::default();
         let merges = self.options.steps == RowOf::Module;
         for (place, thread) in section.threads.iter().enumerate() {
-            // Threads are fewer than the 32 bits of their ids.
-            let group = (self.options.split == Split::ByThread)
-                .then(|| Step::Group(GroupId::new(u32::try_from(place).unwrap_or(u32::MAX))));
+            let group = self.parts.get(place).copied().map(Step::Group);
             grower.graft_below(group, &thread.tree, (merges, |place| self.names.id(place)));
         }
         let tree = grower.finish();
@@ -155,6 +175,7 @@ fn sections<'a>(
     let split = match (names.groups(), options.split) {
         (Some(groups), _) => return whole(format!("{number} by {}", groups.noun())),
         (None, Split::ByThread) => return whole(format!("{number} by thread")),
+        (None, Split::ByProcess) => return whole(format!("{number} by process")),
         (None, Split::Together) => return whole(format!("{number} together")),
         (None, Split::Threads) => busy.iter().map(|it| (describe(it), vec![*it])).collect(),
         (None, Split::Pools) => pools(busy),

@@ -1,5 +1,5 @@
-//! The table of a profile's functions, or of its modules, lines, threads or groups: what each used in
-//! itself, and with all that it called.
+//! The table of a profile's functions, or of its modules, lines, threads, processes or groups: what each
+//! used in itself, and with all that it called.
 //!
 //! # Invariants
 //! - What all rows used in themselves adds up to the samples that were looked at.
@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::calls::{CallTree, Count, Step};
-use super::forest::describe;
+use super::groups;
 use super::names::{NameId, Names};
+use super::parts::{PartOf, Parts};
 use super::profile::{Profile, ThreadProfile};
 use crate::trace::LocationId;
 
@@ -28,6 +29,8 @@ pub enum RowOf {
     Line,
     /// A thread.
     Thread,
+    /// A process.
+    Process,
     /// What the samples are grouped by; of a profile without groups all is one row.
     Group,
 }
@@ -46,8 +49,10 @@ pub struct TableRow {
     /// Its stacks part here or end here. Not so of one that does next to nothing but call one other, as
     /// `_start` does, nor of what is waited for.
     pub forks: bool,
-    /// How many it stands for: more than one are groups that are not told apart.
+    /// How many it stands for: more than one only if it is of others.
     pub number: u64,
+    /// It is of groups that are not told apart.
+    pub is_others: bool,
 }
 
 /// All rows.
@@ -74,28 +79,32 @@ impl Table {
         let names = match of {
             RowOf::Module => Names::of_modules(profile),
             RowOf::Line => Names::of_lines(profile),
-            RowOf::Function | RowOf::Thread | RowOf::Group => Names::of_functions(profile),
+            RowOf::Function | RowOf::Thread | RowOf::Process | RowOf::Group => {
+                Names::of_functions(profile)
+            }
         };
+        let part = if of == RowOf::Process { PartOf::Processes } else { PartOf::Threads };
+        let mut parts = Parts::new(profile, part);
         let mut all = Count::default();
         let mut sums = Sums::default();
-        let mut sampled = Vec::new();
         for thread in threads.filter(|thread| thread.count.samples > 0) {
-            let place = sampled.len();
-            sampled.push(describe(thread));
+            let place = parts.add(thread);
             all += thread.count;
             sums.add(&thread.tree, |step| Key::new(of, place, step, &names));
         }
+        let parts = parts.labels();
         let named = |sum: Sum<Key>| {
             let forks = sum.forks();
             let Sum { key, own, total, .. } = sum;
+            let is_others = matches!(&key, Key::Step(step) if groups::is_others(step));
             let (name, qualifier, number) = match key {
-                Key::Thread(place) => (sampled[place].clone(), String::new(), 1),
+                Key::Part(place) => (parts[place].clone(), String::new(), 1),
                 Key::Step(step) => {
                     let number = names.groups().map_or(1, |groups| groups.number(&step));
                     (names.text(step).to_owned(), names.qualifier(step).to_owned(), number)
                 }
             };
-            TableRow { name, qualifier, own, total, forks, number }
+            TableRow { name, qualifier, own, total, forks, number, is_others }
         };
         let mut rows: Vec<TableRow> = sums.heard().map(named).collect();
         rows.sort_by(|a, b| {
@@ -106,12 +115,14 @@ impl Table {
         Self { rows, all }
     }
 
-    /// The heaviest rows in themselves, no more than so many, and what all others come to.
-    pub(super) fn heaviest(&self, most: usize) -> (Vec<&TableRow>, Rest) {
+    /// The heaviest rows in themselves, no more than so many and of no less than this weight, and what all
+    /// others come to.
+    pub(super) fn heaviest(&self, most: usize, least: f64) -> (Vec<&TableRow>, Rest) {
         let mut shown = Vec::new();
         let mut rest = Rest::default();
         for row in &self.rows {
-            if row.number == 1 && shown.len() < most {
+            let is_enough = row.own.weight as f64 >= least;
+            if !row.is_others && is_enough && shown.len() < most {
                 shown.push(row);
             } else {
                 rest.add(row);
@@ -149,8 +160,8 @@ impl Rest {
 /// What samples are added up by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    /// By the place of the thread among those that have a sample.
-    Thread(usize),
+    /// By the place of the thread, or of its process, among those that have a sample.
+    Part(usize),
     Step(Step<NameId>),
 }
 
@@ -158,11 +169,12 @@ impl Key {
     /// The row of a step; `None` for one that is told with its caller.
     fn new(of: RowOf, place: usize, step: Step<LocationId>, names: &Names) -> Option<Self> {
         match (of, step) {
-            (RowOf::Thread, Step::Thread) => Some(Self::Thread(place)),
+            (RowOf::Thread | RowOf::Process, Step::Thread) => Some(Self::Part(place)),
             (RowOf::Group, Step::Thread | Step::Group(_)) => {
                 Some(Self::Step(step.map(|location| names.id(location))))
             }
-            (RowOf::Thread | RowOf::Group, _) | (_, Step::Group(_) | Step::Context(_)) => None,
+            (RowOf::Thread | RowOf::Process | RowOf::Group, _)
+            | (_, Step::Group(_) | Step::Context(_)) => None,
             _ => Some(Self::Step(step.map(|location| names.id(location)))),
         }
     }

@@ -91,7 +91,7 @@ impl Objects<'_> {
 
     fn top(&self, most: usize, options: &TreeOptions) -> Json {
         let top = Top::new(self.profile, options);
-        let (rows, rest) = top.table.heaviest(most);
+        let (rows, rest) = top.heaviest(most, options);
         let [noun, _] = nouns(self.profile, top.of);
         json!({
             "of": noun,

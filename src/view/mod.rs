@@ -29,6 +29,7 @@ pub mod modules;
 mod moment;
 mod names;
 mod news;
+mod parts;
 mod processes;
 mod profile;
 pub mod ranking;

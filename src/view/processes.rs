@@ -66,16 +66,21 @@ impl Processes {
         })
     }
 
+    /// A process in one phrase.
+    pub(super) fn title(&self, pid: u64) -> String {
+        match self.names.get(&pid) {
+            Some(name) if !name.is_empty() => format!("{name} ({pid})"),
+            _ => format!("process {pid}"),
+        }
+    }
+
     /// What the profile is of, in a title; nothing if the trace does not say it.
     pub(super) fn subject(&self) -> Option<String> {
         if !self.are_several() {
             return self.program.clone();
         }
-        let one = |pid: &u64| match self.names.get(pid) {
-            Some(name) if !name.is_empty() => format!("{name} ({pid})"),
-            _ => format!("process {pid}"),
-        };
-        let named: Vec<String> = self.shown.iter().take(NAMED_MAX).map(one).collect();
+        let named = self.shown.iter().take(NAMED_MAX).map(|pid| self.title(*pid));
+        let named: Vec<String> = named.collect();
         let named = named.join(", ");
         match self.shown.len() {
             0 => None,

@@ -1,4 +1,4 @@
-//! The heaviest functions, modules, lines, threads or groups, as a table.
+//! The heaviest functions, modules, lines, threads, processes or groups, as a table.
 //!
 //! Invariant: what the rows used in themselves, the line of all others and that of the idle threads add
 //! up to the samples that are looked at.
@@ -12,6 +12,7 @@ use super::functions::{Rest, RowOf, Table, TableRow};
 use super::idle;
 use super::look::{Ink, Look};
 use super::mode::Unit;
+use super::parts::PartOf;
 use super::profile::{Profile, ThreadProfile};
 use super::rows::{Scale, counted, percent};
 
@@ -46,6 +47,12 @@ impl<'a> Top<'a> {
         Self { table: Table::of_threads(profile, busy, of), idle, of, scale }
     }
 
+    /// The heaviest rows, no more than so many, and what all others come to.
+    pub(super) fn heaviest(&self, most: usize, options: &TreeOptions) -> (Vec<&TableRow>, Rest) {
+        let least = options.rows_min_percent / 100.0 * self.scale.all as f64;
+        self.table.heaviest(most, least)
+    }
+
     /// What the idle threads come to.
     pub(super) fn idle_count(&self) -> Count {
         let mut count = Count::default();
@@ -63,7 +70,8 @@ pub(super) fn nouns(profile: &Profile, of: RowOf) -> [String; 2] {
         (RowOf::Function, _) => named("function"),
         (RowOf::Module, _) => named("module"),
         (RowOf::Line, _) => named("line"),
-        (RowOf::Thread, _) => named("thread"),
+        (RowOf::Thread, _) => PartOf::Threads.nouns().map(str::to_owned),
+        (RowOf::Process, _) => PartOf::Processes.nouns().map(str::to_owned),
     }
 }
 
@@ -76,10 +84,10 @@ pub fn write(
 ) -> io::Result<()> {
     let top = Top::new(profile, options);
     let [noun, nouns] = nouns(profile, top.of);
-    let (rows, rest) = top.table.heaviest(most);
+    let (rows, rest) = top.heaviest(most, options);
     let look = options.look;
     // What is in a thread or a span is all its own.
-    let both = !matches!(top.of, RowOf::Thread | RowOf::Group);
+    let both = !matches!(top.of, RowOf::Thread | RowOf::Process | RowOf::Group);
     let columns = Columns { scale: top.scale, both, wide: is_wide(&look) };
     let head = columns.head();
     writeln!(out)?;

@@ -35,7 +35,7 @@ pub fn write(
     let look = &options.look;
     let seen = Seen::in_profile(profile);
     let used = summary::write_with_strip(&profile.recording, &seen, (look, out))?;
-    let table = with_functions.then(|| Functions::new(profile, options.idle));
+    let table = with_functions.then(|| Functions::new(profile, options));
     match table.filter(|it| !it.table.rows.is_empty()) {
         Some(functions) => functions.write(used, look, out),
         None => Ok(()),
@@ -46,16 +46,19 @@ pub fn write(
 struct Functions {
     table: Table,
     idle: u64,
+    /// Those below this share are left out.
+    min_percent: f64,
 }
 
 impl Functions {
-    fn new(profile: &Profile, with_idle: bool) -> Self {
-        let idle = if with_idle { Vec::new() } else { idle::idle_threads(profile) };
+    fn new(profile: &Profile, options: &TreeOptions) -> Self {
+        let idle = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
         let is_idle = |place: &usize| idle.get(*place).copied().unwrap_or(false);
         let threads = profile.threads.iter().enumerate();
         let busy = threads.filter(|(place, _)| !is_idle(place)).map(|(_, thread)| thread);
         let table = Table::of_threads(profile, busy, RowOf::Function);
-        Self { table, idle: idle.iter().filter(|idle| **idle).count() as u64 }
+        let idle = idle.iter().filter(|idle| **idle).count() as u64;
+        Self { table, idle, min_percent: options.rows_min_percent }
     }
 
     /// Writes them below so many lines.
@@ -64,14 +67,13 @@ impl Functions {
         let (heads, lists) = if look.width.is_some() { (2, 1) } else { (3, 2) };
         let room = LINES_MAX.saturating_sub(used + heads) / lists;
         let most = room.clamp(NAMED_MIN, NAMED_MAX);
+        let enough = |weight: u64| weight > 0 && self.share(weight) >= self.min_percent;
         let own: Vec<&TableRow> =
-            self.table.rows.iter().filter(|row| row.own.weight > 0).take(most).collect();
+            self.table.rows.iter().filter(|row| enough(row.own.weight)).take(most).collect();
         let forks = self.table.by_total().into_iter().filter(|row| row.forks);
-        let total: Vec<&TableRow> = forks.take(most).collect();
-        let aside = match self.idle {
-            0 => String::new(),
-            idle => format!(" ({idle} idle left out)"),
-        };
+        let total: Vec<&TableRow> =
+            forks.filter(|row| enough(row.total.weight)).take(most).collect();
+        let aside = self.aside();
         writeln!(out)?;
         match look.width {
             Some(width) => self.beside(width, [&own, &total], &aside, (look, out)),
@@ -86,6 +88,18 @@ impl Functions {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// What is left out of both lists.
+    fn aside(&self) -> String {
+        let rows = self.table.rows.iter();
+        let light = rows.filter(|row| self.share(row.total.weight) < self.min_percent).count();
+        let idle = (self.idle > 0).then(|| format!("{} idle", self.idle));
+        let light = (light > 0).then(|| format!("{light} below {} %", self.min_percent));
+        match idle.into_iter().chain(light).collect::<Vec<_>>().join(" and ") {
+            none if none.is_empty() => none,
+            some => format!(" ({some} left out)"),
         }
     }
 

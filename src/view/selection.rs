@@ -86,6 +86,12 @@ impl Selected {
         Self { by: heaviest.or_else(|| by.cloned()), ..self.clone() }
     }
 
+    /// The same for a table of so many rows.
+    pub fn for_table(&self, rows: usize) -> Self {
+        let by = self.by.as_ref().map(|by| by.heaviest(GROUPS_KEPT.max(rows)));
+        Self { by, ..self.clone() }
+    }
+
     /// Whether contexts of samples are asked for.
     pub fn asks_for_contexts(&self) -> bool {
         let by = self.by.as_ref().is_some_and(Grouping::is_asked_for);

@@ -19,6 +19,8 @@ pub enum Key {
     Steps(RowOf),
     /// Threads.
     Thread,
+    /// Processes.
+    Process,
     /// What the application says it works on.
     Samples(By),
 }
@@ -32,8 +34,10 @@ impl FromStr for Key {
             "module" => Ok(Self::Steps(RowOf::Module)),
             "line" => Ok(Self::Steps(RowOf::Line)),
             "thread" => Ok(Self::Thread),
+            "process" => Ok(Self::Process),
             _ => text.parse().map(Self::Samples).map_err(|_| {
-                "expected function, module, line, thread, span, root-span or tag:NAME".to_owned()
+                "expected function, module, line, thread, process, span, root-span or tag:NAME"
+                    .to_owned()
             }),
         }
     }
@@ -85,10 +89,10 @@ pub struct PrintArguments {
     #[arg(long, aliases = ["invert", "reverse"])]
     pub inverted: bool,
 
-    /// What trees are made of: function, module, line, thread, span, root-span or tag:NAME
+    /// What trees are made of: function, module, line, thread, process, span, root-span or tag:NAME
     ///
     /// A function, a module or a line is what a step of a tree is; consecutive calls within a module are
-    /// one. By thread, span (or its root, or the value of a tag) there is one tree for all threads, whose
+    /// one. By thread, process, span (or its root, or the value of a tag) there is one tree for all threads, whose
     /// first level they are, heaviest first; `(none)` stands for samples without. The ten heaviest are
     /// always shown.
     #[arg(long, value_name = "KEY")]
@@ -96,7 +100,8 @@ pub struct PrintArguments {
 
     /// Print a table of the N heaviest functions instead of trees, or of what --by says
     ///
-    /// A recursive function counts once per stack in its total.
+    /// A recursive function counts once per stack in its total. The last line sums up all that has no row of
+    /// its own. Of spans or the values of a tag the N heaviest, or 10,000 if that is more, are told apart.
     #[arg(long, value_name = "N")]
     pub top: Option<NonZeroUsize>,
 
@@ -148,10 +153,11 @@ pub struct PrintArguments {
 
     /// Sum up calls and threads below this share; 0 shows everything
     ///
-    /// Calls are measured against their tree, trees against what is printed of the trace. The summary and
-    /// --top have their own measure.
-    #[arg(long, value_name = "PERCENT", default_value = "0.5")]
-    pub min_percent: Percent,
+    /// Calls are measured against their tree, trees against what is printed of the trace; without it the share
+    /// is 0.5. If it is given, rows of the table of --top whose self time is below it, and functions of the
+    /// summary below it, are left out too, and their number is told.
+    #[arg(long, value_name = "PERCENT")]
+    pub min_percent: Option<Percent>,
 
     /// Sum up calls deeper than this
     #[arg(long, value_name = "LEVELS")]
