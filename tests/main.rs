@@ -33,6 +33,7 @@ mod kill; // a recorder that is killed at any moment
 mod lease; // of the timers, while the recorder stands still
 mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
+mod opener; // what a desktop opens pages with
 mod otel; // contexts as OpenTelemetry has them
 mod otlp; // profiles for collectors of OpenTelemetry
 mod output; // disks that are full, limits, two recorders with one file
@@ -45,6 +46,8 @@ mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready
 mod print; // the summary, trees and tables, as whole texts
 mod priority; // whose is raised
+mod process_diff; // what changed of several, from traces made by hand
+mod process_exports; // what exports make of several, from traces made by hand
 mod process_views; // and what views make of them, from traces made by hand
 mod processes; // several in one recording
 mod progress; // of long work, on terminals

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use traceprof::trace::{Sample, Value};
 
 use crate::common::{Maker, Trace, maker, skip, traceprof};
+use crate::process_exports::three;
 
 use maker::{BEGIN_NS, GAP, SPAN, SPAN_ROOT};
 
@@ -60,8 +61,14 @@ def profile(of):
     return {"type": kind(of.sample_type), "period": of.period, "period_type": kind(of.period_type),
             "time": of.time_unix_nano, "duration": of.duration_nano,
             "samples": [sample(one) for one in of.samples]}
+def resource_pid(of):
+    return next(one.value.int_value for one in of.resource.attributes if one.key == "process.pid")
 for of in request.resource_profiles:
-    value = lambda one: getattr(one.value, one.value.WhichOneof("value"))
+    def value(one):
+        said = getattr(one.value, one.value.WhichOneof("value"))
+        return [it.string_value for it in said.values] if one.value.HasField("array_value") else said
+    assert len({one.key for one in of.resource.attributes}) == len(of.resource.attributes)
+    assert resource_pid(of) not in said, "two resources of one process"
     resource = {one.key: value(one) for one in of.resource.attributes}
     (scope,) = of.scope_profiles
     said[resource["process.pid"]] = {"resource": resource, "scope": scope.scope.name,
@@ -160,6 +167,64 @@ fn spans_are_links_and_tags_are_attributes() {
     assert_eq!(samples[0]["attributes"], expected);
     assert_eq!((&samples[1]["trace"], &samples[1]["span"]), (&"".into(), &"".into()));
     assert_eq!(samples[1]["attributes"]["span_id"], "0000000000000007", "a span without its trace");
+}
+
+#[test]
+fn each_process_has_a_resource_and_its_own_samples() {
+    needs_messages!();
+    let said = read(&three(), &["--mode", "cpu"]);
+    for (pid, name, words) in [
+        ("100", "front", ["/usr/bin/front", "--all"]),
+        ("200", "front", ["/usr/bin/front", "--none"]),
+    ] {
+        let resource = &said[pid]["resource"];
+        assert_eq!(resource["process.executable.name"], name);
+        assert_eq!(resource["service.name"], "unknown_service:front");
+        assert_eq!(resource["process.command"], words[0]);
+        assert_eq!(resource["process.command_args"], serde_json::json!(words));
+        assert_eq!(resource["process.command_line"], words.join(" "));
+    }
+    let server = &said["300"]["resource"];
+    let name = "a-long-named-server";
+    assert_eq!(server["process.executable.name"], name, "the kernel has but its begin");
+    assert_eq!(server["process.command_line"], format!("/opt/{name} -p 8\\u{{1b}}0"));
+    // A thread's name is told with it; the process is in no attribute of a sample.
+    let samples = said["300"]["profiles"][0]["samples"].as_array().unwrap();
+    let threads = samples.iter().map(|it| &it["attributes"]);
+    let threads: Vec<String> = threads.map(Json::to_string).collect();
+    let expected = ["a-long-named-se", "sh", "worker"].map(|thread| {
+        let id = if thread == "worker" { 301 } else { 300 };
+        serde_json::json!({ "thread.name": thread, "thread.id": id }).to_string()
+    });
+    let distinct: std::collections::BTreeSet<String> = threads.into_iter().collect();
+    assert_eq!(distinct, expected.into());
+    let total_ns: i64 =
+        ["100", "200", "300"].map(|pid| total(&said[pid]["profiles"][0])).iter().sum();
+    let all = crate::exports::weight(&three(), |_, sample| !crate::exports::is_wall(sample));
+    assert_eq!(total_ns as f64, all * 1e6);
+}
+
+#[test]
+fn a_service_is_called_as_it_calls_itself() {
+    needs_messages!();
+    let mut maker = Maker::new();
+    let text = |text: &str| Value::Text(text.to_owned());
+    for (key, value) in [
+        ("otel.service.name", text("shop")),
+        ("otel.deployment.zones", Value::List(vec![text("a"), text("b")])),
+        ("otel.process.pid", text("1")),
+        ("pid", Value::Unsigned(100)),
+        ("command_line", Value::List(vec![text("/usr/bin/node"), text("shop.js")])),
+    ] {
+        maker.writer.set_metadata(key, value).unwrap();
+    }
+    let main = maker.thread(100, "node");
+    maker.sample(main, 1, "_start main");
+    let resource = &read(&maker.finish(), &[])["100"]["resource"];
+    assert_eq!(resource["service.name"], "shop");
+    assert_eq!(resource["deployment.zones"], serde_json::json!(["a", "b"]));
+    assert_eq!(resource["process.executable.name"], "node");
+    assert_eq!(resource["process.pid"], 100);
 }
 
 #[test]

@@ -310,27 +310,3 @@ fn the_page_lies_beside_the_trace_and_is_never_replaced_unasked() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
     assert!(said.contains("--open needs a page in a file"), "{said}");
 }
-
-#[test]
-fn a_desktop_that_opens_no_page_is_told_of() {
-    let made = demo();
-    let dir = made.dir().join("bin");
-    std::fs::create_dir(&dir).unwrap();
-    let run = || {
-        let mut command = traceprof(&["view", "--open", "--force"]);
-        command.arg(made.path()).env("PATH", &dir).output().unwrap()
-    };
-    let output = run();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("the page is written") && said.contains("out.html"), "{said}");
-    // One that does is given the page.
-    let opener = dir.join("xdg-open");
-    std::fs::write(&opener, "#!/bin/sh\nprintf %s \"$1\" >\"$(/usr/bin/dirname \"$0\")/opened\"\n")
-        .unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&opener, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert_eq!(run().status.code(), Some(0));
-    let opened = std::fs::read_to_string(dir.join("opened")).unwrap();
-    assert_eq!(opened, made.dir().join("out.html").display().to_string());
-}

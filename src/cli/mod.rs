@@ -17,6 +17,7 @@ mod export;
 mod follow;
 mod limits;
 mod modules;
+mod opener;
 mod output;
 mod print;
 mod progress;

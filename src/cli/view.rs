@@ -3,21 +3,17 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use super::arguments::ViewArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{self, Destination};
-use super::{source, work};
+use super::{opener, source, work};
 use crate::trace::LazyTrace;
-use crate::view::escape::{escaped, shell_quoted};
+use crate::view::escape::escaped;
 use crate::view::html::{self, PageOptions};
 use crate::view::{self, Profile, Selected, Selection};
-
-/// What opens pages on a desktop.
-const OPENER: &str = "xdg-open";
 
 /// Writes the page, and says where it is.
 pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
@@ -37,7 +33,7 @@ pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
     work::end();
     let shown = path.display().to_string();
     writeln!(io::stdout(), "{}", escaped(&shown)).map_err(output::unwritable)?;
-    if open { open_page(&path) } else { Ok(()) }
+    if open { opener::open(&path) } else { Ok(()) }
 }
 
 /// Writes the page of what is selected of a trace.
@@ -84,23 +80,6 @@ fn default_path(trace: &Path) -> PathBuf {
     let mut name = OsString::from(trace);
     name.push(".html");
     name.into()
-}
-
-/// Gives the page to the desktop, and does not wait for the browser.
-fn open_page(path: &Path) -> Result<(), Failure> {
-    let mut opener = Command::new(OPENER);
-    // A name that begins with a dash is no option.
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let opened = opener.arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    let advice = || {
-        let path = shell_quoted(&path.display().to_string());
-        format!("the page is written, but {OPENER} did not open it: give {path} to a browser")
-    };
-    let status = opened.with_context(advice).map_err(|it| Failure::new(ExitCode::Failure, it))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure::new(ExitCode::Failure, anyhow!("{} ({status})", advice()))),
-    }
 }
 
 #[cfg(test)]

@@ -159,6 +159,11 @@ impl GroupId {
     pub(super) fn new(place: u32) -> Self {
         Self(place)
     }
+
+    /// That place.
+    pub(super) fn place(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// All groups that are not told apart.

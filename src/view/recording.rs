@@ -22,12 +22,16 @@ pub struct Recording {
 }
 
 /// One of several processes that were recorded together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process<'a> {
     /// Its id.
     pub pid: u64,
+    /// When it began, in clock ticks of the kernel since the machine did; with its id it is one for ever.
+    pub started: Option<u64>,
     /// Its name.
     pub name: &'a str,
+    /// The words of its command line, as far as they were kept.
+    pub command_line: Vec<&'a str>,
     /// CPU time that it used while it was recorded, in nanoseconds; `None` until it is over.
     pub cpu_time_ns: Option<u64>,
 }
@@ -76,13 +80,30 @@ impl<'a> Process<'a> {
     /// the recorder's was charged to it.
     fn of(value: &'a Value) -> Option<Self> {
         let Value::List(fields) = value else { return None };
-        let [Value::Unsigned(pid), _, Value::Text(name), ..] = &fields[..] else { return None };
+        let [Value::Unsigned(pid), started, Value::Text(name), rest @ ..] = &fields[..] else {
+            return None;
+        };
+        let started = match started {
+            Value::Unsigned(ticks) => Some(*ticks),
+            _ => None,
+        };
+        let command_line = rest.first().map(words).unwrap_or_default();
         let cpu_time_ns = match fields.get(8) {
             Some(Value::Unsigned(ns)) => Some(*ns),
             _ => None,
         };
-        Some(Self { pid: *pid, name, cpu_time_ns })
+        Some(Self { pid: *pid, started, name, command_line, cpu_time_ns })
     }
+}
+
+/// The texts of a list.
+pub(super) fn words(value: &Value) -> Vec<&str> {
+    let Value::List(words) = value else { return Vec::new() };
+    let texts = words.iter().filter_map(|word| match word {
+        Value::Text(word) => Some(word.as_str()),
+        _ => None,
+    });
+    texts.collect()
 }
 
 impl Recording {

@@ -27,7 +27,7 @@ pub struct ExportArguments {
 
     /// Keep threads apart in folded stacks and flame graphs: the thread's name is the first frame
     ///
-    /// Where several processes were recorded, `NAME/PID` of its process is the frame before it.
+    /// Processes are kept apart in any case: where there are several, the first frame is `NAME/PID`.
     #[arg(short, long)]
     pub threads: bool,
 

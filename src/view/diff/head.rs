@@ -66,7 +66,11 @@ fn text(side: &Side) -> String {
         None => text.push_str(&format!(", {}", counted(weight, "period"))),
     }
     let (samples, threads) = (side.samples(), side.threads as u64);
-    format!("{text}, {} in {}", counted(samples, "sample"), counted(threads, "thread"))
+    let of = match side.processes.len() {
+        0 | 1 => String::new(),
+        several => format!(" of {several} processes"),
+    };
+    format!("{text}, {} in {}{of}", counted(samples, "sample"), counted(threads, "thread"))
 }
 
 /// Time used in a second of the recordings, in seconds.

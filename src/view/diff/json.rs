@@ -22,9 +22,14 @@ pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Res
         json!({ "function": function.name, "module": function.module })
     };
     let stack = |of: usize| {
-        let stack = names.stack(of).into_iter();
-        let stack = stack.map(|it| json!({ "function": it.name, "module": it.module }));
-        json!({ "stack": stack.collect::<Vec<_>>() })
+        let (process, stack): (Vec<_>, Vec<_>) =
+            names.stack(of).into_iter().partition(|it| it.is_process);
+        let stack = stack.iter().map(|it| json!({ "function": it.name, "module": it.module }));
+        let mut json = json!({ "stack": stack.collect::<Vec<_>>() });
+        if let Some(process) = process.first() {
+            json["process"] = json!(process.name);
+        }
+        json
     };
     let all = json!({
         "mode": before.mode().name(),
@@ -50,6 +55,7 @@ fn of_side(side: &Side) -> Json {
         "length_ns": side.length_ns,
         "samples": side.samples(),
         "threads": side.threads,
+        "processes": side.processes.len(),
         "weight": weight,
         "weight_seconds": side.weight_s().map(|weight_s| weight as f64 * weight_s),
     })

@@ -8,6 +8,7 @@ mod flamegraph;
 mod folded;
 mod head;
 mod json;
+mod owners;
 mod paths;
 mod side;
 mod student;
@@ -141,6 +142,7 @@ impl<'a> Comparison<'a> {
     fn new(before: &'a Side, after: &'a Side, names: &'a Paths, with_paths: bool) -> Self {
         let totals = names.totals();
         let functions = names.by_function(&totals).into_iter().enumerate().skip(1);
+        let functions = functions.filter(|(of, _)| !names.functions[*of].is_process);
         let functions = Rows::judged([before, after], functions).ranked();
         let paths = with_paths.then(|| {
             let all = names.all().map(|path| (path, [names.own(path), totals[path]]));

@@ -3,11 +3,13 @@
 //! # Invariants
 //! - A function is its name and the file name of its module: not the path and not the build id, which
 //!   change from one deployment to the next. Functions of one name in one module are one.
+//! - Paths of several processes are kept apart: they begin with the process.
 //! - A path comes after the path of its caller, so one pass backwards adds up what is below each.
 
 use std::collections::HashMap;
 
 use super::estimate::Series;
+use super::owners;
 use super::side::Side;
 use crate::trace::LocationId;
 use crate::view::calls::Step;
@@ -20,6 +22,14 @@ pub(super) struct Function {
     pub(super) name: String,
     /// The file name of its module; empty if there is none.
     pub(super) module: String,
+    /// It is none, but the process that the stacks below it are of.
+    pub(super) is_process: bool,
+}
+
+impl Function {
+    fn new(name: &str, module: &str) -> Self {
+        Self { name: name.to_owned(), module: module.to_owned(), is_process: false }
+    }
 }
 
 /// Index of a [`Function`].
@@ -49,26 +59,36 @@ impl Paths {
             known: HashMap::new(),
             own: HashMap::new(),
         };
-        let thread =
-            paths.function(Function { name: "[thread]".to_owned(), module: String::new() });
+        let thread = paths.function(Function::new("[thread]", ""));
         paths.calls.push((ROOT, thread));
-        paths.add(before, 0);
-        paths.add(after, 1);
+        let labels = owners::labels([&before.processes, &after.processes]);
+        for (place, (side, labels)) in [before, after].into_iter().zip(&labels).enumerate() {
+            paths.add(side, place, labels);
+        }
         paths
     }
 
-    fn add(&mut self, side: &Side, place: usize) {
+    /// `labels` are what the processes are called, by group; none of them is if there is one only.
+    fn add(&mut self, side: &Side, place: usize, labels: &[String]) {
         let methods: Vec<FunctionId> = side
             .profile
             .methods
             .iter()
             .map(|method| {
-                let module = side.profile.module_name(method).unwrap_or_default().to_owned();
-                self.function(Function { name: method.name.clone(), module })
+                let module = side.profile.module_name(method).unwrap_or_default();
+                self.function(Function::new(&method.name, module))
             })
             .collect();
         let mut here = vec![ROOT; side.tree.calls().len()];
         for (index, call) in side.tree.calls().iter().enumerate().skip(1) {
+            if let Step::Group(process) = call.step {
+                if let Some(label) = labels.get(process.place()) {
+                    let process = Function { is_process: true, ..Function::new(label, "") };
+                    let process = self.function(process);
+                    here[index] = self.callee(ROOT, process);
+                }
+                continue;
+            }
             let method = match call.step {
                 Step::Frame(location) => side.profile.method_of(location),
                 _ => None,
@@ -189,5 +209,5 @@ fn mark(profile: &Profile, step: Step<LocationId>) -> Function {
         Step::Wait(wait) => profile.waits.name(wait),
         Step::Thread | Step::Group(_) | Step::Context(_) | Step::Frame(_) => "[unknown]",
     };
-    Function { name: name.to_owned(), module: String::new() }
+    Function::new(name, "")
 }

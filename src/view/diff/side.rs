@@ -6,11 +6,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::estimate::{BLOCKS, Series, Whole};
-use crate::trace::{LazyTrace, LocationId, Objects, Sample, Window};
+use crate::trace::{LazyTrace, LocationId, Objects, Sample, Thread, ThreadId, Window};
 use crate::view::calls::{CallTree, Count, Grower, Step};
 use crate::view::context::is_told;
 use crate::view::error::ViewError;
+use crate::view::groups::GroupId;
 use crate::view::mode::{Mode, Unit};
+use crate::view::processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::recording::Recording;
 use crate::view::selection::Selected;
@@ -25,14 +27,26 @@ pub struct Side {
     pub(super) profile: Profile,
     /// Threads with a sample.
     pub(super) threads: usize,
+    /// Processes with a sample, in the order of the groups of the tree's stacks.
+    pub(super) processes: Vec<Process>,
     /// How much time of the recording is looked at.
     pub(super) length_ns: u64,
     /// All of it.
     pub(super) whole: Whole,
-    /// The stacks of all threads.
+    /// The stacks of all threads, those of each process below a group of its own.
     pub(super) tree: CallTree<LocationId>,
     /// By call: what ends in it, if anything does.
     pub(super) own: HashMap<usize, Series>,
+}
+
+/// A process that samples are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// What the kernel says of when it began, if the trace has it: with the id it tells it from all others.
+    pub(super) started: Option<u64>,
+    /// As the trace has it; may be empty.
+    pub(super) name: String,
 }
 
 impl Side {
@@ -48,6 +62,7 @@ impl Side {
         let mut own: HashMap<usize, Series> = HashMap::new();
         let (mut whole, mut threads) = (Whole::default(), BTreeSet::new());
         let (mut profile, mut told) = (Profile::default(), false);
+        let mut pids = Pids::new(trace);
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
                 told |= is_told(sample);
@@ -58,9 +73,10 @@ impl Side {
                 whole.add(block, sample.weight);
                 threads.insert(thread);
                 let frames = stack.iter().map(|location| Step::Frame(*location));
-                let steps = mark_of(sample, stack).into_iter().chain(frames);
+                let process = Step::Group(GroupId::new(pids.place(thread)));
+                let outermost = [process].into_iter().chain(mark_of(sample, stack));
                 let wait = profile.waits.id(sample).map(Step::Wait);
-                let call = growing.add(steps.chain(wait), Count::default());
+                let call = growing.add(outermost.chain(frames).chain(wait), Count::default());
                 own.entry(call).or_default().add(block, sample.weight);
             };
             // As a profile is read: of all there is, each frame is decoded once.
@@ -73,12 +89,14 @@ impl Side {
         profile.waits.resolve(trace)?;
         selected.check_told(&recording, told)?;
         let tree = growing.finish();
+        let processes = pids.finish(&recording);
         let Objects { modules, methods, locations } = trace.load_objects()?;
         let recording = recording.showing(selected);
         let profile =
             Profile { recording, mode: filter.mode, modules, methods, locations, ..profile };
         let (name, length_ns) = (name.to_owned(), to_ns.saturating_sub(from_ns));
-        Ok(Self { name, profile, threads: threads.len(), length_ns, whole, tree, own })
+        let threads = threads.len();
+        Ok(Self { name, profile, threads, processes, length_ns, whole, tree, own })
     }
 
     /// How many samples are in it.
@@ -103,6 +121,52 @@ impl Side {
     pub(super) fn per_second(&self) -> Option<f64> {
         let block_s = self.length_ns as f64 / 1e9 / BLOCKS as f64;
         (block_s > 0.0).then_some(self.weight_s()? / block_s)
+    }
+}
+
+/// Finds the processes of samples.
+struct Pids<'a> {
+    of: HashMap<ThreadId, &'a Thread>,
+    places: HashMap<u32, u32>,
+    all: Vec<u32>,
+    /// That of the last sample: the next one is mostly of the same thread.
+    last: Option<(ThreadId, u32)>,
+}
+
+impl<'a> Pids<'a> {
+    fn new(trace: &'a LazyTrace) -> Self {
+        let of = trace.threads().iter().map(|summary| (summary.id, &summary.thread)).collect();
+        Self { of, places: HashMap::new(), all: Vec::new(), last: None }
+    }
+
+    /// The place of a thread's process.
+    fn place(&mut self, thread: ThreadId) -> u32 {
+        if let Some((last, place)) = self.last
+            && last == thread
+        {
+            return place;
+        }
+        let pid = self.of.get(&thread).map_or(0, |thread| thread.pid);
+        let all = &mut self.all;
+        let place = *self.places.entry(pid).or_insert_with(|| {
+            all.push(pid);
+            // No more than there are threads, whose ids have 32 bits.
+            u32::try_from(all.len() - 1).unwrap_or(0)
+        });
+        self.last = Some((thread, place));
+        place
+    }
+
+    fn finish(self, recording: &Recording) -> Vec<Process> {
+        let names = processes::names(self.of.into_values(), recording);
+        let listed = recording.processes();
+        let process = |pid: u32| {
+            let id = u64::from(pid);
+            let started = listed.iter().find(|process| process.pid == id);
+            let name = names.get(&id).copied().unwrap_or_default().to_owned();
+            Process { pid, started: started.and_then(|process| process.started), name }
+        };
+        self.all.into_iter().map(process).collect()
     }
 }
 

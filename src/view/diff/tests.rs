@@ -19,6 +19,7 @@ impl Build {
             name: path.to_owned(),
             profile: Profile { modules, ..Profile::default() },
             threads: 1,
+            processes: Vec::new(),
             length_ns: 20_000_000_000,
             whole: Default::default(),
             tree: Grower::default().finish(),

@@ -4,6 +4,7 @@
 //! # Invariants
 //! - The counts add up to the weight of all samples, but for those of threads that are left out.
 //! - A line has one count and one stack, whatever the names hold.
+//! - Stacks of several processes are not put together: the first frame is the process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -39,19 +40,20 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
         if idle.get(place).copied().unwrap_or(false) {
             continue;
         }
-        let first = options.threads.then(|| first_frames(&processes, &thread.thread));
+        let first = first_frames(&processes, &thread.thread, options.threads);
         add(&mut lines, &names, thread, first.as_deref());
     }
     lines
 }
 
-/// The frames of a thread: its name, and of several processes first its own.
-fn first_frames(processes: &Processes, thread: &Thread) -> String {
-    let name = frame(&escaped(&thread.name));
-    match processes.label(thread.pid) {
-        Some(process) => format!("{};{name}", frame(&process)),
-        None => name,
-    }
+/// The frames before those of a stack: of several processes its own, and where threads are kept apart
+/// the thread's name.
+fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Option<String> {
+    let is_told = with_thread || processes.are_several_shown();
+    let process = processes.label(thread.pid).filter(|_| is_told).map(|label| frame(&label));
+    let name = with_thread.then(|| frame(&escaped(&thread.name)));
+    let frames: Vec<String> = process.into_iter().chain(name).collect();
+    (!frames.is_empty()).then(|| frames.join(";"))
 }
 
 fn add(
@@ -77,15 +79,15 @@ fn add(
     }
 }
 
-/// The text of a stack that is given leaf first. Its group comes before its thread: a group may be of
-/// several.
-fn stack(names: &Names, thread: Option<&str>, path: &[Step<NameId>]) -> String {
+/// The text of a stack that is given leaf first. Its group comes before its process and its thread: a
+/// group may be of several.
+fn stack(names: &Names, first: Option<&str>, path: &[Step<NameId>]) -> String {
     let (group, path) = match path.split_last() {
         Some((group @ Step::Group(_), path)) => (Some(frame(names.text(*group))), path),
         _ => (None, path),
     };
     let frames = path.iter().rev().map(|step| frame(names.text(*step)));
-    let outermost = group.into_iter().chain(thread.map(str::to_owned));
+    let outermost = group.into_iter().chain(first.map(str::to_owned));
     outermost.chain(frames).collect::<Vec<_>>().join(";")
 }
 

@@ -5,7 +5,10 @@
 //!
 //! # Invariants
 //! - Values add up to those of the samples, once in each profile: of time, then of samples.
+//! - Each process has a resource of its own, and its samples are below that; tables are common to all.
 //! - Place 0 of each table is empty, as the format has it: a place of 0 says that there is nothing.
+
+mod resource;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,14 +16,12 @@ use std::hash::Hash;
 use std::io::{self, Write};
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Word;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope};
 use opentelemetry_proto::tonic::profiles::v1development as otlp;
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 
 use super::pprof::{self, TAG_PREFIX, proto};
 use super::{ExportOptions, Profile};
-use crate::trace::Value;
 use crate::view::recording::Recording;
 
 /// Where the semantic conventions of OpenTelemetry name something, it is called so.
@@ -43,7 +44,7 @@ pub(super) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let made = pprof::make(profile, options);
-    out.write_all(&Maker::new(&made).finish(&profile.recording).encode_to_vec())
+    out.write_all(&Maker::new(&made).finish(profile).encode_to_vec())
 }
 
 /// Distinct things in the order of their first use, after the empty one.
@@ -106,7 +107,7 @@ impl<'a> Maker<'a> {
         Self { made, strings, string_places, stacks, links, attributes }
     }
 
-    fn finish(mut self, recording: &Recording) -> otlp::ProfilesData {
+    fn finish(mut self, profile: &Profile) -> otlp::ProfilesData {
         let mut processes: Vec<(i64, OfProcess)> = Vec::new();
         for sample in &self.made.sample {
             let pid = self.label(sample, "pid").map_or(0, |label| label.number);
@@ -125,9 +126,9 @@ impl<'a> Maker<'a> {
         let resource_profiles = processes
             .iter()
             .map(|(pid, process)| otlp::ResourceProfiles {
-                resource: Some(resource(*pid, recording)),
+                resource: Some(resource::of_process(*pid, profile)),
                 scope_profiles: vec![otlp::ScopeProfiles {
-                    scope: Some(scope(recording)),
+                    scope: Some(scope(&profile.recording)),
                     profiles: self.profiles(process),
                     ..otlp::ScopeProfiles::default()
                 }],
@@ -164,7 +165,8 @@ impl<'a> Maker<'a> {
         let mut attributes = Vec::with_capacity(sample.label.len());
         for label in &sample.label {
             let key = self.text(label.key);
-            if key == "pid" || (link != 0 && linked.contains(&key)) {
+            // The resource says whose the sample is.
+            if key == "pid" || key == pprof::PROCESS || (link != 0 && linked.contains(&key)) {
                 continue;
             }
             let said = match label.text {
@@ -289,34 +291,9 @@ fn value_type(of: &proto::ValueType) -> otlp::ValueType {
     otlp::ValueType { type_strindex, unit_strindex }
 }
 
-/// Who was recorded, and where.
-fn resource(pid: i64, recording: &Recording) -> Resource {
-    let mut attributes = vec![key_value("process.pid", Word::IntValue(pid))];
-    // The command is that of the process that was asked for.
-    let is_asked = recording.number("pid").is_some_and(|asked| i64::try_from(asked) == Ok(pid));
-    if let Some(Value::List(words)) = recording.metadata.get("command_line").filter(|_| is_asked) {
-        let words = words.iter().filter_map(|word| match word {
-            Value::Text(word) => Some(word.as_str()),
-            _ => None,
-        });
-        let line = words.collect::<Vec<_>>().join(" ");
-        attributes.push(key_value("process.command_line", Word::StringValue(line)));
-    }
-    if let Some(host) = recording.text("host") {
-        attributes.push(key_value("host.name", Word::StringValue(host.to_owned())));
-    }
-    attributes.push(key_value("os.type", Word::StringValue("linux".to_owned())));
-    Resource { attributes, ..Resource::default() }
-}
-
 fn scope(recording: &Recording) -> InstrumentationScope {
     let version = recording.text("traceprof_version").unwrap_or_default().to_owned();
     InstrumentationScope { name: "traceprof".to_owned(), version, ..Default::default() }
-}
-
-fn key_value(key: &str, value: Word) -> KeyValue {
-    let value = Some(AnyValue { value: Some(value) });
-    KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
 /// The bytes of an id of at most 32 hexadecimal digits, and their number.

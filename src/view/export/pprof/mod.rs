@@ -1,7 +1,7 @@
 //! Profiles of pprof: gzipped protobuf, which `go tool pprof` and many others read.
 //!
-//! Values are numbers of samples and nanoseconds of CPU or wall clock time; labels say the thread, the
-//! span, the root and the tags.
+//! Values are numbers of samples and nanoseconds of CPU or wall clock time; labels say the process, the
+//! thread, the span, the root and the tags.
 //!
 //! # Invariants
 //! - Each value adds up to that of all samples, but for those of threads that are left out.
@@ -24,13 +24,17 @@ use crate::view::export::ExportOptions;
 use crate::view::idle::idle_threads;
 use crate::view::mode::Mode;
 use crate::view::names::Names;
+use crate::view::processes::Processes;
 use crate::view::profile::{Profile, ThreadProfile};
 use crate::view::told::{Context, TagWord};
 use proto::{Label, Sample, ValueType};
 use tables::Tables;
 
 /// Labels that are not an application's.
-const OWN_LABELS: [&str; 6] = ["thread", "tid", "pid", "span_id", "root_span_id", "trace_id"];
+const OWN_LABELS: [&str; 7] =
+    ["thread", "tid", PROCESS, "pid", "span_id", "root_span_id", "trace_id"];
+/// The name of the process, where there are several.
+pub(super) const PROCESS: &str = "process";
 pub(super) const TAG_PREFIX: &str = "tag.";
 /// What an empty text is called.
 const EMPTY: &str = "(empty)";
@@ -62,6 +66,7 @@ pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile
 struct Maker<'a> {
     profile: &'a Profile,
     names: Names,
+    processes: Processes,
     tables: Tables<'a>,
     samples: Vec<Sample>,
 }
@@ -69,7 +74,8 @@ struct Maker<'a> {
 impl<'a> Maker<'a> {
     fn new(profile: &'a Profile) -> Self {
         let names = Names::of_functions(profile);
-        Self { profile, names, tables: Tables::new(profile), samples: Vec::new() }
+        let processes = Processes::of(profile);
+        Self { profile, names, processes, tables: Tables::new(profile), samples: Vec::new() }
     }
 
     /// Adds the samples of a thread.
@@ -131,7 +137,13 @@ impl<'a> Maker<'a> {
     fn thread_labels(&mut self, profile: &ThreadProfile) -> Vec<Label> {
         let thread = &profile.thread;
         let name = self.text("thread", &escaped(&thread.name));
-        vec![name, self.number("tid", thread.tid), self.number("pid", thread.pid)]
+        let mut labels = vec![name, self.number("tid", thread.tid), self.number("pid", thread.pid)];
+        if self.processes.are_several()
+            && let Some(process) = self.processes.name(thread.pid).map(str::to_owned)
+        {
+            labels.push(self.text(PROCESS, &process));
+        }
+        labels
     }
 
     fn context_labels(&mut self, context: &Context, labels: &mut Vec<Label>) {
@@ -237,6 +249,7 @@ mod tests {
             ("route", "route"),
             ("tag.route", "tag.route"),
             ("thread", "tag.thread"),
+            ("process", "tag.process"),
             ("tag.thread", "tag.tag.thread"),
             ("trace_id", "tag.trace_id"),
             ("threads", "threads"),
