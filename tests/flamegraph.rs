@@ -230,7 +230,16 @@ fn states_have_colours_of_their_own() {
     let colors: BTreeMap<_, _> =
         frames.iter().map(|frame| (frame.name.as_str(), frame.color.as_str())).collect();
     assert_eq!(colors["[sleeping in futex]"], "rgb(130,175,230)");
-    assert_eq!(colors["[runnable]"], "rgb(120,200,110)");
+    assert_eq!(colors["[runnable]"], "rgb(237,160,28)");
+    assert_eq!(colors["[disk]"], "rgb(225,80,55)");
+    // Nothing that runs could be taken for a state.
+    for name in ["main", "work"] {
+        let parts: Vec<u32> = colors[name][4..colors[name].len() - 1]
+            .split(',')
+            .map(|part| part.parse().unwrap())
+            .collect();
+        assert!(parts[0] >= 244 && parts[1] >= 206 && parts[2] >= 168, "{name}: {parts:?}");
+    }
     let distinct: std::collections::BTreeSet<_> = frames
         .iter()
         .filter(|frame| frame.name.starts_with('['))
@@ -238,5 +247,5 @@ fn states_have_colours_of_their_own() {
         .collect();
     assert_eq!(distinct.len(), 5, "{colors:?}");
     assert!(svg.contains("(60,000 µs, 100%)"), "{svg}");
-    assert!(svg.contains("(green runnable, blue sleeping, violet disk, grey stopped)"), "{svg}");
+    assert!(svg.contains("(orange runnable, blue sleeping, red disk, grey stopped)"), "{svg}");
 }

@@ -40,6 +40,7 @@ mod output; // disks that are full, limits, two recorders with one file
 mod output_side; // names, limits, what is told of a recording
 mod overhead; // what profiling costs, and rates that follow a budget
 mod page; // a page for a browser: what it holds
+mod page_manners; // its colours, keys and printing
 mod page_shown; // and what a browser makes of it
 mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use crate::common::{BROWSER, Browser, Trace, has_command, skip, traceprof};
 use crate::page::{HOSTILE, demo};
 
-const LARGE: (u32, u32) = (1400, 900);
+pub(crate) const LARGE: (u32, u32) = (1400, 900);
 
 /// A page in a file, which is gone with the trace.
-fn page_of(made: &Trace) -> PathBuf {
+pub(crate) fn page_of(made: &Trace) -> PathBuf {
     let path = made.dir().join("page.html");
     let output =
         traceprof(&["view", "--output"]).arg(&path).arg(made.path()).output().expect("traceprof");
@@ -16,19 +16,19 @@ fn page_of(made: &Trace) -> PathBuf {
     path
 }
 
-fn near(found: f64, expected: f64) {
+pub(crate) fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-3, "{found}, not {expected}");
 }
 
 /// Clicks into the middle of an element.
-fn click(browser: &mut Browser, selector: &str) {
+pub(crate) fn click(browser: &mut Browser, selector: &str) {
     let [x, y, width, height] = browser.place(selector);
     let place = (x + width / 2.0, y + height / 2.0);
     browser.mouse("mousePressed", place);
     browser.mouse("mouseReleased", place);
 }
 
-fn weight(browser: &mut Browser) -> f64 {
+pub(crate) fn weight(browser: &mut Browser) -> f64 {
     browser.number("#total", "weight")
 }
 

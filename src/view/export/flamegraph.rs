@@ -6,6 +6,7 @@
 //! - Widths add up to the weight of all samples, but for those of threads that are left out. A frame
 //!   below a ten-thousandth of all is not drawn; its caller has its time.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{Color, PaletteMap};
@@ -16,12 +17,12 @@ use crate::trace::RunState;
 use crate::view::mode::Mode;
 use crate::view::profile::Profile;
 
-/// The colours of time in which threads did not run; what runs is red to yellow.
+/// The colours of time in which threads did not run, those of the page. Functions are pale beside them.
 const STATES: [(RunState, &str, Color); 4] = [
-    (RunState::Runnable, "green", Color { r: 120, g: 200, b: 110 }),
+    (RunState::Runnable, "orange", Color { r: 237, g: 160, b: 28 }),
     (RunState::Sleeping, "blue", Color { r: 130, g: 175, b: 230 }),
-    (RunState::Disk, "violet", Color { r: 185, g: 140, b: 225 }),
-    (RunState::Stopped, "grey", Color { r: 190, g: 190, b: 190 }),
+    (RunState::Disk, "red", Color { r: 225, g: 80, b: 55 }),
+    (RunState::Stopped, "grey", Color { r: 165, g: 172, b: 180 }),
 ];
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
@@ -42,7 +43,7 @@ pub(super) fn write(
     let stacks: Vec<(&str, u64)> = lines.iter().map(|(line, weight)| (&**line, *weight)).collect();
     let counted = stacks.into_iter().map(|(stack, weight)| (stack, weight.to_string())).collect();
     let subtitle = with_legend(profile.mode, details);
-    draw(counted, colors(profile), [&title, &subtitle, unit(profile.mode)], out)
+    draw(counted, colors(profile, &lines), [&title, &subtitle, unit(profile.mode)], out)
 }
 
 /// Draws stacks, each with its count, or with what was before and is now: then colours are those of the
@@ -95,8 +96,14 @@ fn with_legend(mode: Mode, details: String) -> String {
     format!("{details} ({})", states.join(", "))
 }
 
-fn colors(profile: &Profile) -> PaletteMap {
+fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
     let mut colors = PaletteMap::default();
+    if profile.mode == Mode::Wall {
+        // First, as what is a state is among them.
+        for frame in lines.keys().flat_map(|stack| stack.split(';')).map(drawable) {
+            colors.insert(frame.as_str(), pale(&frame));
+        }
+    }
     for mark in MARKS {
         colors.insert(mark, OTHER);
     }
@@ -105,6 +112,15 @@ fn colors(profile: &Profile) -> PaletteMap {
         colors.insert(drawable(&folded::frame(name)), known.map_or(OTHER, |(.., color)| *color));
     }
     colors
+}
+
+/// The colour of a function beside states: that of its name, as all are.
+fn pale(name: &str) -> Color {
+    let hash = name
+        .bytes()
+        .fold(2_166_136_261_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
+    let [_, one, other, third] = (hash ^ hash >> 15).to_le_bytes();
+    Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
 }
 
 /// Text without the characters that XML has no way to write, and that [`crate::view::escape`] leaves.

@@ -16,10 +16,11 @@ class Colors {
     const style = getComputedStyle(document.documentElement);
     const value = name => style.getPropertyValue('--' + name).trim();
     this.states = STATES.map(value);
-    for (const name of ['back', 'panel', 'line', 'text', 'soft', 'accent', 'found', 'found-text', 'veil', 'other']) {
+    for (const name of ['back', 'panel', 'line', 'text', 'soft', 'accent', 'found', 'found-text', 'veil', 'other', 'stripe']) {
       this[name.replace('-t', 'T')] = value(name);
     }
-    this.isDark = dark.matches;
+    this.isDark = dark.matches && !document.documentElement.dataset.printed;
+    this.stripes = null;
     this.fills = new Array(this.trace.texts.functions.length);
   }
 
@@ -40,9 +41,10 @@ class Colors {
     const hue = this.hueOf(this.trace.texts.modules[name]);
     const spread = hashOf(this.trace.texts.functions[name]);
     const turned = hue + spread % 11 - 5;
-    const light = this.isDark ? 27 + (spread >> 4) % 8 : 71 + (spread >> 4) % 10;
-    // Teal shouts where orange of the same strength does not.
-    const strength = (this.isDark ? 46 : 78) * (hue === 178 ? 0.6 : 1);
+    // Pale: what is strong is a state.
+    const light = this.isDark ? 25 + (spread >> 4) % 8 : 80 + (spread >> 4) % 9;
+    // Teal and violet shout where orange of the same strength does not.
+    const strength = (this.isDark ? 42 : 72) * (hue >= 100 ? 0.6 : 1);
     return `hsl(${turned}, ${strength}%, ${light}%)`;
   }
 
@@ -50,8 +52,8 @@ class Colors {
     const module = text.replace(/\+0x[0-9a-f]+$/, '');
     let hue = this.hues.get(module);
     if (hue === undefined) {
-      // Warm ones and teal; green, blue and violet are states.
-      hue = [28, 50, 8, 178, 338, 64, 18, 40, 326, 354][this.hues.size % 10];
+      // Warm ones, teal and violet; green, blue and red are states.
+      hue = [30, 56, 16, 178, 330, 270, 68, 300, 22, 44][this.hues.size % 10];
       this.hues.set(module, hue);
     }
     return hue;
@@ -68,10 +70,32 @@ class Colors {
     return this.isDark ? '#ffffff' : '#14181d';
   }
 
-  /** Of CPU time: the more, the stronger. */
+  /** What is laid over states, so that they are told from functions without their colours. */
+  stripesFor(pen) {
+    if (!this.stripes) {
+      const tile = document.createElement('canvas');
+      tile.width = tile.height = 8;
+      const brush = tile.getContext('2d');
+      brush.strokeStyle = this.stripe;
+      brush.lineWidth = 2.5;
+      for (const x of [-8, 0, 8]) {
+        brush.moveTo(x - 1, 9);
+        brush.lineTo(x + 9, -1);
+      }
+      brush.stroke();
+      this.stripes = pen.createPattern(tile, 'repeat');
+    }
+    return this.stripes;
+  }
+
+  isState(name) {
+    return this.trace.kinds[name] >= WAIT;
+  }
+
+  /** Of CPU time, which is of the colour of what runs: the more, the stronger. */
   heat(share) {
-    const light = this.isDark ? 30 + 34 * share : 80 - 32 * share;
-    return `hsl(${36 - 18 * share}, 82%, ${light}%)`;
+    const light = this.isDark ? 24 + 28 * share : 72 - 41 * share;
+    return `hsl(164, ${this.isDark ? 60 : 55 + 45 * share}%, ${light}%)`;
   }
 }
 

@@ -139,8 +139,10 @@ class Flame {
 
   /** Draws what can be seen. */
   draw() {
-    const scroll = at('scroll'), height = Math.max(scroll.clientHeight, 40);
-    at('height').style.height = this.rows * ROW + 8 + 'px';
+    const scroll = at('scroll'), all = this.rows * ROW + 8;
+    // On paper nobody scrolls.
+    const height = document.documentElement.dataset.printed ? all : Math.max(scroll.clientHeight, 40);
+    at('height').style.height = all + 'px';
     const pen = fit(this.canvas, this.width, height);
     const { colors, matches } = this.page;
     pen.fillStyle = colors.back;
@@ -156,6 +158,10 @@ class Flame {
       pen.globalAlpha = box.isAbove ? 0.55 : matches && !found ? 0.5 : 1;
       pen.fillStyle = found ? colors.found : name < 0 ? colors.other : colors.fill(name);
       pen.fillRect(x, y, Math.max(width - 0.6, 0.4), ROW - 1);
+      if (name >= 0 && !found && width > 3 && colors.isState(name)) {
+        pen.fillStyle = colors.stripesFor(pen);
+        pen.fillRect(x, y, width - 0.6, ROW - 1);
+      }
       pen.globalAlpha = 1;
       const letters = Math.floor((width - 8) / letter);
       if (letters >= 2) {
@@ -299,7 +305,8 @@ class Flame {
       all.push('›', crumb(trace.texts.functions[name], this.crumbs.slice(0, depth + 1)));
     });
     const crumbs = at('crumbs');
-    crumbs.replaceChildren(...all.length ? all : ['Click on a frame to zoom, / searches, Esc goes back.']);
+    const colours = this.page.mode.isWall ? ' Frames are pale, a colour for each module; states are strong and striped.' : '';
+    crumbs.replaceChildren(...all.length ? all : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
     crumbs.scrollLeft = crumbs.scrollWidth;
   }
 }

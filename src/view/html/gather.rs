@@ -1,14 +1,17 @@
 //! All samples of what is selected, thread after thread, with the tree of their stacks.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::PageOptions;
 use super::columns::Columns;
 use super::entries::{Entries, Entry};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, TraceError, Window};
 use crate::view::calls::{CallTree, Count, Grower, Step};
 use crate::view::context::is_told;
-use crate::view::groups::{Grouper, Grouping, Groups};
+use crate::view::groups::{GroupId, Grouper, Grouping, Groups};
 use crate::view::idle::idle_threads;
 use crate::view::mode::Mode;
+use crate::view::processes::Processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::recording::Recording;
 use crate::view::selection::Selected;
@@ -18,6 +21,8 @@ use crate::view::waits::Waits;
 pub(super) struct Gathered<'a> {
     /// The threads that have samples in it.
     pub(super) threads: Vec<Shown<'a>>,
+    /// What their processes are called, if there are several: then stacks begin with a group for each.
+    pub(super) processes: Vec<String>,
     /// The stacks of all of them.
     pub(super) tree: CallTree<LocationId>,
     pub(super) waits: Waits,
@@ -38,6 +43,8 @@ pub(super) struct Shown<'a> {
     place: usize,
     /// It only waits for work.
     pub(super) idle: bool,
+    /// Its process, if there are several.
+    process: Option<GroupId>,
 }
 
 /// The samples of a mode.
@@ -73,7 +80,8 @@ impl<'a> Gathered<'a> {
     ) -> Result<Self, TraceError> {
         let recording = Recording::of(trace);
         let begin_ns = recording.begin_ns().unwrap_or(0);
-        let threads = shown(trace, sides, options);
+        let mut threads = shown(trace, sides, options);
+        let processes = tell_apart(&mut threads, sides);
         let by = Grouping::by_context().heaviest(options.contexts_max);
         let entries_max = options.entries_max;
         let look = |contexts| look(trace, sides, (&threads, begin_ns, entries_max), contexts);
@@ -86,7 +94,7 @@ impl<'a> Gathered<'a> {
         let context_count = contexts.len();
         let contexts = contexts.finish(trace, &recording.tags())?;
         let tree = growing.finish();
-        Ok(Self { threads, tree, waits, contexts, context_count, modes, begin_ns })
+        Ok(Self { threads, processes, tree, waits, contexts, context_count, modes, begin_ns })
     }
 
     /// Adds the columns of the samples: of each mode, thread after thread.
@@ -126,9 +134,28 @@ fn shown<'a>(
     };
     let of = |(place, summary): (usize, &'a ThreadSummary)| {
         let idle = idle.iter().any(|idle| idle.get(place).copied().unwrap_or(false));
-        (has_samples(place) && !(idle && options.no_idle)).then_some(Shown { summary, place, idle })
+        (has_samples(place) && !(idle && options.no_idle)).then_some(Shown {
+            summary,
+            place,
+            idle,
+            process: None,
+        })
     };
     covered.enumerate().filter_map(of).collect()
+}
+
+/// Gives each thread its process, if there are several, and says what these are called.
+fn tell_apart(threads: &mut [Shown<'_>], sides: &[(&Selected, &Profile)]) -> Vec<String> {
+    let pids: BTreeSet<u32> = threads.iter().map(|shown| shown.summary.thread.pid).collect();
+    let Some((_, profile)) = sides.first().filter(|_| pids.len() > 1) else { return Vec::new() };
+    let places: BTreeMap<u32, GroupId> =
+        pids.iter().copied().zip((0..).map(GroupId::new)).collect();
+    for shown in threads {
+        shown.process = places.get(&shown.summary.thread.pid).copied();
+    }
+    let processes = Processes::of(profile);
+    let label = |pid: &u32| processes.label(*pid).unwrap_or_else(|| format!("process/{pid}"));
+    pids.iter().map(label).collect()
 }
 
 /// Looks at all samples once. If there are too many contexts, they are all that it knows.
@@ -160,8 +187,9 @@ fn look<'a>(
                 }
                 let frames = stack.iter().map(|location| Step::Frame(*location));
                 let wait = waits.id(sample).map(Step::Wait);
-                let steps = mark_of(sample, stack).into_iter().chain(frames).chain(wait);
-                let call = growing.add(steps, Count::default());
+                let process = thread.process.map(Step::Group);
+                let outermost = process.into_iter().chain(mark_of(sample, stack));
+                let call = growing.add(outermost.chain(frames).chain(wait), Count::default());
                 entries.add(Entry {
                     time_us: sample.time_ns.saturating_sub(begin_ns) / 1000,
                     // A tree has no more calls than fit.

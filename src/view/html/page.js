@@ -156,7 +156,8 @@ class Page {
     at('chosen').append(element('span', { id: 'states', className: 'states' }, ...shown.map(([name, state]) => {
       const spot = element('i');
       spot.style.background = colors.states[state];
-      const share = element('span', { textContent: `${name} ${shareText(sum.states[state], sum.weight)}` });
+      const meaning = MEANINGS[name] ? ` (${MEANINGS[name]})` : '';
+      const share = element('span', { textContent: `${name}${meaning} ${shareText(sum.states[state], sum.weight)}` });
       share.dataset.weight = sum.states[state];
       share.dataset.state = name;
       return element('span', {}, spot, share);
@@ -179,7 +180,7 @@ class Page {
     if (choice.tab === 'spans') showSpans(this);
   }
 
-  /** Everything as it was at first; a search that is being typed goes first. */
+  /** Everything as it was at first. */
   reset() {
     hideTooltip();
     const { mode, tab, inverted, flipped, sort, ascending } = this.choice;
@@ -212,6 +213,8 @@ class Page {
     addEventListener('keydown', event => this.key(event));
     addEventListener('hashchange', () => this.open());
     addEventListener('resize', () => this.redraw());
+    addEventListener('beforeprint', () => this.print(true));
+    addEventListener('afterprint', () => this.print(false));
     dark.addEventListener('change', () => {
       this.colors.update();
       this.redraw();
@@ -235,9 +238,32 @@ class Page {
       at('search').select();
     } else if (event.key === 'Escape') {
       event.preventDefault();
-      if (isTyping) at('search').blur();
-      this.reset();
+      this.back(event.target);
     }
+  }
+
+  /** One step back, of what has the focus; where there is none, everything as it was at first. */
+  back(from) {
+    const { search, window, zoom } = this.choice;
+    if (from === at('search')) {
+      from.blur();
+      if (search) return this.change({ search: '' });
+    } else if (from === at('strip') && window) {
+      return this.change({ window: null });
+    } else if (zoom.length) {
+      return this.change({ zoom: zoom.slice(0, -1) });
+    }
+    return this.reset();
+  }
+
+  /** Draws for paper, in the colours of light, or for the screen again. */
+  print(isPrinted) {
+    if (isPrinted) document.documentElement.dataset.printed = 'yes';
+    else delete document.documentElement.dataset.printed;
+    this.colors.update();
+    this.timeline.layout();
+    this.showTotals(this.isValid);
+    this.showTabs();
   }
 }
 

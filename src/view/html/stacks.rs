@@ -9,6 +9,7 @@ use super::gather::Gathered;
 use crate::trace::LocationId;
 use crate::view::calls::{CallTree, Step};
 use crate::view::escape::escaped;
+use crate::view::groups::Groups;
 use crate::view::names::{NameId, Names};
 use crate::view::profile::Profile;
 use crate::view::waits::Waits;
@@ -62,9 +63,14 @@ impl Tables {
     /// Those of all stacks; a profile of any mode has all names.
     pub(super) fn new(gathered: &Gathered<'_>, profile: Option<&Profile>) -> Self {
         let Some(profile) = profile else { return Self::default() };
+        let mut names = Names::of_functions(profile);
+        if !gathered.processes.is_empty() {
+            let labels = gathered.processes.clone();
+            names.group_by(Groups::named(["process", "processes"], labels).into());
+        }
         let mut maker = Maker {
             profile,
-            names: Names::of_functions(profile),
+            names,
             waits: &gathered.waits,
             tables: Self::default(),
             functions: HashMap::new(),

@@ -4,6 +4,8 @@
 /** A wait is a function of this kind plus the number of its state. */
 const MARK = 1, WAIT = 2;
 const STATES = ['running', 'runnable', 'sleeping', 'disk', 'stopped', 'other'];
+/** What they mean, as far as their names do not say it. */
+const MEANINGS = { running: 'on a CPU', runnable: 'waits for a CPU', disk: 'waits for a device', other: 'not known' };
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);

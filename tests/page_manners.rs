@@ -1,0 +1,145 @@
+//! How a page looks and is handled: its colours, its keys, on paper, of several processes.
+
+use serde_json::json;
+
+use crate::common::{BROWSER, Browser, has_command, skip};
+use crate::page::demo;
+use crate::page_shown::{LARGE, click, near, page_of, weight};
+use crate::process_exports::three;
+
+/// Red, green and blue of a property of the style.
+fn color(browser: &mut Browser, name: &str) -> [u64; 3] {
+    let seen = browser.evaluate(&format!(
+        "(pen => {{ pen.fillStyle = traceprof.colors.states[STATES.indexOf('{name}')];\
+         pen.fillRect(0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; }})\
+         (document.createElement('canvas').getContext('2d'))"
+    ));
+    std::array::from_fn(|at| seen[at].as_u64().expect("a part of a colour"))
+}
+
+fn set_dark(browser: &mut Browser, is_dark: bool) {
+    let value = if is_dark { "dark" } else { "light" };
+    let feature = json!({ "name": "prefers-color-scheme", "value": value });
+    browser.call("Emulation.setEmulatedMedia", json!({ "features": [feature] }));
+    browser.wait_for(&format!("traceprof.colors.isDark === {is_dark}"));
+}
+
+/// What runs is green, what could run orange, what sleeps blue, what waits for a disk red.
+#[test]
+fn states_have_the_colours_and_words_that_are_expected_of_them() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let mut browser = Browser::open(&page_of(&made), "", LARGE);
+    for is_dark in [false, true] {
+        set_dark(&mut browser, is_dark);
+        let [red, green, blue] = color(&mut browser, "running");
+        assert!(green > red + 50 && green > blue + 30, "{red} {green} {blue}");
+        let [red, green, blue] = color(&mut browser, "runnable");
+        assert!(red > green + 40 && green > blue + 60, "{red} {green} {blue}");
+        let [red, _, blue] = color(&mut browser, "sleeping");
+        assert!(blue > red + 40, "{red} {blue}");
+        let [red, green, blue] = color(&mut browser, "disk");
+        assert!(red > green + 100 && red > blue + 100, "{red} {green} {blue}");
+    }
+    let legend = browser.text("#states");
+    for part in ["running (on a CPU) ", "runnable (waits for a CPU) ", "disk (waits for a device) "]
+    {
+        assert!(legend.contains(part), "no {part:?} in {legend}");
+    }
+    assert!(browser.text("#crumbs").contains("states are strong and striped"));
+    browser.evaluate("location.hash = '#mode=cpu'");
+    browser.wait_for("document.querySelector('#states') === null");
+    assert!(!browser.text("#crumbs").contains("states"));
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+#[test]
+fn escape_goes_one_step_back() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let mut browser = Browser::open(&page_of(&made), "#mode=cpu&from=0.5&to=1.5", LARGE);
+    near(weight(&mut browser), 1000.0);
+    // By keys alone: into the graph, down, and in.
+    browser.evaluate("document.querySelector('#graph').focus()");
+    for key in ["ArrowDown", "ArrowDown", "ArrowDown", "Enter"] {
+        browser.key(key);
+    }
+    browser.wait_for("document.querySelector('#crumbs').textContent === 'all›_start›main'");
+    browser.key("/");
+    for key in ["p", "a", "r"] {
+        browser.key(key);
+    }
+    browser.wait_for("document.querySelector('#matched').textContent !== ''");
+    // What is typed goes first; where it led to stays.
+    browser.key("Escape");
+    browser.wait_for("document.querySelector('#matched').textContent === ''");
+    assert_eq!(browser.text("#crumbs"), "all›_start›main");
+    near(weight(&mut browser), 1000.0);
+    browser.key("Escape");
+    browser.wait_for("document.querySelector('#crumbs').textContent === 'all›_start'");
+    // On the time line it is the window.
+    browser.evaluate("document.querySelector('#strip').focus()");
+    browser.key("Escape");
+    browser.wait_for("traceprof.choice.window === null");
+    assert_eq!(browser.text("#crumbs"), "all›_start");
+    near(weight(&mut browser), 2001.0);
+    browser.evaluate("document.querySelector('#strip').blur()");
+    browser.key("Escape");
+    browser.wait_for("traceprof.choice.zoom.length === 0");
+    click(&mut browser, "#labels .pick");
+    browser.wait_for("traceprof.choice.threads !== null");
+    browser.key("Escape");
+    browser.wait_for("traceprof.choice.threads === null");
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+/// All rows, dark on white, whatever the screen is like and shows of them.
+#[test]
+fn a_page_is_printed_whole_and_in_the_colours_of_paper() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let mut browser = Browser::open(&page_of(&made), "#mode=cpu", (1000, 400));
+    set_dark(&mut browser, true);
+    browser.evaluate(
+        "addEventListener('beforeprint', () => { window.printed = [\
+            document.querySelector('#graph').height, traceprof.flame.rows * ROW,\
+            traceprof.colors.isDark, traceprof.colors.back,\
+        ]; })",
+    );
+    let height = "document.querySelector('#graph').height";
+    let shown = browser.evaluate(height);
+    let pdf = browser.call("Page.printToPDF", json!({}));
+    assert!(pdf["data"].as_str().is_some_and(|data| data.len() > 1000));
+    let printed = browser.evaluate("window.printed");
+    let rows = printed[1].as_u64().unwrap();
+    assert!(rows > 0 && printed[0].as_u64().unwrap() >= rows, "{printed}");
+    assert_eq!((&printed[2], &printed[3]), (&json!(false), &json!("#ffffff")));
+    // And then it is as it was.
+    browser.wait_for("traceprof.colors.isDark");
+    assert_eq!(browser.evaluate(height), shown);
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
+#[test]
+fn stacks_of_several_processes_begin_with_the_process() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = three();
+    let mut browser = Browser::open(&page_of(&made), "#mode=cpu&idle=shown", LARGE);
+    let first = browser.evaluate(
+        "traceprof.flame.boxes.filter(box => box.depth === 1).map(box => traceprof.flame.nameOf(box)).sort()",
+    );
+    assert_eq!(first, json!(["a-long-named-se/300", "front/100", "front/200"]));
+    let sum = browser.evaluate(
+        "traceprof.flame.boxes.filter(box => box.depth === 1).reduce((sum, box) => sum + box.frame.total, 0)",
+    );
+    near(sum.as_f64().unwrap(), weight(&mut browser));
+    assert_eq!(browser.problems(), [""; 0]);
+}
