@@ -42,7 +42,7 @@
 //! | 4 | [`cli`] | arguments, terminal, exit codes |
 //! | 3 | [`record`], [`view`] (not each other) | the story of a recording; pure views of a trace |
 //! | 2 | [`inject`], [`unwind`], [`symbol`], [`trace`] (not each other) | one mechanism each |
-//! | 1 | [`elf`], [`proc`], [`fault`] | parsers; where tests have somebody die |
+//! | 1 | [`elf`], [`proc`], [`quantity`], [`fault`] | parsers; where tests have somebody die |
 //! | 0 | [`traceprof_abi`] | what both processes share |
 //!
 //! # Where to start reading
@@ -68,6 +68,7 @@ pub mod elf;
 pub mod fault;
 pub mod inject;
 pub mod proc;
+pub mod quantity;
 pub mod record;
 pub mod symbol;
 pub mod trace;

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::quantity;
 use crate::record::EngineChoice;
 use crate::trace::{Compression, Durability};
 
@@ -10,49 +11,21 @@ use crate::trace::{Compression, Durability};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingTime(pub Duration);
 
-/// Longer than anybody means; keeps all sums of times far from their limits.
-const TIME_MAX_S: f64 = 366.0 * 86_400.0;
-
-/// A time in seconds: a number with a unit, or several, the larger units first.
-fn seconds(text: &str) -> Result<f64, String> {
-    const EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m";
-    let (mut rest, mut sum, mut before) = (text, 0.0, f64::INFINITY);
-    while !rest.is_empty() || sum == 0.0 && before == f64::INFINITY {
-        let is_letter = |character: char| character.is_ascii_alphabetic();
-        let (digits, tail) = rest.split_at(rest.find(is_letter).unwrap_or(rest.len()));
-        let (unit, tail) = tail.split_at(tail.find(|c| !is_letter(c)).unwrap_or(tail.len()));
-        let unit_s = match unit {
-            "us" => 0.000_001,
-            "ms" => 0.001,
-            "s" => 1.0,
-            // Without a unit it is the only number.
-            "" if before == f64::INFINITY => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            "" => return Err(EXPECTED.to_owned()),
-            unit => return Err(format!("unknown unit `{unit}`: use ms, s, m or h")),
-        };
-        if unit_s >= before {
-            return Err("give the larger units first, each once".to_owned());
-        }
-        let number: f64 = number(digits).ok_or(EXPECTED)?;
-        (rest, sum, before) = (tail, sum + number * unit_s, unit_s);
-    }
-    Ok(sum)
-}
+/// Longer than anybody means.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl FromStr for RecordingTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let seconds = seconds(text)?;
-        if seconds < 0.001 {
+        let time = quantity::time(text)?;
+        if time < Duration::from_millis(1) {
             return Err("the shortest recording is 1ms".to_owned());
         }
-        if seconds > TIME_MAX_S {
+        if time > LONGEST {
             return Err("the longest recording is 366 days".to_owned());
         }
-        Ok(Self(Duration::from_secs_f64(seconds)))
+        Ok(Self(time))
     }
 }
 
@@ -85,7 +58,7 @@ impl FromStr for SampleInterval {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let has_unit = text.ends_with(|character: char| character.is_ascii_alphabetic());
-        let seconds = seconds(text)?;
+        let seconds = quantity::time(text)?.as_secs_f64();
         if !has_unit {
             // What other profilers take a bare number for differs by a million.
             return Err(format!("needs a unit: {text}ms, {text}us or {text}s"));
@@ -105,7 +78,13 @@ impl FromStr for EventName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mode = match text {
+        // How exactly the address is that of the event does not matter to a clock.
+        let (name, modifiers) = text.split_once(':').unwrap_or((text, ""));
+        if modifiers.contains('u') && !modifiers.contains('k') {
+            return Err(format!("without time in the kernel: give -e {name} --no-kernel"));
+        }
+        let is_exact = modifiers.bytes().all(|byte| matches!(byte, b'p' | b'P'));
+        let mode = match if is_exact { name } else { text } {
             "cpu-clock" | "task-clock" | "cycles" | "cpu-cycles" | "itimer" | "ctimer" => "cpu",
             other => other,
         };
@@ -145,9 +124,10 @@ impl FromStr for WallInterval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match seconds(text)? {
-            seconds @ 0.001..=10.0 => Ok(Self(Duration::from_secs_f64(seconds))),
-            _ => Err("expected a time from 1ms to 10s".to_owned()),
+        let time = quantity::time(text)?;
+        match (Duration::from_millis(1)..=Duration::from_secs(10)).contains(&time) {
+            true => Ok(Self(time)),
+            false => Err("expected a time from 1ms to 10s".to_owned()),
         }
     }
 }
@@ -177,7 +157,7 @@ impl FromStr for Percent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match number(text.strip_suffix('%').unwrap_or(text).trim_end()) {
+        match quantity::number(text.strip_suffix('%').unwrap_or(text).trim_end()) {
             Some(percent) if percent <= 100.0 => Ok(Self(percent)),
             _ => Err("expected a number from 0 to 100".to_owned()),
         }
@@ -246,49 +226,17 @@ impl FromStr for BlockSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
-        let unit = match &text[digits.len()..] {
-            "" => 1,
-            "K" | "k" => 1 << 10,
-            "M" | "m" => 1 << 20,
-            unit => return Err(format!("unknown unit `{unit}`: use K or M")),
-        };
-        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number: Option<usize> = if plain { digits.parse().ok() } else { None };
-        match number.and_then(|number| number.checked_mul(unit)) {
-            Some(bytes) if (1 << 10..=1 << 20).contains(&bytes) => Ok(Self(bytes)),
+        match quantity::bytes(text)? as usize {
+            bytes if (1 << 10..=1 << 20).contains(&bytes) => Ok(Self(bytes)),
             _ => Err("expected a size from 1K to 1M, such as 65536 or 64K".to_owned()),
         }
     }
-}
-
-/// A decimal number without sign, exponent, `inf` or `nan`.
-fn number(text: &str) -> Option<f64> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if plain { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::trace::WriterOptions;
-
-    #[test]
-    fn times_have_units_and_a_bare_number_is_seconds() {
-        let check = |text: &str, ms: u64| {
-            let time: RecordingTime = text.parse().unwrap();
-            assert_eq!(time.0, Duration::from_millis(ms), "{text}");
-        };
-        check("5", 5000);
-        check("5s", 5000);
-        check("0.25", 250);
-        check("500ms", 500);
-        check("5m", 300_000);
-        check("2h", 7_200_000);
-        check("1h30m", 5_400_000);
-        check("1m0.5s", 60_500);
-        check("1h1m1s1ms", 3_661_001);
-    }
 
     #[test]
     fn impossible_times_are_refused() {
@@ -326,12 +274,15 @@ mod tests {
     #[test]
     fn events_of_other_profilers_are_modes() {
         for (text, cpu, wall) in
-            [("task-clock", true, false), ("wall", false, true), ("cpu,wall", true, true)]
+            [("task-clock", true, false), ("wall", false, true), ("cycles:pp", true, false)]
         {
             assert_eq!(text.parse(), Ok(EventName(Mode { cpu, wall })));
         }
         let error = "alloc".parse::<EventName>().unwrap_err();
         assert!(error.contains("only time is measured"), "{error}");
+        let error = "cycles:u".parse::<EventName>().unwrap_err();
+        assert!(error.contains("-e cycles --no-kernel"), "{error}");
+        assert!("cycles:x".parse::<EventName>().is_err());
     }
 
     #[test]

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use super::date;
 use super::recording::Recording;
+use crate::quantity;
 
-/// Longer than any recording; keeps all sums of times far from their limits.
-const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 /// Times are before this, in nanoseconds, whatever a file says: sums of three stay in range.
 const LATEST_NS: u64 = u64::MAX / 4;
-const EXPECTED: &str = "expected a time such as 2.5s, 500ms or 1m since the begin, -30s (before the \
-    end), +10s (after --from), 50%, 14:03 or 2026-11-21T14:03:05 (UTC)";
+const EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m since the begin, -30s (before \
+    the end), +10s (after --from), 50%, 14:03 or 2026-11-21T14:03:05 (UTC)";
 
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,13 +35,13 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(before) = text.strip_prefix('-') {
-            return Ok(Self::BeforeEnd(duration(before)?));
+            return Ok(Self::BeforeEnd(time(before)?));
         }
         if let Some(later) = text.strip_prefix('+') {
-            return Ok(Self::Later(duration(later)?));
+            return Ok(Self::Later(time(later)?));
         }
         if let Some(number) = text.strip_suffix('%') {
-            let number = number_of(number)?;
+            let number = quantity::number(number).ok_or(EXPECTED)?;
             let is_share = number <= 100.0;
             let share = is_share.then_some(Self::Percent(number));
             return share.ok_or_else(|| "expected a percentage from 0% to 100%".to_owned());
@@ -50,7 +49,7 @@ impl FromStr for Moment {
         if text.contains(':') {
             return clock(text).ok_or_else(|| EXPECTED.to_owned());
         }
-        Ok(Self::After(duration(text)?))
+        Ok(Self::After(time(text)?))
     }
 }
 
@@ -121,28 +120,12 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn number_of(digits: &str) -> Result<f64, String> {
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number = digits.parse::<f64>().ok().filter(|number| is_plain && number.is_finite());
-    number.ok_or_else(|| EXPECTED.to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (digits, unit) = text.split_at(at);
-    let number = number_of(digits)?;
-    let unit_s = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        unit => return Err(format!("unknown unit `{unit}`: use us, ms, s, m, h or %")),
-    };
-    if number * unit_s > TIME_MAX_S {
-        return Err("no recording is that long".to_owned());
-    }
-    Ok(Duration::from_secs_f64(number * unit_s))
+fn time(text: &str) -> Result<Duration, String> {
+    quantity::time(text).map_err(|error| match error == quantity::TIME_EXPECTED {
+        // There is more that a moment may be.
+        true => EXPECTED.to_owned(),
+        false => error,
+    })
 }
 
 /// `14:03`, `14:03:05.5`, or the same behind a date; `Z` and ` UTC` at the end say what holds anyway.
@@ -209,6 +192,7 @@ mod tests {
         assert_eq!("500ms".parse(), after(500));
         assert_eq!("7000us".parse(), after(7));
         assert_eq!("1m".parse(), after(60_000));
+        assert_eq!("1m30s".parse(), after(90_000));
         assert_eq!("0".parse(), after(0));
         assert_eq!("50%".parse(), Ok(Moment::Percent(50.0)));
         assert_eq!("-1m".parse(), Ok(Moment::BeforeEnd(ms(60_000))));

@@ -4,7 +4,7 @@ use super::source::{Source, words};
 
 /// The floor table of the architecture text in `src/lib.rs`. Modules of one floor do not know each
 /// other.
-const FLOORS: [(&str, u8); 10] = [
+const FLOORS: [(&str, u8); 11] = [
     ("cli", 4),
     ("record", 3),
     ("view", 3),
@@ -14,6 +14,7 @@ const FLOORS: [(&str, u8); 10] = [
     ("trace", 2),
     ("elf", 1),
     ("proc", 1),
+    ("quantity", 1),
     ("fault", 1),
 ];
 

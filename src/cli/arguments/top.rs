@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::values::{EngineName, Mode, Rate, RecordingTime, WallInterval};
+use crate::cli::values::{EngineName, Mode, Rate, WallInterval};
+use crate::quantity;
 use crate::view::live::{Kind, Order};
 
 /// Arguments of `top`.
@@ -116,8 +117,8 @@ impl FromStr for Interval {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Duration::from_secs(1)..=Duration::from_secs(3600);
-        match text.parse() {
-            Ok(RecordingTime(time)) if known.contains(&time) => Ok(Self(time)),
+        match quantity::time(text)? {
+            time if known.contains(&time) => Ok(Self(time)),
             _ => Err("expected a time from 1s to 1h, such as 2, 2s or 1m".to_owned()),
         }
     }
@@ -131,17 +132,8 @@ impl FromStr for TraceSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (digits, shift) = match text.char_indices().last() {
-            Some((at, 'K' | 'k')) => (&text[..at], 10),
-            Some((at, 'M' | 'm')) => (&text[..at], 20),
-            Some((at, 'G' | 'g')) => (&text[..at], 30),
-            Some((at, 'T' | 't')) => (&text[..at], 40),
-            _ => (text, 0),
-        };
-        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number: Option<u64> = if plain { digits.parse().ok() } else { None };
-        match number.and_then(|number| number.checked_mul(1 << shift)) {
-            Some(bytes) if (16 << 10..=1 << 40).contains(&bytes) => Ok(Self(bytes)),
+        match quantity::bytes(text)? {
+            bytes if (16 << 10..=1 << 40).contains(&bytes) => Ok(Self(bytes)),
             _ => Err("expected a size from 16K to 1T, such as 256M".to_owned()),
         }
     }
