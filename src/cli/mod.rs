@@ -19,6 +19,7 @@ mod limits;
 mod modules;
 mod opener;
 mod output;
+mod pidfile;
 mod print;
 mod progress;
 mod ready;

@@ -1,16 +1,15 @@
-//! Telling others that a recording has begun: a line to a descriptor, a file with the process id.
+//! Telling others that a recording has begun: a line to a descriptor.
 //!
 //! # Safety
 //! A descriptor that the user names is taken over before anything else of this process is open, so
 //! nobody else in it owns the number.
 #![allow(unsafe_code, reason = "takes over a descriptor by its number")]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::exit::{ExitCode, Failure};
@@ -96,41 +95,5 @@ impl Observer for Telling {
 
     fn wants_end(&mut self) -> bool {
         self.inner.wants_end()
-    }
-}
-
-/// A file with the recorder's process id, which goes with the value.
-#[derive(Debug)]
-pub(super) struct PidFile(PathBuf);
-
-impl PidFile {
-    /// Writes it. One that is there is replaced if the process that it names is gone.
-    pub(super) fn write(path: &Path) -> Result<Self, Failure> {
-        let failed = |error: anyhow::Error| Failure::new(ExitCode::Output, error);
-        if let Ok(text) = fs::read_to_string(path) {
-            let named: Option<i32> = text.trim().parse().ok();
-            let Some(pid) = named else {
-                let path = path.display();
-                return Err(failed(anyhow!("{path} is not a pid file: choose another --pidfile")));
-            };
-            if Path::new(&format!("/proc/{pid}")).exists() {
-                let path = path.display();
-                let text = format!("{path}: process {pid} is running: choose another --pidfile");
-                return Err(failed(anyhow!(text)));
-            }
-        }
-        let context = || format!("writing {}", path.display());
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).open(path);
-        let written = file.and_then(|mut file| writeln!(file, "{}", std::process::id()));
-        written.with_context(context).map_err(failed)?;
-        Ok(Self(path.to_owned()))
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        // Somebody may have removed it.
-        let _ = fs::remove_file(&self.0);
     }
 }

@@ -12,7 +12,8 @@ use anyhow::anyhow;
 use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
-use super::ready::{PidFile, Ready, Telling};
+use super::pidfile::PidFile;
+use super::ready::{Ready, Telling};
 use super::values::{Mode, Percent};
 use super::{closing, progress};
 use crate::record::{
@@ -40,6 +41,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
     let options = options(arguments)?;
     if is_dry {
+        pidfile.as_deref().map(PidFile::check).transpose()?;
         let steps = dry_run(&options).map_err(failure)?;
         let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
         return Destination::Standard.write(write);
