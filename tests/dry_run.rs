@@ -1,12 +1,15 @@
 //! `record --dry-run`: what would be done, that it is not, and the refusals of the recording.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Recorder, Snapshot, Target, Trace, needs_recording, record_cpu, together, traceprof,
+    Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program_for_everyone,
+    record_cpu, scratch_dir, skip, together, traceprof,
 };
 
 /// What a dry run prints, label by label; the target and the files are as before.
@@ -104,4 +107,107 @@ fn program_is_looked_for_and_not_started() {
     let output = run("no-such-program");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-program"));
+}
+
+/// The steps of a dry run of a program, in a directory; `{dir}` stands for it.
+fn steps_in(dir: &Path, options: &[&str]) -> Vec<(String, String)> {
+    let mut command = traceprof(&[&["record", "--dry-run"], options].concat());
+    let output = command.args(["--", "true"]).current_dir(dir).output().expect("traceprof");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = text.replace(&*dir.canonicalize().expect("a path").to_string_lossy(), "{dir}");
+    let lines = text.lines().map(|line| line.split_once("  ").expect("a label and a text"));
+    lines.map(|(label, text)| (label.trim().to_owned(), text.trim().to_owned())).collect()
+}
+
+#[test]
+fn names_of_all_files_and_what_is_kept_of_them_are_told() {
+    needs_recording!();
+    let dir = scratch_dir();
+    let check = |options: &[&str], expected: &[(&str, &str)]| {
+        let told = steps_in(dir.path(), options);
+        for (label, text) in expected {
+            assert_eq!(of(&told, label), *text, "{options:?}");
+        }
+    };
+    let pair = "{dir}/x-1.trace and {dir}/x-1.trace.idx, written while it is recorded";
+    check(&["-o", "x-%n.trace"], &[("files", pair)]);
+    std::fs::write(dir.path().join("x-1.trace"), "precious").expect("a file");
+    let second = "{dir}/x-2.trace and {dir}/x-2.trace.idx, written while it is recorded";
+    check(&["-o", "x-%n.trace"], &[("files", second)]);
+    let replaced = format!("{pair}, in place of what is there");
+    check(&["-o", "x-1.trace", "--force"], &[("files", &replaced)]);
+    check(
+        &["-o", "y%p.trace", "--max-size", "3M"],
+        &[
+            ("files", "{dir}/y%p.trace and {dir}/y%p.trace.idx, written while it is recorded"),
+            ("limit", "the recording ends when they have 3.0 MiB together"),
+            ("name", "%p is the program's process id"),
+        ],
+    );
+    check(
+        &["-o", "y.trace", "--rotate", "64K", "--rotate-keep", "2"],
+        &[
+            (
+                "files",
+                "{dir}/y-0001.trace, {dir}/y-0002.trace and so on, each with its index, .idx",
+            ),
+            ("parts", "the next one begins when one has 64.0 KiB; the last 2 are kept"),
+        ],
+    );
+    let age = "the next one begins after 90.000 s; all are kept";
+    check(&["-o", "y.trace", "--rotate", "1m30s"], &[("parts", age)]);
+    let ring = "the last 60.000 s, in parts in {dir}/y.trace.ring";
+    let saved = "saved by SIGUSR2, cpu>80%, file:now to {dir}/y-1.trace and the next free ones, at the \
+                 end to {dir}/y.trace";
+    let triggers = ["--trigger", "cpu>80%", "--trigger", "file:now"];
+    check(
+        &[&["-o", "y.trace", "--ring", "1m"], &triggers[..]].concat(),
+        &[("ring", ring), ("files", saved)],
+    );
+    let saved = "saved by SIGUSR2 to {dir}/y-1.trace and the next free ones, not at the end";
+    check(&["-o", "y.trace", "--ring", "1m", "--ring-save", "trigger"], &[("files", saved)]);
+}
+
+/// Of a dry run and of a recording, in one directory.
+#[test]
+fn outputs_that_a_recording_would_refuse_are_refused() {
+    needs_recording!();
+    let dir = scratch_dir();
+    let ours = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), dir.path());
+    let check = |as_other: bool, options: &[&str], words: &str| {
+        let run = |dry: &[&str]| {
+            let mut command = match as_other {
+                true => as_nobody(&ours)?,
+                false => Command::new(&ours),
+            };
+            command.arg("record").args(dry).args(options).args(["--", "true"]);
+            Some(command.current_dir(dir.path()).output().expect("traceprof"))
+        };
+        let Some(output) = run(&["--dry-run"]) else { skip!("root: needed to act as two users") };
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{options:?}: {text}");
+        assert!(text.contains(words), "{options:?}: {text}");
+        let output = run(&[]).expect("a user");
+        assert_eq!(
+            (output.status.code(), &*String::from_utf8_lossy(&output.stderr)),
+            (Some(6), &*text)
+        );
+    };
+    check(false, &["-o", "no/x.trace"], "create it first");
+    check(false, &["-o", "no/x%p.trace"], "create it first");
+    std::os::unix::fs::symlink("elsewhere", dir.path().join("link")).expect("a link");
+    check(false, &["-o", "link"], "exists already");
+    check(false, &["-o", "link", "--force"], "not a regular file");
+    std::fs::write(dir.path().join("x-0003.trace"), "precious").expect("a file");
+    check(false, &["-o", "x.trace", "--rotate", "1m"], "x-0003.trace exists already");
+    std::fs::create_dir(dir.path().join("x.trace.ring")).expect("a directory");
+    check(false, &["-o", "x.trace", "--ring", "1m"], "x.trace.ring exists already");
+    std::fs::write(dir.path().join("pid"), "1").expect("a file");
+    check(false, &["-o", "x.trace", "--pidfile", "pid"], "process 1 is running");
+    check(false, &["-o", "x.trace", "--pidfile", "no/pid"], "create it first");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), mode).expect("a directory for others to read");
+    check(true, &["-o", "y.trace"], "a directory of your own");
+    check(true, &["-o", "x-0003.trace", "--force"], "a directory of your own");
 }

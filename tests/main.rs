@@ -57,6 +57,7 @@ mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
 mod runbooks; // the scripts for an emergency
+mod ring; // the last minutes: what has them saved, and what becomes of them
 mod runtimes; // Go, Node, Java and others
 mod snapshot; // whole outputs, kept beside the tests
 mod soak; // storms of everything, for a long time

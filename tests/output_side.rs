@@ -14,18 +14,18 @@ use crate::common::{
     Recorder, Target, Trace, needs_recording, program, scratch_dir, together, traceprof, wait_until,
 };
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// `traceprof record ARGS -- exitcode 0 MS`, in a directory.
-fn record_in(dir: &Path, args: &[&str]) -> Output {
+pub(crate) fn record_in(dir: &Path, args: &[&str]) -> Output {
     let mut command = traceprof(&[&["record"], args].concat());
     command.arg("--").arg(program("exitcode")).args(["0", "50", "50"]);
     command.current_dir(dir).output().expect("traceprof")
 }
 
-fn names_in(dir: &Path) -> Vec<String> {
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let names =
         fs::read_dir(dir).expect("directory").map(|entry| entry.expect("entry").file_name());
     let mut names: Vec<String> = names.map(|name| name.into_string().expect("a name")).collect();
@@ -219,7 +219,7 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
 }
 
 /// Weights and samples of a data file.
-fn weight_of(path: &Path) -> (u64, u64) {
+pub(crate) fn weight_of(path: &Path) -> (u64, u64) {
     let trace = trace::load(path).expect("a trace");
     assert!(trace.closed && trace.notices.is_empty(), "{path:?}: {:?}", trace.notices);
     let (mut weight, mut samples) = (0, 0);
@@ -348,10 +348,14 @@ fn limits_that_contradict_each_other_are_refused_with_what_is_near() {
     check(&["--rotate", "100"], "100M for a size, 100m for a time");
     check(&["--max-size", "10K"], "1M");
     check(&["--ring", "5m", "--rotate", "3m"], "cannot be used with");
-    check(&["--ring", "5m", "--rotate-keep", "3"], "needs --rotate");
+    check(&["--ring", "5m", "--rotate-keep", "3"], "--rotate SIZE --rotate-keep N");
+    check(&["--ring", "5m", "--max-size", "1G"], "--rotate SIZE --rotate-keep N");
+    check(&["--ring", "5m", "--collect"], "leave out --collect");
+    check(&["--ring-save", "trigger"], "add --ring 5m");
+    check(&["--ring", "5m", "--ring-save", "never"], "expected end or trigger");
     check(&["--ring", "5m", "--trigger", "memory>3"], "file:PATH");
     check(&["--trigger", "cpu>80%"], "--ring");
-    check(&["--switch-output=1s", "--collect"], "cannot be used with");
+    check(&["--switch-output=1s", "--collect"], "leave out --collect");
 }
 
 #[test]
@@ -362,138 +366,4 @@ fn little_room_is_told_of_before_it_is_used_up() {
     let output = record_in(dir.path(), &["--max-size", "900T", "-o", "x.trace"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("MiB are free in ."), "{}", text(&output.stderr));
-}
-
-/// Whether there is a whole trace.
-fn is_closed(path: &Path) -> bool {
-    trace::load(path).is_ok_and(|trace| trace.closed)
-}
-
-#[test]
-fn a_ring_is_bounded_and_saved_by_a_signal_and_at_the_end() {
-    needs_recording!();
-    let _machine = together();
-    let mut target = Target::start("threads", &[]);
-    let pid = target.pid().to_string();
-    let args = ["--json", "--pid", &pid, "--ring", "1s", "-F", "997"];
-    let mut recorder = Recorder::start(&args);
-    let dir = recorder.trace().dir().to_owned();
-    let ring = dir.join("out.trace.ring");
-    let parts = || if ring.exists() { names_in(&ring) } else { Vec::new() };
-    let is_round = || parts().iter().any(|name| name.as_str() >= "000012.trace");
-    assert!(wait_until(Duration::from_secs(180), is_round), "{:?}", parts());
-    assert!(parts().len() <= 22 && !parts().contains(&"000001.trace".to_owned()), "{:?}", parts());
-    recorder.send(Signal::SIGUSR2);
-    let saved = dir.join("out-1.trace");
-    assert!(wait_until(Duration::from_secs(60), || is_closed(&saved)), "not saved");
-    assert!(!recorder.has_ended());
-    recorder.wait_for_cpu(target.pid(), Duration::from_millis(200));
-    recorder.send(Signal::SIGINT);
-    let outcome = recorder.finish().expect_code(0);
-    target.goes_on_and_ends_by_itself();
-    assert!(outcome.text().contains("asked for by a signal"), "{}", outcome.text());
-    assert!(!ring.exists(), "the parts are left");
-    let told: serde_json::Value =
-        serde_json::from_slice(&outcome.output.stdout).expect("one object");
-    for (place, path) in [saved, dir.join("out.trace")].iter().enumerate() {
-        let (_, samples) = weight_of(path);
-        assert!(samples > 0);
-        assert_eq!(told["saved"][place]["samples"], samples, "{told}");
-        assert_eq!(told["saved"][place]["output"], path.to_string_lossy().as_ref());
-        let printed = traceprof(&["print"]).arg(path).output().expect("traceprof");
-        assert!(text(&printed.stdout).contains("threads::crunch_zero"));
-    }
-    assert!(told["figures"]["samples"].as_u64() > told["samples_in_file"].as_u64(), "{told}");
-}
-
-#[test]
-fn the_ring_of_a_program_that_ends_is_all_of_it() {
-    needs_recording!();
-    let _machine = together();
-    let dir = scratch_dir();
-    let output = record_in(dir.path(), &["--ring", "60s", "-F", "997", "--json", "-o", "x.ring"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(names_in(dir.path()), ["x.ring", "x.ring.idx"]);
-    let line = text(&output.stdout);
-    let told: serde_json::Value =
-        serde_json::from_str(line.lines().last().expect("a line")).expect("one object");
-    let (weight, samples) = weight_of(&dir.path().join("x.ring"));
-    let head = traceprof(&["print"]).arg(dir.path().join("x.ring")).output().expect("traceprof");
-    assert!(text(&head.stdout).contains("\ncpu time "), "{}", text(&head.stdout));
-    let figures = &told["figures"];
-    assert_eq!((&figures["samples"], &figures["weight_sum"]), (&samples.into(), &weight.into()));
-}
-
-#[test]
-fn the_parts_of_a_ring_outlive_a_killed_recorder() {
-    needs_recording!();
-    let _machine = together();
-    let mut target = Target::start("threads", &[]);
-    let pid = target.pid().to_string();
-    let mut recorder = Recorder::start(&["--pid", &pid, "--ring", "2s", "-F", "997"]);
-    let ring = recorder.trace().dir().join("out.trace.ring");
-    let has_two = || ring.join("000003.trace").exists();
-    assert!(wait_until(Duration::from_secs(180), has_two), "no parts");
-    recorder.send(Signal::SIGKILL);
-    let outcome = recorder.finish();
-    let parts = names_in(&ring).into_iter().filter(|name| name.ends_with(".trace"));
-    let mut printed = 0;
-    for name in parts {
-        let print = traceprof(&["print"]).arg(ring.join(&name)).output().expect("traceprof");
-        assert!(print.status.success(), "{name}: {}", text(&print.stderr));
-        printed += usize::from(text(&print.stdout).contains("threads::"));
-    }
-    assert!(printed >= 2, "{printed} parts with something in them");
-    // They are not written over by the next one.
-    let output = record_in(outcome.trace.dir(), &["--ring", "2s", "-o", "out.trace"]);
-    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("its parts are traces"), "{}", text(&output.stderr));
-    target.goes_on_and_ends_by_itself();
-}
-
-#[test]
-fn a_file_that_appears_has_the_ring_saved() {
-    needs_recording!();
-    let _machine = together();
-    let mut target = Target::start("split", &[]);
-    let pid = target.pid().to_string();
-    let dir = scratch_dir();
-    let file = dir.path().join("now");
-    let trigger = format!("file:{}", file.display());
-    let args = ["--pid", &pid, "--ring", "60s", "-F", "997", "--trigger", &trigger];
-    let mut recorder = Recorder::start(&args);
-    recorder.wait_until_attached(target.pid());
-    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
-    let saved = recorder.trace().dir().join("out-1.trace");
-    assert!(!saved.exists());
-    // One that is written to once the recorder looks: before that it is there already.
-    let is_saved = || {
-        fs::write(&file, format!("{:?}", std::time::Instant::now())).expect("a file");
-        std::thread::sleep(Duration::from_millis(100));
-        is_closed(&saved)
-    };
-    assert!(wait_until(Duration::from_secs(60), is_saved), "not saved");
-    assert!(weight_of(&saved).1 > 0);
-    recorder.send(Signal::SIGINT);
-    let outcome = recorder.finish().expect_code(0);
-    assert!(outcome.text().contains("was written"), "{}", outcome.text());
-    let others = names_in(outcome.trace.dir());
-    assert!(!others.contains(&"out-2.trace".to_owned()), "saved twice in the time: {others:?}");
-    target.goes_on_and_ends_by_itself();
-}
-
-#[test]
-fn a_request_to_save_without_a_ring_is_answered() {
-    needs_recording!();
-    let _machine = together();
-    let mut target = Target::start("split", &[]);
-    let pid = target.pid().to_string();
-    let mut recorder = Recorder::start(&["--pid", &pid, "-F", "997"]);
-    recorder.wait_until_attached(target.pid());
-    recorder.send(Signal::SIGUSR2);
-    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
-    recorder.send(Signal::SIGINT);
-    let outcome = recorder.finish().expect_code(0);
-    assert!(outcome.text().contains("--ring"), "{}", outcome.text());
-    target.goes_on_and_ends_by_itself();
 }

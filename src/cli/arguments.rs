@@ -22,7 +22,7 @@ use super::exit::ExitCode;
 pub use aliases::AliasArguments;
 pub use diff::{BaseArguments, DiffArguments};
 pub use export::ExportArguments;
-pub use keeping::KeepingArguments;
+pub use keeping::{KeepingArguments, RingSave};
 pub use print::{Key, PrintArguments};
 pub use record::RecordArguments;
 pub(super) use refused::Refusal;

@@ -33,11 +33,12 @@ fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::
     set("meaning", json!(code.meaning()));
     set("reason", json!(failure.map(Failure::message)));
     if let Some(summary) = recorded {
-        let output = &summary.output;
+        let output = summary.output.as_ref();
         set("pid", json!(summary.pid));
         set("ended", json!(summary.ended));
-        set("output", json!(output.to_string_lossy()));
-        set("index", json!(index_path(output).to_string_lossy()));
+        set("output", json!(output.map(|path| path.to_string_lossy())));
+        let index = output.map(|path| index_path(path));
+        set("index", json!(index.as_ref().map(|path| path.to_string_lossy())));
         let parts = summary.parts.0.iter().map(|path| path.to_string_lossy());
         set("parts", json!(parts.collect::<Vec<_>>()));
         set("parts_written", json!(summary.parts.1));

@@ -60,7 +60,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
 }
 
 fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
-    let files = arguments.keeping.files()?;
+    let files = arguments.keeping.files(arguments.collect)?;
     let subprocesses = arguments.target.subprocesses;
     let target = std::mem::take(&mut arguments.target).target();
     let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
@@ -149,7 +149,7 @@ fn default_pattern(target: &Target, files: Files) -> OutputPattern {
     };
     let name: String = name.chars().map(safe).take(100).collect();
     match files {
-        Files::One | Files::Limited(_) | Files::Ring(_) => {
+        Files::One | Files::Limited(_) | Files::Ring { .. } => {
             OutputPattern::literal(Path::new(&format!("traceprof-{name}.trace"))).with_number()
         }
         // The number is that of a part.
@@ -167,8 +167,10 @@ fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     if let Some(status) = summary.command_status {
         writeln!(out, "{:width$}  {}", "command", ended(status))?;
     }
-    let output = shell_quoted(&summary.output.display().to_string());
-    writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
+    if let Some(output) = &summary.output {
+        let output = shell_quoted(&output.display().to_string());
+        writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
+    }
     list(&summary.stats, width, out)
 }
 
@@ -191,7 +193,9 @@ fn ended(status: ExitStatus) -> String {
 
 /// What a finished recording comes to.
 fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure> {
-    let (output, quality) = (summary.output.display(), summary.quality_percent);
+    let quality = summary.quality_percent;
+    let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
+    let output = output.unwrap_or_else(|| "nothing was asked to be saved".to_owned());
     if let Some(text) = &summary.cut_short {
         return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
     }
@@ -205,15 +209,14 @@ fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure
         return Err(Failure::new(ExitCode::LeftBehind, error));
     }
     if let Some(why) = &summary.nothing {
-        let error = anyhow!("no samples: {why}; {output} is written");
+        let error = anyhow!("no samples: {why}; {output}");
         return Err(Failure::new(ExitCode::NoSamples, error));
     }
     match fail_under {
         // A quality that is no number is not good enough either.
         Some(Percent(least)) if quality < least || quality.is_nan() => {
-            let error = anyhow!(
-                "quality {quality:.2} % is below the {least} % of --fail-under; {output} is written"
-            );
+            let error =
+                anyhow!("quality {quality:.2} % is below the {least} % of --fail-under; {output}");
             Err(Failure::new(ExitCode::LowQuality, error))
         }
         _ => Ok(()),
@@ -247,7 +250,7 @@ pub(super) mod tests {
             samples: 10,
             rooted: 9,
             command_status: Some(ExitStatus::from_raw(3 << 8)),
-            output: PathBuf::from("out.trace"),
+            output: Some(PathBuf::from("out.trace")),
             written: Written::default(),
             parts: (Vec::new(), 0),
             saves: Vec::new(),

@@ -14,7 +14,7 @@ use super::overhead::Ledger;
 use super::processes::search::Failed;
 use super::scribe::{Answers, Finished, Number, Scribe, Writing};
 use super::stop::Stop;
-use super::trigger::Quiet;
+use super::trigger::Shared;
 use super::{Opened, Options, RecordError, output};
 use crate::fault::{self, Point};
 
@@ -28,10 +28,8 @@ pub(super) struct Common<'a> {
     pub(super) instances: Arc<Instances>,
     /// The names of tags.
     pub(super) tags: Arc<TagNames>,
-    /// No trigger fires for a while after one has.
-    pub(super) quiet: Arc<Quiet>,
-    /// Who the recorder's CPU time is charged to.
-    pub(super) ledger: Arc<Ledger>,
+    /// What triggers of all processes have in common.
+    pub(super) triggers: Arc<Shared>,
     /// There may be more processes than one.
     pub(super) is_several: bool,
     /// Since there is a trace.
@@ -42,10 +40,10 @@ pub(super) struct Common<'a> {
 
 impl<'a> Common<'a> {
     /// Before anything is attached to.
-    pub(super) fn new(options: &'a Options, stop: Arc<Stop>, is_several: bool) -> Self {
-        let (instances, tags, quiet, ledger) = Default::default();
-        let (writing, named) = Default::default();
-        Self { options, stop, instances, tags, quiet, ledger, is_several, writing, named }
+    pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
+        let (instances, tags, writing, named) = Default::default();
+        let triggers = Arc::new(Shared::new(&options.triggers));
+        Self { options, stop, instances, tags, triggers, is_several, writing, named }
     }
 
     /// The way into the trace for a process that has been attached to; the first one creates it.

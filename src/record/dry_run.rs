@@ -4,7 +4,9 @@
 //! - The checks, and the choices that follow from them, are those of the recording itself. What is
 //!   chosen anew each time (the addresses, the thread) is chosen as it would be now.
 
-use std::path::Path;
+mod files;
+
+use std::borrow::Cow;
 
 use anyhow::{Context, anyhow};
 use traceprof_abi::layout::{self, PRIMING, SAMPLING};
@@ -16,7 +18,6 @@ use super::prospect::{self, Sampled};
 use super::{RecordError, check_proc, output, processes, program, signals, target_error};
 use crate::inject::{self, Guardian};
 use crate::proc;
-use crate::trace::{WriteMode, index_path};
 
 /// A step: what it concerns, and what is done.
 type Step = (String, String);
@@ -32,12 +33,16 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     let mut steps = match &options.target {
         Target::Pid(pid) => of_process(*pid, options)?,
         Target::Pids(pids) => of_processes(pids, options)?,
+    let mut settled = Cow::Borrowed(options);
         Target::Name(named) => {
             let named = Named { wait: None, ..named.clone() };
             let found = processes::named::find(&named)?;
             of_processes(&found, options)?
         }
         Target::Command(command) => of_command(command, options)?,
+            if let Some(first) = found.first() {
+                settled = output::named(options, *first)?;
+            }
     };
     if options.subprocesses {
         let text = "recorded as well, each with an agent of its own; new ones as they are seen";
@@ -46,6 +51,7 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     steps.extend([
         step("files", files(options)),
         step("exec", exec(options)),
+    steps.extend(files::steps(&settled));
         step("end", end(options)),
         step("detach", "every thread is stopped once, all is put back, the segments are detached"),
         step("dry run", "nothing of this was done"),
@@ -193,16 +199,6 @@ fn sampling(before: &Before, threads: u32, options: &Options) -> Step {
             budget.unwrap_or_default()
         ),
     )
-}
-
-fn files(options: &Options) -> String {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let data = absolute(&options.output);
-    let when = match options.writer.mode {
-        WriteMode::Streaming => "while it is recorded",
-        WriteMode::Collect => "at the end",
-    };
-    format!("{} and {}, written {when}", data.display(), index_path(&data).display())
 }
 
 fn exec(options: &Options) -> &'static str {

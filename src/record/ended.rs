@@ -123,6 +123,8 @@ pub(super) struct Over {
     pub(super) executions: Executions,
     /// The names of tags, if there are any.
     pub(super) tags: Option<(String, Value)>,
+    /// The ring was to be saved when the end came.
+    pub(super) is_save_owed: bool,
 }
 
 impl Over {
@@ -161,6 +163,7 @@ impl Over {
             stint,
             executions,
             tags: common.tags.metadata(),
+            is_save_owed: common.triggers.owes_save() || common.stop.takes_save(),
         })
     }
 

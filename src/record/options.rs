@@ -89,8 +89,13 @@ pub enum Files {
         /// How many are kept; the oldest are removed.
         keep: Option<u32>,
     },
-    /// The last so much time, of which a trace is made on request and at the end.
-    Ring(Duration),
+    /// The last so much time, of which a trace is made on request.
+    Ring {
+        /// How much.
+        time: Duration,
+        /// One is made at the end, too, if nobody has asked for it.
+        at_end: bool,
+    },
 }
 
 /// All that a recording is told.
@@ -142,11 +147,11 @@ impl Options {
     /// The same with the name of the output, of this process if it is known.
     pub fn named(mut self, pid: Option<i32>) -> Self {
         let occasion = Occasion::now(pid);
-        if !matches!(self.files, Files::Ring(_)) {
+        if !matches!(self.files, Files::Ring { .. }) {
             self.pattern = self.pattern.settled(occasion);
         }
         self.output = match self.files {
-            Files::One | Files::Limited(_) | Files::Ring(_) => self.pattern.path(occasion),
+            Files::One | Files::Limited(_) | Files::Ring { .. } => self.pattern.path(occasion),
             Files::Parts { .. } => {
                 self.pattern = self.pattern.with_number();
                 self.part(1)

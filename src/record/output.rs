@@ -7,7 +7,9 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::anyhow;
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, faccessat};
 
 use super::pattern::{Occasion, taken};
 use super::{Files, Options, RecordError, Target, output_error};
@@ -15,7 +17,12 @@ use crate::trace::{self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWri
 
 /// Checks a name that is known before the target is.
 pub(super) fn check_early(options: &Options) -> Result<(), RecordError> {
-    if is_named_late(options) { Ok(()) } else { check(options) }
+    if !is_named_late(options) {
+        return check(options);
+    }
+    // What will be there is known but for the name: a program need not be started for the rest.
+    let directory = directory_of(&options.output);
+    if directory.to_string_lossy().contains("%p") { Ok(()) } else { check_place(directory) }
 }
 
 /// The options with the name of the output for the process, which may have just been started.
@@ -42,7 +49,7 @@ pub(super) fn create(options: &Options, pid: i32) -> Result<TraceSeries, TraceEr
             series.limit(bytes);
             return Ok(series);
         }
-        Files::Ring(time) => return ring(options, pid, time),
+        Files::Ring { time, .. } => return ring(options, pid, time),
         Files::Parts { turn, keep } => (turn, keep),
     };
     let named = options.clone();
@@ -158,7 +165,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
              its parts with --force"
         )));
     }
-    if let (Files::Ring(_), false) = (options.files, options.writer.force)
+    if let (Files::Ring { .. }, false) = (options.files, options.writer.force)
         && options.ring_directory().symlink_metadata().is_ok()
     {
         let path = options.ring_directory();
@@ -168,7 +175,7 @@ fn check(options: &Options) -> Result<(), RecordError> {
              can be printed; then remove it, choose another --output, or replace it with --force"
         )));
     }
-    if matches!(options.files, Files::Ring(_)) {
+    if matches!(options.files, Files::Ring { .. }) {
         check_ring(&options.ring_directory())?;
     }
     let exists = options.output.symlink_metadata().is_ok();
@@ -182,12 +189,32 @@ fn check(options: &Options) -> Result<(), RecordError> {
     if exists && trace::is_being_written(&options.output).unwrap_or(false) {
         return Err(output_error(TraceError::Busy { path: options.output.clone() }));
     }
-    let directory = directory_of(&options.output);
+    if exists && !options.output.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Err(output_error(TraceError::NotRegular { path: options.output.clone() }));
+    }
+    if exists {
+        check_access(&options.output, AccessFlags::W_OK)?;
+    }
+    check_place(directory_of(&options.output))
+}
+
+/// The directory is there, and files can be made in it.
+fn check_place(directory: &Path) -> Result<(), RecordError> {
     if !directory.is_dir() {
         let path = directory.display();
         return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));
     }
-    Ok(())
+    check_access(directory, AccessFlags::W_OK | AccessFlags::X_OK)
+}
+
+fn check_access(path: &Path, access: AccessFlags) -> Result<(), RecordError> {
+    // By whom the files will be written, also where that is another one than who started it.
+    faccessat(AT_FDCWD, path, access, AtFlags::AT_EACCESS).map_err(|error| {
+        let (path, reason) = (path.display(), error.desc());
+        RecordError::Output(anyhow!(
+            "{path} may not be written to: {reason}; choose an --output in a directory of your own"
+        ))
+    })
 }
 
 /// What is to be replaced is a ring that nobody writes to any more, or nothing.

@@ -101,7 +101,7 @@ impl<'a> Recording<'a> {
             scribe: None,
             jvm: JvmNames::new(pid, common.options.jvm_names),
             contexts: Contexts::named(Arc::clone(&common.tags)),
-            saving: Saving::new(common.options, Arc::clone(&common.quiet)),
+            saving: Saving::new(common.options, Arc::clone(&common.triggers)),
             done: None,
             executions: Executions::default(),
             footprint: None,

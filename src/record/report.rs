@@ -89,8 +89,8 @@ pub struct Summary {
     pub rooted: u64,
     /// How the started program ended, if it did.
     pub command_status: Option<ExitStatus>,
-    /// The data file.
-    pub output: PathBuf,
+    /// The data file; `None` of a ring that nobody asked to be saved.
+    pub output: Option<PathBuf>,
     /// Its bytes, those of its index, and what else is known of them.
     pub written: Written,
     /// The data files that are kept of a recording in parts, and how many there were.
@@ -252,19 +252,23 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
     }
     // With `--call-traces` they are there already.
     let heaviest = if options.writer.call_traces { &[][..] } else { &over.stint.heaviest };
-    let Closed { written, parts, saves, error } = over.finished.close(metadata.clone(), heaviest);
+    let mut finished = over.finished;
+    if matches!(options.files, Files::Ring { at_end: false, .. }) && !over.is_save_owed {
+        finished.drop_rest();
+    }
+    let closed = finished.close(metadata.clone(), heaviest);
+    let Closed { written, parts, saves, is_dropped, error } = closed;
     let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
     let command_status = command.as_mut().map(Started::wait).transpose();
     let command_status = command_status
         .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
     let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
-    let output = last.unwrap_or(&options.output).clone();
-    text.extend(files(&written, (options, &output), &parts));
-    text.extend(saves.iter().map(saved));
-    if matches!(options.files, Files::Ring(_)) && error.is_some() {
-        let ring = options.ring_directory();
-        text.push(("ring".to_string(), format!("its parts are left in {}", ring.display())));
+    let output = last.or((!is_dropped).then_some(&options.output)).cloned();
+    if let Some(output) = &output {
+        text.extend(files(&written, (options, output), &parts));
     }
+    text.extend(saves.iter().map(saved));
+    text.extend(rest_of_ring(options, (is_dropped, saves.is_empty()), error.is_some()));
     let cut_short = error.map(|error| error.to_string());
     if cut_short.is_some() {
         let kept = format!("{} of {samples} samples", written.samples);
@@ -288,6 +292,24 @@ pub(super) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordE
         nothing,
         quality_percent,
     })
+}
+
+/// What became of the ring's parts at the end, where they were not saved.
+fn rest_of_ring(
+    options: &Options,
+    (is_dropped, none_saved): (bool, bool),
+    has_failed: bool,
+) -> Option<(String, String)> {
+    let text = if is_dropped {
+        let why =
+            if none_saved { "nothing asked for a save" } else { "no more saves were asked for" };
+        format!("dropped at the end: {why} (--ring-save trigger)")
+    } else if matches!(options.files, Files::Ring { .. }) && has_failed {
+        format!("its parts are left in {}", options.ring_directory().display())
+    } else {
+        return None;
+    };
+    Some(("ring".to_string(), text))
 }
 
 /// What was saved of a ring.

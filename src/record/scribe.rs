@@ -366,6 +366,8 @@ pub(super) struct Closed {
     pub(super) parts: (Vec<PathBuf>, u32),
     /// What was saved of a ring.
     pub(super) saves: Vec<Saved>,
+    /// What was in the ring at the end was not.
+    pub(super) is_dropped: bool,
     /// What could not be written to them.
     pub(super) error: Option<TraceError>,
 }
@@ -381,6 +383,14 @@ impl Finished {
     /// Of it, what is of one process; `None` if that never joined.
     pub(super) fn totals_of(&self, number: Number) -> Option<&Totals> {
         self.totals.get(&number)
+    }
+
+    /// What is left in a ring will not be saved.
+    pub(super) fn drop_rest(&mut self) {
+        // What could not be written is kept for who makes room.
+        if self.error.is_none() {
+            self.writer.drop_rest();
+        }
     }
 
     /// Writes the closing metadata, the heaviest call traces as objects, and the end of both files;
@@ -399,16 +409,17 @@ impl Finished {
         let parts = self.writer.parts();
         let saves = self.writer.saves();
         let finished = self.writer.finish();
-        let saves = saves.all();
+        let (saves, is_dropped) = (saves.all(), saves.is_dropped());
         match finished {
-            Ok(written) => Closed { written, parts, saves, error },
+            Ok(written) => Closed { written, parts, saves, is_dropped, error },
             Err(TraceError::CutShort { path, source, kept, lost_samples, closed }) => {
                 // It says more than the error that it came with.
                 let error = TraceError::CutShort { path, source, kept, lost_samples, closed };
-                Closed { written: kept, parts, saves, error: Some(error) }
+                Closed { written: kept, parts, saves, is_dropped, error: Some(error) }
             }
             Err(end) => {
-                Closed { written: Written::default(), parts, saves, error: error.or(Some(end)) }
+                let (written, error) = (Written::default(), error.or(Some(end)));
+                Closed { written, parts, saves, is_dropped, error }
             }
         }
     }

@@ -1,13 +1,18 @@
 //! What asks for the ring to be saved: a state of the target, a file.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+mod files;
+
+use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the state is looked at; also the time that CPU usage is of.
+use self::files::Files;
+
+/// How often the state is looked at; also the time that CPU usage is of. Files are looked at as often
+/// where nobody tells of them.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Something that asks for a save.
@@ -19,6 +24,16 @@ pub enum Trigger {
     Threads(u64),
     /// This file appears or is changed.
     File(PathBuf),
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(percent) => write!(f, "cpu>{percent}%"),
+            Self::Threads(count) => write!(f, "threads>{count}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
 }
 
 impl FromStr for Trigger {
@@ -51,31 +66,69 @@ pub(super) struct Load {
     pub(super) threads: u64,
 }
 
-/// Until when no trigger fires, in any process of a recording: what one has saved has what the next one
-/// would.
-#[derive(Debug, Default)]
-pub(super) struct Quiet(Mutex<Option<Instant>>);
+/// What the processes of a recording have in common: the files, which are nobody's, and until when no
+/// trigger fires, as what one has saved has what the next one would.
+#[derive(Debug)]
+pub(super) struct Shared {
+    files: Option<Mutex<Files>>,
+    quiet: Mutex<Option<Instant>>,
+    /// A save was asked for that the writer has no room for yet. Whichever process finds room makes it:
+    /// the one that asked may end before.
+    is_owed: AtomicBool,
+}
 
-impl Quiet {
-    /// Begins one of this length, unless there is one.
-    fn begin(&self, now: Instant, pause: Duration) -> bool {
+impl Shared {
+    /// Files are watched from now on.
+    pub(super) fn new(triggers: &[Trigger]) -> Self {
+        let path =
+            |it: &Trigger| if let Trigger::File(path) = it { Some(path.clone()) } else { None };
+        let paths: Vec<PathBuf> = triggers.iter().filter_map(path).collect();
+        let files = (!paths.is_empty()).then(|| Mutex::new(Files::new(paths)));
+        Self { files, quiet: Mutex::default(), is_owed: AtomicBool::new(false) }
+    }
+
+    /// Asks for a save.
+    pub(super) fn owe_save(&self) {
+        // Relaxed, here and below: it carries nothing with it.
+        self.is_owed.store(true, Ordering::Relaxed);
+    }
+
+    /// A save was asked for that is not begun.
+    pub(super) fn owes_save(&self) -> bool {
+        self.is_owed.load(Ordering::Relaxed)
+    }
+
+    /// The same, for one who begins it.
+    pub(super) fn takes_save(&self) -> bool {
+        self.owes_save() && self.is_owed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Begins a quiet time of this length, unless there is one.
+    fn begin_quiet(&self, now: Instant, pause: Duration) -> bool {
         // A time is never half changed.
-        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         if until.is_some_and(|until| now < until) {
             return false;
         }
         *until = now.checked_add(pause);
         true
     }
+
+    /// Which file was written since any process asked before.
+    fn written(&self, now: Instant) -> Option<String> {
+        // At worst a look is done twice.
+        let mut files = self.files.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        files.look(now).map(|path| format!("{} was written", path.display()))
+    }
 }
 
 /// Watches for all triggers of a recording, in one of its processes.
 #[derive(Debug)]
 pub(super) struct Watch {
-    triggers: Vec<Watched>,
+    states: Vec<Watched>,
     /// After one there is none for so long.
     pause: Duration,
-    quiet: Arc<Quiet>,
+    shared: Arc<Shared>,
     last: Option<(Instant, Load)>,
 }
 
@@ -84,26 +137,25 @@ struct Watched {
     trigger: Trigger,
     /// It held at the last look: it fires when it begins to hold.
     held: bool,
-    file: Option<FileState>,
 }
 
-/// What changes when a file does.
-type FileState = (u64, u64, i64, i64, u64);
-
 impl Watch {
-    pub(super) fn new(triggers: &[Trigger], pause: Duration, quiet: Arc<Quiet>) -> Self {
-        let watched = |trigger: &Trigger| {
-            let file = if let Trigger::File(path) = trigger { state_of(path) } else { None };
-            Watched { trigger: trigger.clone(), held: false, file }
-        };
-        let triggers = triggers.iter().map(watched).collect();
-        Self { triggers, pause, quiet, last: None }
+    pub(super) fn new(triggers: &[Trigger], pause: Duration, shared: Arc<Shared>) -> Self {
+        let states = triggers.iter().filter(|it| !matches!(it, Trigger::File(_)));
+        let states = states.map(|trigger| Watched { trigger: trigger.clone(), held: false });
+        Self { states: states.collect(), pause, shared, last: None }
     }
 
-    /// Why the ring is to be saved now, if it is.
+    /// Why the ring is to be saved now, if it is. Asked in every turn of the loop.
     pub(super) fn look(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
+        let written = self.shared.written(now);
+        let state = self.state(now, load);
+        written.or(state).filter(|_| self.shared.begin_quiet(now, self.pause))
+    }
+
+    fn state(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
         let is_early = |(last, _): &(Instant, Load)| now.saturating_duration_since(*last) < LOOK;
-        if self.triggers.is_empty() || self.last.as_ref().is_some_and(is_early) {
+        if self.states.is_empty() || self.last.as_ref().is_some_and(is_early) {
             return None;
         }
         let load = load();
@@ -113,10 +165,10 @@ impl Watch {
             load.cpu_ns.saturating_sub(before.cpu_ns) as f64 * 100.0 / ns
         });
         let mut why = None;
-        for watched in &mut self.triggers {
+        for watched in &mut self.states {
             why = watched.look(percent, load.threads).or(why);
         }
-        why.filter(|_| self.quiet.begin(now, self.pause))
+        why
     }
 }
 
@@ -128,26 +180,23 @@ impl Watched {
                 (percent > *limit as f64, format!("cpu {percent:.0} % > {limit} %"))
             }
             Trigger::Threads(limit) => (threads > *limit, format!("{threads} threads > {limit}")),
-            Trigger::File(path) => {
-                let state = state_of(path);
-                let is_new = state.is_some() && state != self.file;
-                self.file = state;
-                return is_new.then(|| format!("{} was written", path.display()));
-            }
+            // Not among them: files have no state that holds.
+            Trigger::File(_) => return None,
         };
         let held = std::mem::replace(&mut self.held, holds);
         (holds && !held).then_some(why)
     }
 }
 
-fn state_of(path: &Path) -> Option<FileState> {
-    let meta = fs::metadata(path).ok()?;
-    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn watch(triggers: &[Trigger], pause: Duration) -> Watch {
+        Watch::new(triggers, pause, Arc::new(Shared::new(triggers)))
+    }
 
     fn at(start: Instant, looks: u32) -> Instant {
         start + LOOK * looks
@@ -159,6 +208,9 @@ mod tests {
         assert_eq!("cpu > 350".parse(), Ok(Trigger::Cpu(350)));
         assert_eq!("threads>500".parse(), Ok(Trigger::Threads(500)));
         assert_eq!("file:/tmp/x".parse(), Ok(Trigger::File("/tmp/x".into())));
+        for text in ["cpu>80%", "threads>500", "file:/tmp/x"] {
+            assert_eq!(text.parse::<Trigger>().unwrap().to_string(), text);
+        }
         for text in ["", "cpu", "cpu<5", "cpu>", "cpu>x", "memory>5", "threads>-1", "file:"] {
             assert!(text.parse::<Trigger>().unwrap_err().contains("file:PATH"), "{text}");
         }
@@ -167,7 +219,7 @@ mod tests {
     #[test]
     fn a_state_fires_when_it_begins_and_not_again_while_what_was_saved_has_it() {
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::Threads(5)], LOOK * 4, Arc::default());
+        let mut watch = watch(&[Trigger::Threads(5)], LOOK * 4);
         let mut look = |looks, threads| {
             let load = || Load { cpu_ns: 0, threads };
             watch.look(at(start, looks), load).is_some()
@@ -180,7 +232,7 @@ mod tests {
     #[test]
     fn processor_time_is_of_the_time_since_the_last_look() {
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::Cpu(150)], Duration::ZERO, Arc::default());
+        let mut watch = watch(&[Trigger::Cpu(150)], Duration::ZERO);
         let look_ns = LOOK.as_nanos() as u64;
         let used = [0, look_ns, look_ns * 3, look_ns * 5, look_ns * 6, look_ns * 8];
         let fired = used.iter().enumerate().map(|(looks, cpu_ns)| {
@@ -197,7 +249,7 @@ mod tests {
         let path = dir.path().join("x");
         let start = Instant::now();
         let triggers = [Trigger::File(path.clone())];
-        let mut watch = Watch::new(&triggers, Duration::ZERO, Arc::default());
+        let mut watch = watch(&triggers, Duration::ZERO);
         let mut look = |looks| watch.look(at(start, looks), Load::default).is_some();
         assert!(!look(0));
         fs::write(&path, "a").unwrap();
@@ -213,9 +265,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let start = Instant::now();
-        let (triggers, quiet) = ([Trigger::File(path.clone())], Arc::<Quiet>::default());
+        let triggers = [Trigger::File(path.clone())];
+        let shared = Arc::new(Shared::new(&triggers));
         let mut watches: Vec<Watch> =
-            (0..3).map(|_| Watch::new(&triggers, LOOK * 4, Arc::clone(&quiet))).collect();
+            (0..3).map(|_| Watch::new(&triggers, LOOK * 4, Arc::clone(&shared))).collect();
         let mut fired = |looks| {
             let each = watches.iter_mut().map(|it| it.look(at(start, looks), Load::default));
             each.filter(Option::is_some).count()

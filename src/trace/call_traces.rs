@@ -43,6 +43,13 @@ impl CallTraces {
         self.traces.is_empty()
     }
 
+    /// All of them, in the order of their ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = CallTrace> {
+        let mut ids: Vec<u64> = self.traces.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| self.get(id))
+    }
+
     /// The call trace with this id.
     pub fn get(&self, trace_id: u64) -> Option<CallTrace> {
         let (mut node, end_reason) = *self.traces.get(&trace_id)?;

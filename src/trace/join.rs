@@ -21,8 +21,7 @@ const OF_FIRST: [&str; 2] = ["start_monotonic_ns", "start_realtime_ns"];
 /// Metadata that is about a part among others.
 const OF_PART: [&str; 2] = [TRACE_UUID, "part"];
 
-/// Writes the parts of one recording, in their order, into one trace. Call traces that were written as
-/// objects are not copied.
+/// Writes the parts of one recording, in their order, into one trace.
 ///
 /// # Errors
 /// Those of [`load`] for the parts, and those of [`TraceWriter`].
@@ -86,6 +85,11 @@ impl Joint {
             let mut mapped = mapped.clone();
             mapped.module = ids.modules[mapped.module.0 as usize];
             self.writer.mapped_module(&mapped)?;
+        }
+        for mut trace in part.call_traces.iter() {
+            let stack = trace.stack.iter().map(|place| ids.locations[place.0 as usize]);
+            trace.stack = stack.collect();
+            self.writer.call_trace(&trace)?;
         }
         self.streams(part, &ids)
     }

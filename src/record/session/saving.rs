@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::super::options::{Files, Options};
 use super::super::stop::Stop;
-use super::super::trigger::{Load, Quiet, Watch};
+use super::super::trigger::{Load, Shared, Watch};
 use super::{End, Event, Session};
 
 const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
@@ -15,16 +15,15 @@ const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
 pub(in crate::record) struct Saving {
     has_ring: bool,
     watch: Watch,
-    /// A save waits for the writer to have room.
-    is_wanted: bool,
+    shared: Arc<Shared>,
 }
 
 impl Saving {
     /// By the options.
-    pub(in crate::record) fn new(options: &Options, quiet: Arc<Quiet>) -> Self {
-        let pause = if let Files::Ring(time) = options.files { Some(time) } else { None };
-        let watch = Watch::new(&options.triggers, pause.unwrap_or_default(), quiet);
-        Self { has_ring: pause.is_some(), watch, is_wanted: false }
+    pub(in crate::record) fn new(options: &Options, shared: Arc<Shared>) -> Self {
+        let pause = if let Files::Ring { time, .. } = options.files { Some(time) } else { None };
+        let watch = Watch::new(&options.triggers, pause.unwrap_or_default(), Arc::clone(&shared));
+        Self { has_ring: pause.is_some(), watch, shared }
     }
 }
 
@@ -49,11 +48,10 @@ impl Session<'_> {
         } else if is_asked || why.is_some() {
             let why = why.unwrap_or_else(|| "asked for by a signal".to_owned());
             self.observer.event(Event::Notice(format!("saving the ring: {why}")));
-            self.saving.is_wanted = true;
+            self.saving.shared.owe_save();
         }
         // Who watches the target does not wait for who writes.
-        if self.saving.is_wanted && !self.scribe.is_busy() {
-            self.saving.is_wanted = false;
+        if !self.scribe.is_busy() && self.saving.shared.takes_save() {
             // What is in the storage belongs to it.
             self.rotate();
             self.scribe.save();

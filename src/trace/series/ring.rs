@@ -50,6 +50,8 @@ pub struct Saves(Arc<Mutex<SaveList>>);
 struct SaveList {
     all: Vec<Saved>,
     told: usize,
+    /// What was in the ring at the end was not asked for.
+    is_dropped: bool,
 }
 
 impl Saves {
@@ -69,6 +71,11 @@ impl Saves {
         let news: Vec<Saved> = list.all.iter().skip(list.told).cloned().collect();
         list.told += news.len();
         news
+    }
+
+    /// What was in the ring at the end was not saved, as nobody had asked for that.
+    pub fn is_dropped(&self) -> bool {
+        self.list().is_dropped
     }
 
     /// All that was saved.
@@ -91,6 +98,8 @@ pub(super) struct Ring {
     /// Those that are not done.
     waiting: Arc<AtomicUsize>,
     thread: JoinHandle<()>,
+    /// What is in it at the end is not wanted.
+    drops_rest: bool,
 }
 
 impl Ring {
@@ -101,7 +110,7 @@ impl Ring {
         let (save, done) = (Arc::clone(&plan.save), (saves.clone(), Arc::clone(&waiting)));
         let work = move || work(&theirs, &*save, &done);
         let thread = std::thread::Builder::new().name("ring".to_owned()).spawn(work)?;
-        Ok(Self { plan, saves, jobs, waiting, thread })
+        Ok(Self { plan, saves, jobs, waiting, thread, drops_rest: false })
     }
 
     /// Nobody reads the parts.
@@ -143,27 +152,40 @@ impl Ring {
         self.saves.list().all.push(Saved { path: (self.plan.save)(), outcome });
     }
 
-    /// Saves these parts at the end; what was in the ring is then there.
+    /// Saves these parts at the end; what was in the ring is then there. If that is not wanted it goes,
+    /// unless a save has failed that was: then it is made up for.
     pub(super) fn finish(
         self,
         (parts, are_all): (&[PathBuf], bool),
         options: WriterOptions,
     ) -> Result<Written, TraceError> {
-        drop(self.jobs);
+        let Self { plan, saves, jobs, thread, drops_rest, .. } = self;
+        drop(jobs);
         // It has told what became of each; a panic is told of by itself.
-        let _ = self.thread.join();
-        let path = (self.plan.last)();
+        let _ = thread.join();
+        let last = saves.list().all.last().map(|saved| saved.outcome.clone());
+        if drops_rest && !matches!(last, Some(Err(_))) {
+            saves.list().is_dropped = true;
+            remove_all(parts, &plan.directory);
+            return Ok(last.and_then(Result::ok).unwrap_or_default());
+        }
+        let path = (plan.last)();
         let outcome = join_parts((parts, are_all), &path, options);
-        self.saves.add(&path, &outcome);
+        saves.add(&path, &outcome);
         if outcome.is_ok() {
-            for part in parts {
-                super::remove(part);
-            }
-            // Something else may be in it, which stays.
-            let _ = std::fs::remove_dir(&self.plan.directory);
+            remove_all(parts, &plan.directory);
         }
         outcome
     }
+}
+
+/// Removes the parts, and what they were in.
+fn remove_all(parts: &[PathBuf], directory: &Path) {
+    for part in parts {
+        super::remove(part);
+    }
+    // Something else may be in it, which stays.
+    let _ = std::fs::remove_dir(directory);
 }
 
 /// Saves one after the other, until no more can come.
@@ -186,6 +208,13 @@ impl TraceSeries {
     pub fn saves(&self) -> Saves {
         let ring = self.parts.as_ref().and_then(|parts| parts.ring.as_ref());
         ring.map_or_else(Saves::default, Ring::saves)
+    }
+
+    /// What is in the ring at the end is not saved, if what was asked for before was.
+    pub fn drop_rest(&mut self) {
+        if let Some(ring) = self.parts.as_mut().and_then(|parts| parts.ring.as_mut()) {
+            ring.drops_rest = true;
+        }
     }
 
     /// Saves what is in the ring, while the recording goes on. What becomes of it, [`Self::saves`] tells.

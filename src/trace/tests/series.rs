@@ -135,6 +135,17 @@ fn told(path: &Path) -> BTreeMap<(u32, u64), String> {
     told
 }
 
+/// The call traces that are objects, by their ids, in words.
+fn call_traces(path: &Path) -> BTreeMap<u64, (Vec<String>, u16)> {
+    let trace = trace::load(path).unwrap();
+    let name = |place: &LocationId| {
+        let method = trace.locations[place.0 as usize].method;
+        trace.methods[method.0 as usize].name.clone()
+    };
+    let told = |it: CallTrace| (it.trace_id, (it.stack.iter().map(name).collect(), it.end_reason));
+    trace.call_traces.iter().map(told).collect()
+}
+
 fn parts_of(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path()).collect();
@@ -243,6 +254,7 @@ fn joined_parts_are_what_one_file_is_calls_included() {
     assert_eq!(written.samples, SAMPLES);
     assert!(told(&joined) == told(&one));
     assert_eq!(shape(&joined), shape(&one));
+    assert!(call_traces(&joined) == call_traces(&one) && !call_traces(&one).is_empty());
     let metadata = trace::load(&joined).unwrap().metadata;
     assert_eq!(metadata["start_monotonic_ns"], Value::Unsigned(1000));
     assert!(!metadata.contains_key("part"));
@@ -331,6 +343,36 @@ fn saves_shortly_after_one_another_have_the_whole_time_of_a_ring() {
     let least = TIME.as_micros() as u64;
     assert_eq!(samples.len(), SAVES);
     assert!(samples.iter().all(|it| (least..least * 2).contains(it)), "{samples:?}");
+}
+
+#[test]
+fn what_is_left_in_a_ring_can_be_dropped_unless_a_save_has_failed() {
+    for fails in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = dir.path().join("x.ring");
+        std::fs::create_dir(&directory).unwrap();
+        let [saved, last] = ["saved.trace", "last.trace"].map(|name| dir.path().join(name));
+        if fails {
+            std::fs::write(&saved, "precious").unwrap();
+        }
+        let (save, end) = (saved.clone(), last.clone());
+        let ring = RingPlan {
+            time: Duration::MAX,
+            directory: directory.clone(),
+            save: Arc::new(move || save.clone()),
+            last: Box::new(move || end.clone()),
+        };
+        let plan = SeriesPlan { ring: Some(ring), ..plan(&directory, Turn::Bytes(20_000), None) };
+        let mut series = TraceSeries::create(plan, options()).unwrap();
+        let saves = series.saves();
+        write(&mut series);
+        series.save().unwrap();
+        series.drop_rest();
+        let written = series.finish().unwrap();
+        assert_eq!((saves.is_dropped(), last.exists()), (!fails, fails));
+        assert_eq!(written.samples, SAMPLES, "of what was saved last, and that is all of it");
+        assert!(!directory.exists(), "the parts are left");
+    }
 }
 
 #[test]
