@@ -194,6 +194,23 @@ fn words_of_other_profilers_do_what_they_say() {
         &[("freq_hz", "250"), ("mode", "\"cpu,wall\""), ("wall_interval_ns", "10000000")],
     );
     check(&["--idle", "--time-limit", "1h30m"], &[("mode", "\"wall\"")]);
+    check(&["--all-user", "-x", "10"], &[("kernel_included", "0")]);
+}
+
+#[test]
+fn a_sleep_behind_a_process_says_for_how_long() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let pid = target.pid().to_string();
+    let dir = scratch_dir();
+    let mut command = traceprof(&["record", "-F", "99", "-p", &pid, "-o", "x.trace"]);
+    let output = command.args(["--", "sleep", "0.5"]).current_dir(dir.path()).output();
+    let output = output.expect("traceprof");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let trace = trace::load(&dir.path().join("x.trace")).expect("a trace");
+    assert_eq!(trace.metadata["pid"], trace::Value::Unsigned(target.pid() as u64));
+    target.goes_on_and_ends_by_itself();
 }
 
 #[test]
@@ -212,6 +229,14 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
     check(&["-F", "99", "-f", "x.svg", "-p", "1"], "traceprof export");
     check(&["-t", "-p", "1"], "print --thread");
     check(&["-c", "1000", "-p", "1"], "--interval 1ms");
+    // With a line to paste, where that can be had.
+    check(&["-F", "99", "-g", "-p", "1"], "`traceprof record -F 99 -p 1`");
+    check(&["--call-graph", "dwarf", "-F99", "-v", "1"], "`traceprof record -F99 1`");
+    check(&["--overwrite", "-p", "1"], "--overwrite: to keep the last minutes only give --ring 5m");
+    check(&["./prog", "--arg"], "`traceprof record -- ./prog --arg`");
+    check(&["-p", "1", "--", "ls", "-l"], "`traceprof record 1 & ls -l; kill -INT $!`");
+    check(&["-p", "1", "-d", "5", "--", "sleep", "5"], "leave one of them out");
+    check(&["-F", "99", "-i", "1ms", "-p", "1"], "leave one of them out");
     let both = traceprof(&["record", "-F", "99", "-i", "1ms", "-p", "1"]).output();
     let both = both.expect("traceprof");
     assert_eq!(both.status.code(), Some(2));

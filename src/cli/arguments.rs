@@ -3,6 +3,7 @@
 mod aliases;
 mod diff;
 mod export;
+mod foreign;
 mod keeping;
 mod print;
 mod record;

@@ -62,6 +62,11 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
 fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
     let files = arguments.keeping.files(arguments.collect)?;
     let subprocesses = arguments.target.subprocesses;
+    let slept = arguments.target.take_sleep();
+    if slept.is_some() && arguments.duration.is_some() {
+        let text = "--duration and `-- sleep` say the same thing: leave one of them out";
+        return Err(Failure::new(ExitCode::Usage, anyhow!(text)));
+    }
     let target = std::mem::take(&mut arguments.target).target();
     let target = target.map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
     let pattern = arguments.output.unwrap_or_else(|| default_pattern(&target, files));
@@ -96,7 +101,7 @@ fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
         files,
         triggers: arguments.keeping.trigger,
         writer,
-        duration: arguments.duration.map(|time| time.0),
+        duration: arguments.duration.or(slept).map(|time| time.0),
         freq_hz: hz.unwrap_or_else(|| default_hz(measure)),
         max_overhead_percent: arguments.max_overhead.map(|it| it.0),
         measure,

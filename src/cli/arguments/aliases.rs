@@ -25,10 +25,13 @@ pub struct AliasArguments {
 pub(super) const ALIASES: &str = "\
 Words of other profilers:
   -r, --rate, --frequency     --freq
-  -l, --time-limit, --exposure  --duration
+  -l, --time-limit, -x, --exposure  --duration
   -e, --event EVENT           --mode; cpu-clock, task-clock, cycles, itimer and ctimer are cpu
   --wall[=TIME]               --mode wall --wall-interval TIME; with -e cpu, --mode cpu,wall
   --idle                      --mode wall
+  --all-user                  --no-kernel
+  --pids                      --pid
+  -p PID -- sleep 10          --pid PID --duration 10
   --switch-output, --chunksize, --chunktime, --loop  --rotate
   --switch-max-files          --rotate-keep";
 

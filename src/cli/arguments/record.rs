@@ -1,6 +1,6 @@
 //! The arguments of `record`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -13,6 +13,7 @@ use crate::cli::values::{
     SampleInterval, WallInterval,
 };
 use crate::record::OutputPattern;
+use crate::view::export::Format;
 
 /// Arguments of `record`.
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ pub struct RecordArguments {
     pub target: TargetArguments,
 
     /// How long to record: 5, 5s, 500ms, 5m, 1h30m (default: until Ctrl-C or the target's end)
-    #[arg(short, long, value_name = "TIME", short_alias = 'l', aliases = ["time-limit", "exposure"])]
+    #[arg(short, long, value_name = "TIME", short_aliases = ['l', 'x'], aliases = ["time-limit", "exposure"])]
     pub duration: Option<RecordingTime>,
 
     /// Trace file to write; its index is written beside it, with .idx appended
@@ -166,7 +167,7 @@ pub struct RecordArguments {
     pub verify_detach: bool,
 
     /// Leave out time spent in the kernel, also where it could be seen
-    #[arg(long)]
+    #[arg(long, aliases = ["all-user", "exclude-kernel"])]
     pub no_kernel: bool,
 
     /// Ask the servers of DEBUGINFOD_URLS for debug information that is not installed
@@ -245,5 +246,42 @@ pub struct RecordArguments {
 }
 
 fn pattern() -> impl TypedValueParser<Value = OutputPattern> {
-    OsStringValueParser::new().try_map(|text| OutputPattern::parse(&text))
+    OsStringValueParser::new().try_map(|text| {
+        check_kind(Path::new(&text))?;
+        OutputPattern::parse(&text)
+    })
+}
+
+/// Refuses what other profilers write, and what a trace cannot be: it has two files.
+fn check_kind(path: &Path) -> Result<(), String> {
+    if path == Path::new("-") {
+        return Err(
+            "a trace is two files, so it cannot go to the standard output: record to a file, then \
+                    traceprof export FILE --format folded --output -"
+                .to_owned(),
+        );
+    }
+    let Some(format) = Format::of_path(path) else { return Ok(()) };
+    let name = path.display();
+    Err(format!(
+        "record writes a trace, which is no {}: give --output NAME.trace, then traceprof export \
+         NAME.trace --output {name}",
+        format.name()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_formats_are_refused_with_how_to_get_them() {
+        for name in ["-", "profile.svg", "a/b.json", "x.pb.gz", "x.speedscope.json", "x.folded"] {
+            let text = check_kind(Path::new(name)).unwrap_err();
+            assert!(text.contains("traceprof export"), "{text}");
+        }
+        for name in ["x.trace", "x", "x.data", "svg", "a.svg/x", "--", "-.trace"] {
+            assert_eq!(check_kind(Path::new(name)), Ok(()), "{name}");
+        }
+    }
 }

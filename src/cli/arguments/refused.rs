@@ -1,45 +1,12 @@
 //! What users of other profilers type and what has no meaning here: each is refused with what has.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
-/// An option that is refused.
-struct Refused {
-    short: Option<char>,
-    long: &'static str,
-    /// What to do instead.
-    advice: &'static str,
-}
-
-const fn refused(short: Option<char>, long: &'static str, advice: &'static str) -> Refused {
-    Refused { short, long, advice }
-}
-
-const STACKS: &str =
-    "call stacks are always recorded, and unwound by what each module has: leave it out";
-const FORMAT: &str = "record writes a trace, which --output names; for another format convert it: \
-                      traceprof export FILE --format flamegraph (or pprof, firefox, speedscope, folded)";
-const THREADS: &str = "all threads are recorded, each on its own; choose when you look: \
-                       traceprof print --thread NAME FILE";
-
-const REFUSED: [Refused; 11] = [
-    refused(Some('g'), "call-graph", STACKS),
-    refused(None, "cstack", STACKS),
-    refused(Some('n'), "native", STACKS),
-    refused(
-        Some('a'),
-        "all-cpus",
-        "the whole system is not recorded, only processes that are named: give --pid PID",
-    ),
-    refused(Some('c'), "count", "the period is a time: give --interval 1ms, or a rate, --freq 999"),
-    refused(Some('t'), "tid", THREADS),
-    refused(None, "per-thread", THREADS),
-    refused(None, "threads", THREADS),
-    refused(Some('f'), "format", FORMAT),
-    refused(None, "file", FORMAT),
-    refused(None, "nonblocking", "no thread is stopped to be sampled while it runs: leave it out"),
-];
+use super::foreign::{REFUSED, Refused, Takes};
+use crate::view::escape::shell_quoted;
 
 /// None of them was given.
 #[derive(Debug)]
@@ -58,11 +25,10 @@ impl FromArgMatches for RefusedArguments {
 impl Args for RefusedArguments {
     fn augment_args(command: Command) -> Command {
         REFUSED.iter().fold(command, |command, it| {
-            // It fails where it is met, so that nothing is said of what may be wrong besides.
-            let refuse = |_: &str| Err::<String, _>(Refusal { option: it.long, advice: it.advice });
-            let arg = Arg::new(it.long).long(it.long).hide(true).value_parser(refuse);
-            let arg = arg.num_args(0..=1).require_equals(true).default_missing_value("");
-            command.arg(match it.short {
+            let also =
+                it.also.iter().fold(command, |command, name| command.arg(argument(it, name)));
+            let arg = argument(it, it.long);
+            also.arg(match it.short {
                 Some(short) => arg.short(short),
                 None => arg,
             })
@@ -74,11 +40,92 @@ impl Args for RefusedArguments {
     }
 }
 
+/// The option under one of its names. It fails where it is met, so that nothing is said of what may be
+/// wrong besides.
+fn argument(it: &'static Refused, name: &'static str) -> Arg {
+    let refuse = move |_: &str| Err::<String, _>(Refusal { option: name, advice: it.advice });
+    let arg = Arg::new(name).long(name).hide(true).value_parser(refuse);
+    arg.num_args(0..=1).require_equals(true).default_missing_value("")
+}
+
 /// Why a command line is refused that another profiler would take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refusal {
     option: &'static str,
     advice: &'static str,
+}
+
+impl Refusal {
+    /// The same command line without what means nothing, to be pasted; `None` if something is left that
+    /// has to be said in another way.
+    pub(crate) fn command_line(words: &[OsString], command: &Command) -> Option<String> {
+        let mut kept = vec!["traceprof".to_owned()];
+        let mut rest = words.iter().skip(1).map(OsString::as_os_str).peekable();
+        while let Some(word) = rest.next() {
+            let text = word.to_string_lossy();
+            if text == "--" {
+                kept.push(text.into_owned());
+                kept.extend(rest.by_ref().map(quoted));
+                break;
+            }
+            let (left, takes) = match text.strip_prefix("--") {
+                Some(long) => without_long(long)?,
+                None if text.starts_with('-') && text.len() > 1 => without_short(&text, command)?,
+                None => (Some(text.as_ref().to_owned()), Takes::Nothing),
+            };
+            kept.extend(left.map(|left| quoted(left.as_ref())));
+            if rest.peek().is_some_and(|next| takes.is_its(&next.to_string_lossy())) {
+                rest.next();
+            }
+        }
+        Some(kept.join(" "))
+    }
+}
+
+fn quoted(word: &OsStr) -> String {
+    shell_quoted(&word.to_string_lossy())
+}
+
+/// What is left of a long option, and what belongs to it in the next word; `None` if it must not go.
+fn without_long(long: &str) -> Option<(Option<String>, Takes)> {
+    let (name, has_value) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
+    match REFUSED.iter().find(|it| it.long == name || it.also.contains(&name)) {
+        Some(it) if !it.is_idle => None,
+        Some(it) => Some((None, if has_value { Takes::Nothing } else { it.takes })),
+        None => Some((Some(format!("--{long}")), Takes::Nothing)),
+    }
+}
+
+/// The same of options of one letter, which may be several.
+fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes)> {
+    let mut kept = String::from("-");
+    let mut letters = word.char_indices().skip(1);
+    while let Some((at, letter)) = letters.next() {
+        let of = |it: &&Refused| it.short == Some(letter);
+        let Some(it) = REFUSED.iter().find(of) else {
+            kept.push(letter);
+            let is_it = |arg: &&Arg| {
+                let others = arg.get_all_short_aliases().unwrap_or_default();
+                arg.get_short() == Some(letter) || others.contains(&letter)
+            };
+            let known = command.get_arguments().find(is_it);
+            if known.is_some_and(|arg| arg.get_action().takes_values()) {
+                // What follows is its value.
+                kept.push_str(&word[at + letter.len_utf8()..]);
+                break;
+            }
+            continue;
+        };
+        if !it.is_idle {
+            return None;
+        }
+        let is_last = at + letter.len_utf8() == word.len();
+        if it.takes != Takes::Nothing {
+            let left = (kept.len() > 1).then_some(kept);
+            return Some((left, if is_last { it.takes } else { Takes::Nothing }));
+        }
+    }
+    Some(((kept.len() > 1).then_some(kept), Takes::Nothing))
 }
 
 impl fmt::Display for Refusal {
@@ -93,3 +140,58 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::arguments::definition;
+
+    fn rest(line: &str) -> Option<String> {
+        let definition = definition();
+        let record = definition.find_subcommand("record").unwrap();
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        Refusal::command_line(&words, record)
+    }
+
+    #[test]
+    fn what_is_left_of_a_line_can_be_pasted() {
+        let check = |line: &str, expected: &str| {
+            assert_eq!(rest(line).as_deref(), Some(expected), "{line}");
+        };
+        check("perf record -F 99 -g -p 12", "traceprof record -F 99 -p 12");
+        check("x record --call-graph dwarf -p 12", "traceprof record -p 12");
+        check("x record --call-graph=dwarf,16384 12", "traceprof record 12");
+        check("x record --call-graph -p 12", "traceprof record -p 12");
+        check("x record -gF99 -p12", "traceprof record -F99 -p12");
+        check("x record -sg -p 12", "traceprof record -s -p 12");
+        // The letters of a value are none of options.
+        check("x record -ogn.trace -g 12", "traceprof record -ogn.trace 12");
+        check("x record -j 512 -p 12", "traceprof record -p 12");
+        check("x record -g -- ./a -g 'b", "traceprof record -- ./a -g \''\\''b\'");
+        // A number belongs to it, another process id does not.
+        check("x record -n 12", "traceprof record 12");
+        check("x record --max-stack=5 --no-open 12", "traceprof record 12");
+    }
+
+    #[test]
+    fn what_has_to_be_said_otherwise_is_not_left_out() {
+        for line in [
+            "x record -ag",
+            "x record -g -f svg -p 1",
+            "x record --format=svg -p 1",
+            "x record -ga",
+        ] {
+            assert_eq!(rest(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_advice_says_what_to_do() {
+        for it in REFUSED {
+            let is_left_out = it.advice.contains("leave it out");
+            assert_eq!(it.is_idle, is_left_out, "{}", it.long);
+            let names_another = it.advice.contains("traceprof ") || it.advice.contains("give ");
+            assert!(is_left_out || names_another, "{}", it.long);
+        }
+    }
+}
