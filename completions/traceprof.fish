@@ -49,7 +49,8 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s o -l outp
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-size -d 'End the recording when the trace and its index have this size together: 500M, 2G' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate -d 'Begin the next file when this one has this size (100M) or age (10m, 1h)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l rotate-keep -d 'Keep only the last N files of --rotate' -r
-complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring -d 'Keep only the last TIME (1s to 24h), and save it when asked to and at the end' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring -d 'Keep only the last TIME (1s to 24h), and save it when asked to and at the end (see --ring-save)' -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l ring-save -d 'When to save the ring: end (when asked to and at the end), or trigger (only when asked to)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l trigger -d 'Save the ring when this begins: cpu>80% (of one processor), threads>500, or file:PATH appears' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s F -l freq -d 'Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s i -l interval -d 'Time between samples instead of a rate: 20us to 1s, as in 10ms' -r
@@ -69,14 +70,55 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l wall -d '
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s g -l call-graph -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l cstack -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s n -l native -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l jstackdepth -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l max-stack -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l branch-filter -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s j -l max-depth -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l all -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s a -l all-cpus -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l cpu -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s c -l count -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s t -l tid -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l per-thread -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l threads -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l main-thread-only -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s f -l format -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l file -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nonblocking -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l gil -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l on-cpu -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l off-cpu -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l all-kernel -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l locals -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nolineno -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l function -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l full-filenames -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s u -l uid -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s G -l cgroup -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s D -l delay -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-inherit -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l inherit -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l mmap-pages -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l overwrite -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l tail-synthesize -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s S -l snapshot -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l control -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l timestamp-filename -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s b -l branch-any -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s v -l verbose -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l no-open -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l save-only -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l unstable-presymbolicate -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l presymbolicate -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l lock -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l live -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nativemem -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l nativelock -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l alloc -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s I -l include -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l filter -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s X -l exclude -r
+complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l timeout -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -s s -l subprocesses -d 'Record the descendants as well: those that are there, and those that are started meanwhile'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l follow-exec -d 'When the target executes another program, go on with that one'
 complete -c traceprof -n "__fish_traceprof_using_subcommand record" -l force -d 'Replace an existing trace file'

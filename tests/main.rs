@@ -19,6 +19,7 @@ mod dry_run; // what would be done, and that it is not
 mod durable; // what is forced to the disk, in which order
 mod engine; // both engines: choice, fallback, end
 mod errors; // messages and codes
+mod exit_codes; // those that take more than a wrong argument
 mod exports; // what all formats have in common
 mod faults; // whoever dies, at each step
 mod firefox; // profiles for profiler.firefox.com
@@ -56,8 +57,8 @@ mod ratios; // programs that know where their time is
 mod real; // programs, against perf
 mod record; // what a recording says, against what the target knows
 mod recorded_views; // print, dump, export of a recording
-mod runbooks; // the scripts for an emergency
 mod ring; // the last minutes: what has them saved, and what becomes of them
+mod runbooks; // the scripts for an emergency
 mod runtimes; // Go, Node, Java and others
 mod snapshot; // whole outputs, kept beside the tests
 mod soak; // storms of everything, for a long time

@@ -372,7 +372,7 @@ pub fn definition() -> clap::Command {
 fn exit_codes() -> String {
     let mut text = String::from("Exit codes:");
     for code in ExitCode::ALL {
-        text.push_str(&format!("\n  {:2}  {}", code.number(), code.meaning()));
+        text.push_str(&format!("\n  {:3}  {}", code.number(), code.meaning()));
     }
     text
 }

@@ -15,7 +15,9 @@ pub(super) fn run(arguments: &DetachArguments) -> Result<(), Failure> {
     let pid = arguments.pid;
     let removed = record::detach(pid).map_err(failure)?;
     if let Some(left) = &removed.left {
-        return Err(Failure::new(ExitCode::Failure, anyhow!("left in process {pid}: {left}")));
+        let error =
+            anyhow!("left in process {pid}, which goes on unharmed: {left}; run it again later");
+        return Err(Failure::new(ExitCode::Failure, error));
     }
     // Nobody to tell when the standard error is closed; it is done all the same.
     let _ = writeln!(io::stderr(), "{}", escaped(&text(pid, &removed)));

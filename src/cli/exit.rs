@@ -35,11 +35,13 @@ pub enum ExitCode {
     Unreadable = 10,
     /// The recording is written, and something of it was found in the target.
     LeftBehind = 11,
+    /// A second signal to end, as from an impatient Ctrl-C.
+    Interrupted = 130,
 }
 
 impl ExitCode {
     /// All codes in the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Ok,
         Self::Failure,
         Self::Usage,
@@ -52,6 +54,7 @@ impl ExitCode {
         Self::Lossy,
         Self::Unreadable,
         Self::LeftBehind,
+        Self::Interrupted,
     ];
 
     /// The number that the shell sees.
@@ -75,6 +78,9 @@ impl ExitCode {
             Self::Unreadable => "the file is not a trace, or none that can be read",
             Self::LeftBehind => {
                 "the recording is written, but something of it is left in the target"
+            }
+            Self::Interrupted => {
+                "ended at once by a second signal: the trace is not closed, the target is put back"
             }
         }
     }
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn codes_are_the_documented_numbers() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|code| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130]);
     }
 
     #[test]

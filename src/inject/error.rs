@@ -109,7 +109,11 @@ impl fmt::Display for InjectError {
                 write!(f, "the target executed another program during the attach; try again")
             }
             Self::ExitedBeforeExec { code } => {
-                write!(f, "the command ended with code {code} before it could be executed")
+                write!(
+                    f,
+                    "the command ended with code {code} before it could be executed; see what it says \
+                     without `traceprof record`"
+                )
             }
             Self::NotPermitted => write!(
                 f,
@@ -133,7 +137,12 @@ impl fmt::Display for InjectError {
                 map_advice(*errno)
             ),
             Self::EntryFailed { error, errno } => {
-                write!(f, "the agent could not start (error {error}): {}", describe(*errno))
+                let reason = describe(*errno);
+                write!(
+                    f,
+                    "the agent could not start in the target (error {error}): {reason}; `traceprof doctor \
+                     --pid PID` looks for what forbids it, `traceprof stacks` needs no agent"
+                )
             }
             Self::EntrySilent => write!(
                 f,
@@ -141,7 +150,11 @@ impl fmt::Display for InjectError {
                  again when it runs"
             ),
             Self::BadPlan { reason } => write!(f, "cannot attach: {reason}"),
-            Self::System { call, errno } => write!(f, "{call} failed: {}", describe(*errno)),
+            Self::System { call, errno } => write!(
+                f,
+                "attaching: {call} failed: {}; `traceprof doctor --pid PID` says what is permitted",
+                describe(*errno)
+            ),
             Self::Guardian { reason } => write!(
                 f,
                 "the guardian process does not answer ({reason}); what it left in the target is \

@@ -112,15 +112,20 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchProcess { pid } => write!(f, "no process has pid {pid}"),
+            Self::NoSuchProcess { pid } => {
+                write!(f, "no process has pid {pid}: look for it, as with `pgrep -a NAME`")
+            }
             Self::Exited { pid } => write!(f, "process {pid} has ended already"),
             Self::NotAProcess { tid, pid } => {
                 write!(f, "{tid} is a thread of process {pid}; give the process: --pid {pid}")
             }
             Self::KernelThread { pid } => {
-                write!(f, "{pid} is a kernel thread, which runs no user code")
+                write!(
+                    f,
+                    "{pid} is a kernel thread, which runs no user code: use `perf top -p {pid}`"
+                )
             }
-            Self::Own => write!(f, "traceprof cannot attach to itself"),
+            Self::Own => write!(f, "traceprof cannot attach to itself: give another process"),
             Self::ForeignExecutable { kind } => {
                 write!(f, "the target runs a {kind} executable; only 64-bit x86-64 is supported")
             }
@@ -216,7 +221,11 @@ impl Refusal {
     fn tell_prohibition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SeccompStrict => {
-                write!(f, "the target is in strict seccomp mode and would be killed by an attach")
+                write!(
+                    f,
+                    "the target is in strict seccomp mode and would be killed by an attach; \
+                     `traceprof stacks` makes no calls in it"
+                )
             }
             Self::SeccompUnknown { why, .. } => write!(
                 f,

@@ -128,7 +128,7 @@ impl<'a> Attached<'a> {
         let status = proc::status(before.pid).map_err(gone)?;
         let mappings = proc::mappings(before.pid).map_err(gone)?;
         let base = inject::find_hole(&mappings, layout::SPAN)
-            .context("the target's address space has no hole of 2 GiB left")
+            .context(super::NO_HOLE)
             .map_err(RecordError::Other)?;
         let owner = (status.euid, status.egid);
         ground.prepare(owner, base..base + layout::SPAN).map_err(other)?;
@@ -329,7 +329,7 @@ impl<'a> Attached<'a> {
         let used = signals::Use::of(self.pid).map_err(gone)?;
         let signal = used
             .choose()
-            .context("every signal that timers could use is blocked or waited for")
+            .context("every signal for timers is blocked or waited for: use --engine perf")
             .map_err(RecordError::Other)?;
         self.waiting = used.waiting;
         self.add_signal(layout::PRIMING, signal)?;
@@ -385,7 +385,7 @@ impl<'a> Attached<'a> {
     }
 
     fn guardian(&mut self) -> Result<&mut Guardian, RecordError> {
-        let gone = || RecordError::Other(anyhow::anyhow!("the guardian is gone"));
+        let gone = || RecordError::Other(anyhow::anyhow!("the guardian is gone: try again"));
         self.guardian.as_deref_mut().ok_or_else(gone)
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Common<'a> {
     pub(super) tags: Arc<TagNames>,
     /// What triggers of all processes have in common.
     pub(super) triggers: Arc<Shared>,
+    /// Who the recorder's CPU time is charged to.
+    pub(super) ledger: Arc<Ledger>,
     /// There may be more processes than one.
     pub(super) is_several: bool,
     /// Since there is a trace.
@@ -40,10 +42,10 @@ pub(super) struct Common<'a> {
 
 impl<'a> Common<'a> {
     /// Before anything is attached to.
-    pub(super) fn new(options: &'a Options, stop: Stop, is_several: bool) -> Self {
-        let (instances, tags, writing, named) = Default::default();
+    pub(super) fn new(options: &'a Options, stop: Arc<Stop>, is_several: bool) -> Self {
+        let (instances, tags, ledger, writing, named) = Default::default();
         let triggers = Arc::new(Shared::new(&options.triggers));
-        Self { options, stop, instances, tags, triggers, is_several, writing, named }
+        Self { options, stop, instances, tags, triggers, ledger, is_several, writing, named }
     }
 
     /// The way into the trace for a process that has been attached to; the first one creates it.

@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use super::report::{inject_error, refusal_error};
-use super::{RecordError, check_proc};
+use super::{NO_GUARDIAN, RecordError, check_proc};
 use crate::inject::{self, Guardian};
 
 /// What was removed from a process.
@@ -27,7 +27,7 @@ pub fn detach(pid: i32) -> Result<Removed, RecordError> {
     // What is there was attached in spite of its filter and of its limits, and nothing is done
     // where nothing is.
     let start_time = inject::preflight_to_look(pid).map_err(refusal_error)?.start_time;
-    let guardian = Guardian::start().context("starting the guardian process");
+    let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
     let reports = guardian.remove_rest(pid, start_time).map_err(inject_error)?;
     Ok(Removed {

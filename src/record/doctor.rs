@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::engine::{Choice, Concern, Gravity};
 use super::options::{EngineChoice, Files, Measure, Options, Target};
 use super::prospect::{self, Sampled};
-use super::{OutputPattern, RecordError, check_proc};
+use super::{NO_GUARDIAN, OutputPattern, RecordError, check_proc};
 use crate::inject::Guardian;
 use crate::trace::WriterOptions;
 
@@ -106,7 +106,7 @@ pub struct Diagnosis {
 /// # Errors
 /// What must be there to look at all.
 pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
-    let guardian = Guardian::start().context("starting the guardian process");
+    let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
     let target = pid.map(|pid| target::examine(pid, &mut guardian));
     let outcome = check_proc().and_then(|()| match pid {

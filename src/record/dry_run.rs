@@ -15,7 +15,10 @@ use super::attach::Before;
 use super::engine::Engine;
 use super::options::{Named, Options, Target};
 use super::prospect::{self, Sampled};
-use super::{RecordError, check_proc, output, processes, program, signals, target_error};
+use super::{
+    NO_GUARDIAN, NO_HOLE, RecordError, check_proc, output, processes, program, signals,
+    target_error,
+};
 use crate::inject::{self, Guardian};
 use crate::proc;
 
@@ -30,28 +33,27 @@ type Step = (String, String);
 pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     output::check_early(options)?;
     check_proc()?;
+    let mut settled = Cow::Borrowed(options);
     let mut steps = match &options.target {
         Target::Pid(pid) => of_process(*pid, options)?,
         Target::Pids(pids) => of_processes(pids, options)?,
-    let mut settled = Cow::Borrowed(options);
         Target::Name(named) => {
             let named = Named { wait: None, ..named.clone() };
             let found = processes::named::find(&named)?;
-            of_processes(&found, options)?
-        }
-        Target::Command(command) => of_command(command, options)?,
             if let Some(first) = found.first() {
                 settled = output::named(options, *first)?;
             }
+            of_processes(&found, options)?
+        }
+        Target::Command(command) => of_command(command, options)?,
     };
     if options.subprocesses {
         let text = "recorded as well, each with an agent of its own; new ones as they are seen";
         steps.push(step("descendants", text));
     }
-    steps.extend([
-        step("files", files(options)),
-        step("exec", exec(options)),
     steps.extend(files::steps(&settled));
+    steps.extend([
+        step("exec", exec(options)),
         step("end", end(options)),
         step("detach", "every thread is stopped once, all is put back, the segments are detached"),
         step("dry run", "nothing of this was done"),
@@ -85,7 +87,7 @@ fn of_processes(pids: &[i32], options: &Options) -> Result<Vec<Step>, RecordErro
 }
 
 fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {
-    let guardian = Guardian::start().context("starting the guardian process");
+    let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
     let judgement = prospect::check(pid, options, &mut guardian)?;
     let no_timers = judgement.no_timers;
@@ -97,9 +99,8 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {
     let (tid, why) = inject::first_choice(pid, &mappings)
         .with_context(|| format!("process {pid} has no thread to stop"))
         .map_err(RecordError::TargetGone)?;
-    let base = inject::find_hole(&mappings, layout::SPAN)
-        .context("the target's address space has no hole of 2 GiB left")
-        .map_err(RecordError::Other)?;
+    let base =
+        inject::find_hole(&mappings, layout::SPAN).context(NO_HOLE).map_err(RecordError::Other)?;
     let modules = mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0).count();
     let threads = status.threads;
     Ok(vec![
@@ -122,7 +123,8 @@ fn of_command(command: &[std::ffi::OsString], options: &Options) -> Result<Vec<S
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let missing = || {
         RecordError::Other(anyhow!(
-            "starting {name}: there is no such program that can be executed"
+            "starting {name}: there is no such program that can be executed; give its path, or look at \
+             PATH"
         ))
     };
     let path = command.first().and_then(|name| program::find(name)).ok_or_else(missing)?;

@@ -41,7 +41,12 @@ impl Ground {
     fn with_room(pid: i32, tables_len: u64) -> Result<Self, RecordError> {
         let create = |len: u64, what: &str| {
             Shared::create(len)
-                .with_context(|| format!("creating the shared {what} segment"))
+                .with_context(|| {
+                    format!(
+                        "creating the shared {what} segment; look at the limits of shared memory \
+                         (sysctl kernel.shmmni kernel.shmall) and of the control group's memory"
+                    )
+                })
                 .map_err(RecordError::Other)
         };
         let code = create(layout::CODE_LEN, "code")?;

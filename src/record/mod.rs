@@ -135,8 +135,7 @@ fn attempt(
         return several(options, stop, chosen, observer);
     }
     // Forked first, while this process has one thread and nothing open.
-    let mut guardian =
-        Guardian::start().context("starting the guardian process").map_err(RecordError::Other)?;
+    let mut guardian = Guardian::start().context(NO_GUARDIAN).map_err(RecordError::Other)?;
     fault::at(Point::RecordBegun);
     // After the fork of the guardian, and before the first of the target's threads is looked at.
     let raised = Raised::raise();
@@ -185,7 +184,7 @@ fn several(
 ) -> Result<Summary, Failed> {
     processes::check_count(chosen.len())?;
     // Forked first, as a guardian is.
-    let nursery = Nursery::start().context("starting the process that forks guardians");
+    let nursery = Nursery::start().context(NO_GUARDIAN);
     let nursery = nursery.map_err(RecordError::Other)?;
     let common = Common::new(options, Arc::clone(stop), true);
     let outcome = processes::record(&common, nursery, chosen, observer);
@@ -234,7 +233,7 @@ fn finish(
     }
     let over = finished.and_then(|it| Over::new(ended, it, common));
     // Only after a stint there is an end.
-    over.ok_or_else(|| RecordError::TargetGone(anyhow!("the target was never sampled")))
+    over.ok_or_else(|| RecordError::TargetGone(anyhow!(NEVER_SAMPLED)))
 }
 
 /// The process to record, before anything is changed in it.
@@ -358,7 +357,8 @@ fn start(
     };
     let started = started.map_err(|failure| match failure {
         spawn::ExecError::Spawn(error) => {
-            RecordError::Other(anyhow::Error::new(error).context(format!("starting {name}")))
+            let text = format!("starting {name}; give a program that can be executed, or its path");
+            RecordError::Other(anyhow::Error::new(error).context(text))
         }
         spawn::ExecError::Wait(error) => error,
     })?;
@@ -373,7 +373,9 @@ fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<(), RecordE
     while Instant::now() < deadline && !is_over() {
         let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
         if status.state == 'Z' {
-            return Err(RecordError::TargetGone(anyhow!("the program ended at once")));
+            return Err(RecordError::TargetGone(anyhow!(
+                "the program ended before it was sampled: see what it does without `traceprof record`"
+            )));
         }
         if status.catches(attach::SIGTRAP) {
             return Ok(());
@@ -414,9 +416,21 @@ fn create(
 }
 
 /// Readable when the process is gone.
+/// Why the agent has no place.
+const NO_HOLE: &str = "the target's address space has no hole of 2 GiB left, where the agent would go; \
+                       `traceprof stacks --pid PID` looks at it without one";
+
+/// What may stand in the way of a process more.
+const NO_GUARDIAN: &str = "starting the guardian process; where the limit of processes is used up, raise \
+                           it (ulimit -u, or pids.max of the control group)";
+
 fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     perf::pidfd(pid).map_err(|error| target_error(pid, error))
 }
+
+/// It was there, and ended before anything was seen of it.
+const NEVER_SAMPLED: &str = "the target ended before it was sampled: to have it from its first instruction \
+                             on, start it with `traceprof record -- COMMAND`";
 
 fn output_error(error: TraceError) -> RecordError {
     RecordError::Output(anyhow::Error::new(error))
@@ -425,7 +439,9 @@ fn output_error(error: TraceError) -> RecordError {
 /// An error about a process that may just have ended.
 fn target_error(pid: i32, error: io::Error) -> RecordError {
     if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) {
-        return RecordError::TargetGone(anyhow!("process {pid} is gone"));
+        return RecordError::TargetGone(anyhow!(
+            "process {pid} is gone: look for the one that runs now, as with `pgrep -a NAME`"
+        ));
     }
     RecordError::Other(anyhow::Error::new(error).context(format!("looking at process {pid}")))
 }

@@ -213,7 +213,7 @@ impl<'a> Recording<'a> {
     fn conclude(self, end: End) -> Result<Ended, RecordError> {
         let (Some(scribe), Some(stint)) = (self.scribe, self.done) else {
             // Only after a stint there is an end.
-            return Err(RecordError::TargetGone(anyhow::anyhow!("the target was never sampled")));
+            return Err(RecordError::TargetGone(anyhow::anyhow!(super::NEVER_SAMPLED)));
         };
         self.jvm.hurry();
         drop(scribe);

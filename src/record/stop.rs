@@ -13,7 +13,7 @@ use libc::SIGXFSZ;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::{flag, low_level};
 
-/// Exit code after a second Ctrl-C, as shells have it for SIGINT.
+/// Exit code after a second Ctrl-C, as shells have it for SIGINT; `cli::exit` documents it.
 const INTERRUPTED: i32 = 130;
 /// A signal so soon after the first one is the same request: `timeout` sends its signal to the
 /// command and then to the process group.

@@ -1,0 +1,101 @@
+//! Exit codes that take more than a wrong argument or a missing file: each by the command line.
+
+use std::time::Duration;
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use crate::common::{
+    Outcome, Recorder, Snapshot, Target, Trace, needs_fault_points, needs_recording, together,
+    traceprof, variant, wait_until,
+};
+
+fn told(outcome: &Outcome) -> serde_json::Value {
+    serde_json::from_slice(&outcome.output.stdout).expect("one object")
+}
+
+#[test]
+fn stacks_that_end_early_are_a_quality_below_what_was_asked_for() {
+    needs_recording!();
+    let _machine = together();
+    // Nothing says where its frames end, and no debug file does.
+    let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-s"];
+    let program = variant("tableless", "frameless.c", "cc", &flags);
+    let target = Target::spawn(std::process::Command::new(program));
+    let pid = target.pid().to_string();
+    let args = ["--pid", &pid, "--json", "--freq", "997", "--fail-under", "100"];
+    let mut recorder = Recorder::start(&args);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(5);
+    let told = told(&outcome);
+    assert_eq!(told["exit_code"], 5);
+    assert!(told["quality_percent"].as_f64() < Some(100.0), "{told}");
+    let reason = told["reason"].as_str().expect("a reason");
+    assert!(reason.contains("--fail-under") && reason.contains("is written"), "{reason}");
+    assert!(outcome.trace.path().exists());
+}
+
+/// A debugger that comes during the recording stands in the way of the detach.
+#[test]
+fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
+    needs_recording!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let before = Snapshot::take(target.pid());
+    let raw_pid = target.pid().to_string();
+    let mut recorder = Recorder::start(&["--json", "--freq", "997", "--pid", &raw_pid]);
+    recorder.wait_until_attached(target.pid());
+    recorder.wait_for_cpu(target.pid(), Duration::from_millis(300));
+    let pid = Pid::from_raw(target.pid());
+    ptrace::seize(pid, ptrace::Options::empty()).expect("a tracer during the recording");
+    recorder.send(Signal::SIGINT);
+    let outcome = recorder.finish().expect_code(11);
+    // It is stopped by our hit or by this.
+    target.send(Signal::SIGSTOP);
+    waitpid(pid, Some(WaitPidFlag::__WALL)).expect("a stop");
+    ptrace::detach(pid, None).expect("detach");
+    target.send(Signal::SIGCONT);
+    let told = told(&outcome);
+    assert_ne!(told["left_in_target"], serde_json::json!([]), "{told}");
+    let advice = format!("traceprof detach --pid {raw_pid}");
+    assert!(told["reason"].as_str().expect("a reason").contains(&advice), "{told}");
+    let removed = traceprof(&["detach", "--pid", &raw_pid]).output().expect("traceprof");
+    assert_eq!(removed.status.code(), Some(0), "{}", String::from_utf8_lossy(&removed.stderr));
+    let differences = || before.differences(&Snapshot::take(target.pid()));
+    assert!(
+        wait_until(Duration::from_secs(10), || differences().is_empty()),
+        "{:#?}",
+        differences()
+    );
+    target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_anything() {
+    needs_recording!();
+    needs_fault_points!();
+    let _machine = together();
+    let mut target = Target::start("split", &[]);
+    let before = Snapshot::take(target.pid());
+    let mut command = traceprof(&["record", "--pid", &target.pid().to_string()]);
+    command.env("TRACEPROF_FAULT", "RecordEnding=hang");
+    let mut recorder = Recorder::spawn(command, Trace::new());
+    recorder.wait_until_attached(target.pid());
+    recorder.send(Signal::SIGINT);
+    // Sooner it would be the same request.
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(!recorder.has_ended());
+    recorder.send(Signal::SIGINT);
+    recorder.finish().expect_code(130);
+    let differences = || before.differences(&Snapshot::take(target.pid()));
+    assert!(
+        wait_until(Duration::from_secs(10), || differences().is_empty()),
+        "{:#?}",
+        differences()
+    );
+    target.goes_on_and_ends_by_itself();
+}
