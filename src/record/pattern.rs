@@ -264,6 +264,25 @@ mod tests {
     }
 
     #[test]
+    fn a_number_whose_index_is_left_over_is_not_free() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(index_path(&dir.path().join("a-1.trace")), "x").unwrap();
+        let name = dir.path().join("a-%n.trace");
+        let path = OutputPattern::parse(name.as_os_str()).unwrap().path(at(0));
+        assert_eq!(path, dir.path().join("a-2.trace"));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_yet_is_named_later() {
+        let early = Occasion { pid: None, ..at(951_782_400) };
+        let settled = pattern("x-%p-%t.trace").settled(early);
+        assert!(settled.has_pid());
+        // The time is that at which the name was settled, the process the one that came.
+        assert_eq!(settled.path(at(1_735_689_599)), Path::new("x-4711-20000229T000000Z.trace"));
+        assert!(!pattern("x-%p").settled(at(0)).has_pid());
+    }
+
+    #[test]
     fn what_is_unknown_is_refused_with_what_there_is() {
         for text in ["%x", "a%", "%P.trace", "50%.trace"] {
             let error = OutputPattern::parse(text.as_ref()).unwrap_err();

@@ -254,10 +254,29 @@ mod tests {
         assert!(!look(0));
         fs::write(&path, "a").unwrap();
         assert!(look(1) && !look(2));
+        // One that is there already when the recording begins says nothing.
+        let mut later = Watch::new(&triggers, Duration::ZERO, Arc::default());
+        assert_eq!(later.look(at(start, 0), Load::default), None);
         fs::write(&path, "ab").unwrap();
         assert!(look(3));
         fs::remove_file(&path).unwrap();
         assert!(!look(4));
+    }
+
+    #[test]
+    fn between_two_looks_nothing_is_measured() {
+        let start = Instant::now();
+        let mut watch = Watch::new(&[Trigger::Threads(5)], Duration::ZERO, Arc::default());
+        let mut looks = 0;
+        for ms in [0, 100, 499, 500, 900, 1000] {
+            watch.look(start + Duration::from_millis(ms), || {
+                looks += 1;
+                Load::default()
+            });
+        }
+        assert_eq!(looks, 3, "at 0, 500 and 1000 ms");
+        let mut none = Watch::new(&[], Duration::ZERO, Arc::default());
+        assert_eq!(none.look(start, || panic!("nobody asks for it")), None);
     }
 
     #[test]

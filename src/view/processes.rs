@@ -112,3 +112,42 @@ impl Processes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Sample, Thread};
+    use crate::view::ThreadGrower;
+
+    /// Threads of these processes, each as heavy as it says.
+    fn processes(threads: &[(u32, u32, &str, u32)]) -> Processes {
+        let thread = |&(pid, tid, name, weight): &(u32, u32, &str, u32)| {
+            let mut grower = ThreadGrower::default();
+            grower.add(&Sample { weight, ..Sample::default() }, &[], None);
+            grower.finish(Thread { pid, tid, name: name.to_owned(), ..Thread::default() })
+        };
+        let threads = threads.iter().map(thread).collect();
+        Processes::of(&Profile { threads, ..Profile::default() })
+    }
+
+    #[test]
+    fn a_process_that_the_trace_does_not_name_is_called_as_its_first_thread() {
+        let two = processes(&[(1, 2, "worker", 5), (1, 1, "se\u{1b}rver", 1), (7, 8, "x", 9)]);
+        assert_eq!(two.label(1).as_deref(), Some("se\\u{1b}rver/1"));
+        // Of this one the first thread is not there.
+        assert_eq!(two.label(7).as_deref(), Some("process/7"));
+        assert_eq!(two.subject().as_deref(), Some("2 processes: process 7, se\\u{1b}rver (1)"));
+        let one = processes(&[(1, 1, "server", 1)]);
+        assert_eq!((one.label(1), one.subject()), (None, None), "of one there is nothing to tell");
+    }
+
+    #[test]
+    fn the_heaviest_processes_are_named_and_the_others_counted() {
+        let name = |pid| ["", "a", "b", "c", "d", "e", "f"][pid as usize];
+        let of = |count| (1..=count).map(|pid| (pid, pid, name(pid), 10 * pid));
+        let subject = |count| processes(&of(count).collect::<Vec<_>>()).subject();
+        assert_eq!(subject(4).as_deref(), Some("4 processes: d (4), c (3), b (2), a (1)"));
+        let six = "6 processes: f (6), e (5), d (4), c (3) and 2 more";
+        assert_eq!(subject(6).as_deref(), Some(six));
+    }
+}

@@ -126,14 +126,17 @@ fn what_is_too_light_is_counted_with_the_noise() {
             build
         })
     };
-    let sides = [with_light(0).done(), with_light(500).done()];
+    let sides = [with_light(222).done(), with_light(500).done()];
     let text = written(&sides, DiffFormat::Table);
-    assert!(text.contains("... 500 functions within noise, of 0.00 % before and 20.00 % after"));
+    let light = "... 500 functions within noise, of 9.99 % before and 20.00 % after";
+    assert!(text.contains(light), "{text}");
     let json: serde_json::Value = serde_json::from_str(&written(&sides, DiffFormat::Json)).unwrap();
     assert_eq!(json["functions"].as_array().unwrap().len(), 1);
     assert_eq!(json["light_functions"]["count"], 500);
-    let own = json["light_paths"]["self_after"].as_f64().unwrap();
-    assert!((own - 20.0).abs() < 1e-9, "{own}");
+    for (side, percent) in [("self_before", 22_200.0 / 2_222.0), ("self_after", 20.0)] {
+        let own = json["light_paths"][side].as_f64().unwrap();
+        assert!((own - percent).abs() < 1e-9, "{side}: {own}");
+    }
 }
 
 #[test]
@@ -165,4 +168,72 @@ fn columns_of_other_periods_are_microseconds() {
         side.profile.recording.metadata.insert("period_ns".to_owned(), period);
     }
     assert!(written(&sides, DiffFormat::Folded).contains("main;render 1400000 6000000\n"));
+}
+
+/// Half of what it has more is in each of the two that it calls.
+#[test]
+fn a_caller_of_several_changes_has_a_line_of_its_own() {
+    let two = |one, other| Build::new("/app", 1).runs("a b", one).runs("a c", other);
+    let sides = [two(20, 20).runs("x", 160).done(), two(40, 35).runs("x", 125).done()];
+    let text = written(&sides, DiffFormat::Table);
+    for path in ["  a", "  a;b", "  a;c", "  x"] {
+        assert!(text.lines().any(|line| line.ends_with(path)), "{path}: {text}");
+    }
+    assert!(!text.contains("it leads to"), "{text}");
+}
+
+#[test]
+fn the_largest_of_what_has_no_line_is_told() {
+    let three = |x, y, z| Build::new("/app", 1).runs("x", x).runs("y", y).runs("z", z).done();
+    let sides = [three(20, 40, 140), three(40, 50, 110)];
+    let options = DiffOptions { format: DiffFormat::Table, paths: false, top: 0 };
+    let mut out = Vec::new();
+    write(&sides[0], &sides[1], &options, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let told = "... 3 functions more changed, by up to 15.00 points";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
+fn a_stack_that_is_cut_is_marked_and_too_little_time_is_told() {
+    let one = || {
+        let mut build = Build::new("/app", 1);
+        let steps = [Step::Truncated, Step::Frame(build.location("leaf"))];
+        let call = build.growing.add(steps.into_iter(), Count::default());
+        (0..100).for_each(|_| build.side.whole.add(3, 1));
+        build.side.own.entry(call).or_default().add(3, 100);
+        build.done()
+    };
+    let sides = [one(), Build::new("/app", 1).runs("leaf", 100).done()];
+    let text = written(&sides, DiffFormat::Table);
+    assert!(text.contains(" [truncated]\n") && text.contains("  [truncated];leaf\n"), "{text}");
+    assert!(text.contains("note      before: too little time"), "{text}");
+    assert!(!text.contains("after: too little time"), "{text}");
+}
+
+#[test]
+fn of_many_rebuilt_modules_the_others_are_counted() {
+    let many = |build_id| {
+        let mut side = Build::new("/app", build_id).runs("main", 10).done();
+        let libraries = (1..10).map(|number| Module {
+            path: format!("/lib/{number}.so"),
+            build_id: vec![build_id; 20],
+        });
+        side.profile.modules.extend(libraries);
+        side
+    };
+    let text = written(&[many(1), many(2)], DiffFormat::Table);
+    let rebuilt = text.lines().find(|line| line.starts_with("rebuilt ")).expect("a line");
+    assert_eq!(rebuilt.matches(" -> ").count(), 8, "{rebuilt}");
+    assert!(rebuilt.ends_with(" and 2 others"), "{rebuilt}");
+}
+
+/// Twice as long before as after: a share that doubled has as much as it had.
+#[test]
+fn a_picture_compares_shares_and_says_what_is_gone() {
+    let before = Build::new("/app", 1).runs("main a", 40).runs("main b", 150).runs("main old", 10);
+    let sides = [before.done(), Build::new("/app", 1).runs("main a", 40).runs("main b", 60).done()];
+    let svg = written(&sides, DiffFormat::Flamegraph);
+    assert!(svg.contains("<title>a (800 periods, 40.00%; +20.00%)</title>"), "{svg}");
+    assert!(svg.contains("; 1 path gone, and not in the picture"), "{svg}");
 }

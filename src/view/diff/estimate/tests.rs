@@ -188,6 +188,22 @@ fn everything_slower_is_a_change_of_the_rate() {
 }
 
 #[test]
+fn a_mean_is_as_sure_as_its_blocks_are_alike() {
+    let turns = part(|block| if block % 2 == 0 { 9 } else { 11 });
+    let mean = Whole { series: turns, samples: 200, squares: 200.0 }.mean();
+    // Each block is off by one; of 20 blocks the mean has a twentieth of their variance.
+    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+    near(mean.value, 10.0);
+    near(mean.variance, 20.0 / 19.0 / 20.0);
+    near(mean.freedom, 19.0);
+    // In another unit its error is so many times as large, and its variance the square of that.
+    let scaled = mean.times(10.0);
+    near(scaled.value, 100.0);
+    near(scaled.variance, 100.0 * mean.variance);
+    near(Change::new(scaled, scaled).margin, 10.0 * Change::new(mean, mean).margin);
+}
+
+#[test]
 fn many_changes_are_held_to_more_than_each_alone() {
     let change = |chance| Change { before: 0.1, after: 0.2, margin: 0.1, chance, noise: true };
     let told = |chances: &[f64]| {
