@@ -241,6 +241,20 @@ fn nothing_is_exported_of_nothing() {
     }
 }
 
+/// The period of wall clock time is how often threads were looked at.
+#[test]
+fn a_profile_of_all_time_says_how_often_threads_were_looked_at() {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("wall".to_owned())).unwrap();
+    maker.writer.set_metadata("wall_interval_ns", Value::Unsigned(20_000_000)).unwrap();
+    let thread = maker.thread(1, "x");
+    let sample = Sample { time_ns: BEGIN_NS, flags: WALL, weight: 9_000, ..Sample::default() };
+    maker.full_sample(thread, &sample, "main");
+    let bytes = exported(&maker.finish(), "otlp", &[]);
+    let profiles = ProfilesData::decode(&*bytes).unwrap().resource_profiles;
+    assert_eq!(profiles[0].scope_profiles[0].profiles[0].period, 20_000_000);
+}
+
 #[test]
 fn formats_are_named_in_full() {
     let made = demo();
