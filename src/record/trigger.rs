@@ -255,7 +255,7 @@ mod tests {
         fs::write(&path, "a").unwrap();
         assert!(look(1) && !look(2));
         // One that is there already when the recording begins says nothing.
-        let mut later = Watch::new(&triggers, Duration::ZERO, Arc::default());
+        let mut later = self::watch(&triggers, Duration::ZERO);
         assert_eq!(later.look(at(start, 0), Load::default), None);
         fs::write(&path, "ab").unwrap();
         assert!(look(3));
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn between_two_looks_nothing_is_measured() {
         let start = Instant::now();
-        let mut watch = Watch::new(&[Trigger::Threads(5)], Duration::ZERO, Arc::default());
+        let mut watch = watch(&[Trigger::Threads(5)], Duration::ZERO);
         let mut looks = 0;
         for ms in [0, 100, 499, 500, 900, 1000] {
             watch.look(start + Duration::from_millis(ms), || {
@@ -275,7 +275,7 @@ mod tests {
             });
         }
         assert_eq!(looks, 3, "at 0, 500 and 1000 ms");
-        let mut none = Watch::new(&[], Duration::ZERO, Arc::default());
+        let mut none = self::watch(&[], Duration::ZERO);
         assert_eq!(none.look(start, || panic!("nobody asks for it")), None);
     }
 
