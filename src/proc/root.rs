@@ -36,6 +36,11 @@ impl Root {
         matches!((own, its), (Ok(own), Ok(its)) if (own.st_dev, own.st_ino) == (its.st_dev, its.st_ino))
     }
 
+    /// What makes two of them the same: where the directory is, and whose files are believed.
+    pub fn key(&self) -> Option<(u64, u64, u32)> {
+        fstat(&self.directory).ok().map(|it| (it.st_dev, it.st_ino, self.owner))
+    }
+
     /// Opens a file for reading. It must be a regular one of the process's user or of root, and no link:
     /// what a stranger has put there is not what the process says.
     pub fn read(&self, path: &Path) -> io::Result<File> {

@@ -17,7 +17,7 @@ use super::collections::Collection;
 use super::jit::{DumpFile, JitNames};
 use super::jvm::Writings;
 use super::modules::{AddressMap, LoadedModule};
-use super::symbolizers::{Answer, Symbolizers, Wanted};
+use super::symbolizers::{Answer, Pool, Symbolizers, Wanted};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
     Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
@@ -88,10 +88,12 @@ pub(super) struct Names {
 
 impl Names {
     /// Those of the process `pid`, some of which a Java machine writes when it is asked to. None are
-    /// known yet. `answer` takes answers to where [`Self::learn`] is called with them.
+    /// known yet. The threads of `pool` find them; `answer` takes answers to where [`Self::learn`] is called
+    /// with them.
     pub(super) fn start(
         pid: i32,
         writings: Arc<Writings>,
+        pool: Arc<Pool>,
         answer: impl Fn(Answer) -> bool + Clone + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let theirs = answer.clone();
@@ -100,7 +102,7 @@ impl Names {
             theirs(Ok(Wanted { question, ..Wanted::default() }));
         });
         let jit = JitNames::start(pid, writings)?;
-        Ok(Self::of(Symbolizers::start(answer)?, jit))
+        Ok(Self::of(Symbolizers::over(pool, answer), jit))
     }
 
     /// None are known yet, and these find them.

@@ -40,8 +40,8 @@ use self::members::Members;
 const LOOK: Duration = Duration::from_millis(10);
 /// Between two looks at whether all is over.
 const NAP: Duration = Duration::from_millis(100);
-/// Processes that are recorded at once: each has a thread, a guardian, and symbolizers of its own, some
-/// 46 MB of the recorder's memory.
+/// Processes that are recorded at once: each has a thread, a guardian, and shared segments of its own, some
+/// 20 MB of the recorder's memory.
 const AT_ONCE_MAX: usize = 200;
 
 /// What a process tells.

@@ -31,7 +31,7 @@ use super::batch::Batch;
 use super::jvm::Writings;
 use super::liveness::{Heavy, LivenessChecker, PreserveSet};
 use super::names::Names;
-use super::symbolizers::Answer;
+use super::symbolizers::{Answer, Pool};
 use crate::trace::{CallTrace, Metadata, Saved, Saves, TraceError, TraceSeries, Value, Written};
 
 mod backlog;
@@ -137,6 +137,8 @@ pub(super) struct Writing {
     thread: JoinHandle<Finished>,
     shared: Arc<Shared>,
     saves: Saves,
+    /// What finds names, for all processes; since there is one.
+    pool: Arc<Mutex<Option<Arc<Pool>>>>,
 }
 
 /// A process's way to the thread. Nothing more comes of the process when it is dropped.
@@ -209,7 +211,7 @@ impl Writing {
             finished
         };
         let thread = std::thread::Builder::new().name("scribe".to_string()).spawn(work)?;
-        Ok(Self { queue: Queue(queue), thread, shared, saves })
+        Ok(Self { queue: Queue(queue), thread, shared, saves, pool: Arc::default() })
     }
 
     /// The way for a process, which no other one of the recording has the `number` of. Its addresses
@@ -222,7 +224,8 @@ impl Writing {
     ) -> io::Result<Scribe> {
         let queue = self.queue.0.clone();
         let (back, blanks) = sync_channel(BLANKS);
-        let names = names(Answers { number, queue: queue.clone() })?;
+        let pool = Arc::clone(&self.pool);
+        let names = names(Answers { number, queue: queue.clone(), pool })?;
         let open = Arc::new(Open::default());
         let process = Box::new(Process::new(pid as u32, names, (back, Arc::clone(&open))));
         // A closed queue is a failed writer; `finish` tells why.
@@ -234,7 +237,8 @@ impl Writing {
 
     /// Ends the thread and waits for what is queued. All processes have left.
     pub(super) fn finish(self) -> Finished {
-        drop(self.queue);
+        // What is still asked ends with the processes that asked.
+        drop((self.queue, self.pool));
         self.thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }
@@ -334,12 +338,24 @@ impl Scribe {
 pub(super) struct Answers {
     number: Number,
     queue: SyncSender<Message>,
+    pool: Arc<Mutex<Option<Arc<Pool>>>>,
 }
 
 impl Answers {
     /// Names of the process `pid` whose answers come this way.
     pub(super) fn names(self, pid: i32, written: Arc<Writings>) -> io::Result<Names> {
-        Names::start(pid, written, move |answer| self.send(answer))
+        let pool = self.pool()?;
+        Names::start(pid, written, pool, move |answer| self.send(answer))
+    }
+
+    /// The threads that find names: the first who asks starts them.
+    fn pool(&self) -> io::Result<Arc<Pool>> {
+        // Nothing is done under the lock that could leave it half changed.
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*pool {
+            return Ok(Arc::clone(pool));
+        }
+        Ok(Arc::clone(pool.insert(Pool::start()?)))
     }
 
     /// Hands over an answer; false if nobody waits for it any more.

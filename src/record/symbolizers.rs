@@ -1,7 +1,8 @@
 //! The threads that symbolize: new addresses are split over them by module.
 //!
-//! A parser of debug information stays with the thread that made it (it cannot be handed on), so a
-//! module always goes to the same one, and what was parsed of it is used for the next question.
+//! A parser of debug information stays with the thread that made it (it cannot be handed on), so a file
+//! always goes to the same one, and what was parsed of it is used for the next question: of whichever
+//! process of a recording, as they all have the same threads.
 //!
 //! # Invariants
 //! - Every question is answered, whatever the module's file holds.
@@ -10,11 +11,12 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
 use super::modules::LoadedModule;
-use crate::symbol::{Resolved, Symbolizer};
+use crate::symbol::{ElfFile, Resolved, Symbolizer};
 
 /// More threads than this wait for the disk, or for the writer.
 const THREADS_MAX: usize = 4;
@@ -49,6 +51,12 @@ impl Wanted {
         self.module.as_ref().map(|module| module.index)
     }
 
+    /// The same for the same file.
+    fn place(&self) -> u64 {
+        let elf = self.module.as_ref().and_then(|module| module.elf.as_ref());
+        elf.map_or_else(|| self.number().map_or(0, u64::from), ElfFile::hash)
+    }
+
     fn resolve(&mut self, symbolizer: &mut Symbolizer) {
         let elf = self.module.as_ref().and_then(|module| module.elf.as_ref());
         if let Some(elf) = elf {
@@ -63,65 +71,99 @@ impl Wanted {
 /// A question with its answer. It is a panic only by a mistake of ours: parsers' are contained.
 pub(super) type Answer = std::thread::Result<Wanted>;
 
-/// The threads. They end after the value, when each has answered what it was asked.
-pub(super) struct Symbolizers {
-    threads: Vec<Sender<Wanted>>,
+/// Who asks.
+struct Asker {
+    /// Takes the answers; false if nobody waits for them any more.
+    answer: Box<dyn Fn(Answer) -> bool + Send + Sync>,
+    /// It has said so.
+    is_gone: AtomicBool,
 }
 
-impl Symbolizers {
-    /// As many as there are cores, up to a few. `answer` takes the answers; false if nobody waits for
-    /// them any more.
-    pub(super) fn start(
-        answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
-    ) -> io::Result<Self> {
+type Question = (Wanted, Arc<Asker>);
+
+/// The threads, for all who ask. They end after the value, when each has answered what it was asked.
+pub(super) struct Pool {
+    threads: Vec<Sender<Question>>,
+}
+
+/// The way to them of one who asks.
+pub(super) struct Symbolizers {
+    pool: Arc<Pool>,
+    asker: Arc<Asker>,
+}
+
+impl Pool {
+    /// As many as there are cores, up to a few.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::with_threads(cores.min(THREADS_MAX), answer)
+        Self::with_threads(cores.min(THREADS_MAX))
     }
 
     /// At least one.
-    fn with_threads(
-        count: usize,
-        answer: impl Fn(Answer) -> bool + Clone + Send + 'static,
-    ) -> io::Result<Self> {
+    fn with_threads(count: usize) -> io::Result<Arc<Self>> {
         let resolve = || {
             let mut symbolizer = Symbolizer::new();
             move |wanted: &mut Wanted| wanted.resolve(&mut symbolizer)
         };
-        let threads = (0..count.max(1)).map(|number| worker(number, resolve, answer.clone()));
-        Ok(Self { threads: threads.collect::<io::Result<_>>()? })
+        let threads = (0..count.max(1)).map(|number| worker(number, resolve));
+        Ok(Arc::new(Self { threads: threads.collect::<io::Result<_>>()? }))
+    }
+}
+
+impl Symbolizers {
+    /// With threads of its own. `answer` takes the answers; false if nobody waits for them any more.
+    pub(super) fn start(
+        answer: impl Fn(Answer) -> bool + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self::over(Pool::start()?, answer))
+    }
+
+    /// With these threads.
+    pub(super) fn over(
+        pool: Arc<Pool>,
+        answer: impl Fn(Answer) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let (answer, is_gone) = (Box::new(answer), AtomicBool::new(false));
+        Self { pool, asker: Arc::new(Asker { answer, is_gone }) }
     }
 
     /// One thread that finds names in another way.
     #[cfg(test)]
     pub(super) fn with_resolver(
         mut resolve: impl FnMut(&mut Wanted) + Send + 'static,
-        answer: impl Fn(Answer) -> bool + Send + 'static,
+        answer: impl Fn(Answer) -> bool + Send + Sync + 'static,
     ) -> Self {
         let resolver = move || move |wanted: &mut Wanted| resolve(wanted);
-        Self { threads: vec![worker(0, resolver, answer).unwrap()] }
+        Self::over(Arc::new(Pool { threads: vec![worker(0, resolver).unwrap()] }), answer)
     }
 
     /// Asks for the names of a module's addresses.
     pub(super) fn ask(&self, wanted: Wanted) {
-        let number = wanted.number().map_or(0, |number| number as usize) % self.threads.len();
+        let threads = &self.pool.threads;
+        let number = wanted.place() % threads.len() as u64;
         // A thread that is gone has said why.
-        let _ = self.threads[number].send(wanted);
+        let _ = threads[number as usize].send((wanted, Arc::clone(&self.asker)));
     }
 }
 
-/// A thread that answers until nobody asks, or nobody listens. What it finds names with is made there.
+/// A thread that answers until nobody asks. What it finds names with is made there.
 fn worker<R: FnMut(&mut Wanted)>(
     number: usize,
     resolver: impl FnOnce() -> R + Send + 'static,
-    answer: impl Fn(Answer) -> bool + Send + 'static,
-) -> io::Result<Sender<Wanted>> {
-    let (ask, asked) = channel::<Wanted>();
+) -> io::Result<Sender<Question>> {
+    let (ask, asked) = channel::<Question>();
     let work = move || {
         let mut resolve = resolver();
-        for mut wanted in asked {
+        for (mut wanted, asker) in asked {
+            // Relaxed, both: one answer more is made for nobody at worst.
+            if asker.is_gone.load(Ordering::Relaxed) {
+                continue;
+            }
             let outcome = catch_unwind(AssertUnwindSafe(|| resolve(&mut wanted)));
             let is_over = outcome.is_err();
-            if !answer(outcome.map(|()| wanted)) || is_over {
+            let is_heard = (asker.answer)(outcome.map(|()| wanted));
+            asker.is_gone.store(!is_heard, Ordering::Relaxed);
+            if is_over {
                 return;
             }
         }
@@ -154,7 +196,6 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::symbol::ElfFile;
 
     fn module(index: u32, path: &str) -> Arc<LoadedModule> {
         let descriptor = OwnedFd::from(File::open(path).unwrap());
@@ -175,7 +216,7 @@ mod tests {
         let ask = |threads: usize| {
             let (answer, answers) = channel();
             let answer = move |it| answer.send(it).is_ok();
-            let symbolizers = Symbolizers::with_threads(threads, answer).unwrap();
+            let symbolizers = Symbolizers::over(Pool::with_threads(threads).unwrap(), answer);
             // Twice: what was parsed is used again.
             for question in 0..2 {
                 for module in modules.iter().rev() {
@@ -201,6 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn each_who_asks_gets_its_own_answers_and_one_who_is_gone_takes_no_others_time() {
+        let (asked, count) = channel();
+        let resolver = || move |wanted: &mut Wanted| asked.send(wanted.question).unwrap();
+        let pool = Arc::new(Pool { threads: vec![worker(0, resolver).unwrap()] });
+        let (answer, answers) = channel();
+        let way = |takes: bool| {
+            let answer = answer.clone();
+            Symbolizers::over(Arc::clone(&pool), move |it| takes && answer.send(it).is_ok())
+        };
+        let (one, gone, other) = (way(true), way(false), way(true));
+        for (symbolizers, questions) in [(&one, 10..12), (&gone, 20..23), (&other, 30..31)] {
+            questions.for_each(|question| {
+                symbolizers.ask(Wanted { question, ..Wanted::default() });
+            });
+        }
+        drop((one, gone, other, pool, answer));
+        let answers: Vec<u64> = answers.into_iter().map(|it| it.unwrap().question).collect();
+        assert_eq!(answers, [10, 11, 30]);
+        assert_eq!(count.into_iter().collect::<Vec<_>>(), [10, 11, 20, 30]);
+    }
+
+    #[test]
     fn a_panic_is_an_answer() {
         let (answer, answers) = channel();
         let answer = move |it| answer.send(it).is_ok();
@@ -209,6 +272,7 @@ mod tests {
         for question in 0..4 {
             symbolizers.ask(Wanted { question, ..Wanted::default() });
         }
+        drop(symbolizers);
         let answers: Vec<Answer> = answers.into_iter().collect();
         let outcomes: Vec<bool> = answers.iter().map(Result::is_ok).collect();
         assert_eq!(outcomes, [true, true, false]);

@@ -1,12 +1,13 @@
 //! An ELF file that the recorder holds open.
 
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use memmap2::Mmap;
 
@@ -16,11 +17,13 @@ use crate::proc::{self, Root};
 /// An open ELF file with the path to show for it and its build id.
 #[derive(Debug)]
 pub struct ElfFile {
-    file: File,
+    file: Arc<File>,
     path: String,
     build_id: Vec<u8>,
     identity: Identity,
     debug_files: Arc<DebugFiles>,
+    /// Nobody else has it: it goes with this value.
+    holder: Arc<()>,
 }
 
 /// Where else than on this system debug files may be looked for.
@@ -46,6 +49,17 @@ pub enum System {
     Unknown,
 }
 
+impl System {
+    /// The same for two that are the same.
+    fn key(&self) -> SystemKey {
+        match self {
+            Self::This => SystemKey::This,
+            Self::Another(root) => SystemKey::Another(root.key()),
+            Self::Unknown => SystemKey::Unknown,
+        }
+    }
+}
+
 impl DebugFiles {
     /// Of a process of this user.
     pub fn of(pid: i32, owner: u32, fetch: bool) -> Self {
@@ -54,7 +68,10 @@ impl DebugFiles {
             Ok(root) => System::Another(root),
             Err(_) => System::Unknown,
         };
-        Self { system, fetcher: fetch.then(Fetcher::default), room: Arc::default() }
+        // One of all processes that are recorded together.
+        static ROOM: OnceLock<Arc<Room>> = OnceLock::new();
+        let room = Arc::clone(ROOM.get_or_init(Arc::default));
+        Self { system, fetcher: fetch.then(Fetcher::default), room }
     }
 }
 
@@ -69,6 +86,21 @@ pub(super) enum Identity {
     },
     /// The descriptor could not be examined: the same as nothing else.
     Unique(u64),
+}
+
+/// What makes what was read of a file that of another descriptor, too: the content, and where its debug
+/// files are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    identity: Identity,
+    system: SystemKey,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum SystemKey {
+    This,
+    Another(Option<(u64, u64, u32)>),
+    Unknown,
 }
 
 impl Identity {
@@ -96,7 +128,8 @@ impl ElfFile {
     pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
         let file = File::from(fd);
         let identity = Identity::of(&file);
-        Self { file, path, build_id, identity, debug_files: Arc::default() }
+        let (file, debug_files, holder) = (Arc::new(file), Arc::default(), Arc::default());
+        Self { file, path, build_id, identity, debug_files, holder }
     }
 
     /// The same with more places to look for its debug file.
@@ -125,15 +158,33 @@ impl ElfFile {
 
     /// Its bytes, while they are looked at.
     pub(super) fn map(&self) -> io::Result<Mmap> {
-        proc::map_file(&self.file)
+        proc::map_file(&*self.file)
     }
 
     /// A path by which this process can open the file again while `self` lives.
     pub(super) fn descriptor_path(&self) -> PathBuf {
-        proc::descriptor_path(&self.file)
+        proc::descriptor_path(&*self.file)
     }
 
-    pub(super) fn identity(&self) -> Identity {
-        self.identity
+    /// What keeps it open for whoever reads it by that path.
+    pub(super) fn opened(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
+    /// Says whether this value is still there.
+    pub(super) fn holder(&self) -> Weak<()> {
+        Arc::downgrade(&self.holder)
+    }
+
+    /// What is known of one of two files with the same key is true of the other.
+    pub(super) fn key(&self) -> Key {
+        Key { identity: self.identity, system: self.debug_files.system.key() }
+    }
+
+    /// A number that is the same for files with the same content.
+    pub fn hash(&self) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        self.identity.hash(&mut hasher);
+        hasher.finish()
     }
 }

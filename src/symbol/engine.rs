@@ -1,5 +1,6 @@
 //! The parsers of one ELF file, tried from the one that knows most to the one that trusts least.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -78,6 +79,8 @@ pub(super) struct Engine {
     debug: Option<DebugSource>,
     sources: Vec<Box<dyn NameSource>>,
     own_path: PathBuf,
+    /// Whoever asked first may be gone: by the path it is reached as long as this is open.
+    _opened: Arc<File>,
     /// Read when the first address of a stub is asked for.
     stubs: Option<Stubs>,
 }
@@ -86,11 +89,12 @@ impl Engine {
     /// Reads the headers and decides where names come from; parsing itself waits for the first
     /// address.
     pub(super) fn open(elf: &ElfFile) -> Self {
-        let own_path = elf.descriptor_path();
+        let (own_path, _opened) = (elf.descriptor_path(), elf.opened());
         let outline = guard::contain(|| Outline::read(&own_path)).flatten();
         let Some(outline) = outline else {
             let sources = Vec::new();
-            return Self { outline: None, go: None, debug: None, sources, own_path, stubs: None };
+            let (outline, go, debug, stubs) = (None, None, None, None);
+            return Self { outline, go, debug, sources, own_path, _opened, stubs };
         };
         let mut sources: Vec<Box<dyn NameSource>> = Vec::new();
         let debug = debug_source(&outline, elf);
@@ -105,7 +109,7 @@ impl Engine {
             sources.push(Roomy::symbols(&own_path, outline.packed, room));
         }
         let (outline, go) = (Some(outline), GoNames::find(elf));
-        Self { outline, go, debug, sources, own_path, stubs: None }
+        Self { outline, go, debug, sources, own_path, _opened, stubs: None }
     }
 
     /// Where its names come from, for people.

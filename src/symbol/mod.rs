@@ -18,6 +18,8 @@
 //! - A symbol names only addresses within its size. A symbol without a size reaches up to the next
 //!   symbol, and never out of its own section (else `_init` would own every PLT stub).
 //! - All debug files together take a bounded part of the memory; who was asked for first keeps its own.
+//! - What was parsed of a file serves all who have it open. When nobody has, it is kept for whoever may
+//!   come, of a few files.
 //! - ELF and DWARF are untrusted: an absurd claim, an error or a panic of a parser costs names, not
 //!   the recording.
 //! - Names are at most 4096 bytes and hold no control characters.
@@ -50,6 +52,7 @@ mod spread;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::Weak;
 
 pub use elf_file::{DebugFiles, ElfFile, System};
 pub use engine::NamesKnown;
@@ -58,13 +61,43 @@ pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
 pub use resolved::{Function, Inlined, Resolved};
 pub use room::Room;
 
-use elf_file::Identity;
+use elf_file::Key;
 use engine::Engine;
 
-/// Resolves addresses, keeping what it parsed of each ELF file until told to forget it.
+/// Files that nobody has open any more and of which is kept what was parsed.
+const UNUSED_MAX: usize = 4;
+
+/// Resolves addresses, keeping what it parsed of each ELF file until told to forget it, or until nobody
+/// has the file any more.
 #[derive(Default)]
 pub struct Symbolizer {
-    engines: HashMap<Identity, Engine>,
+    engines: HashMap<Key, Kept>,
+    /// Questions there were.
+    asked: u64,
+}
+
+/// What was parsed of a file.
+struct Kept {
+    engine: Engine,
+    /// Who has asked.
+    users: Vec<Weak<()>>,
+    /// The number of the last question.
+    asked: u64,
+}
+
+impl Kept {
+    fn is_used(&self) -> bool {
+        self.users.iter().any(|it| it.strong_count() > 0)
+    }
+
+    fn note(&mut self, elf: &ElfFile, asked: u64) {
+        self.asked = asked;
+        let user = elf.holder();
+        if !self.users.iter().any(|it| it.ptr_eq(&user)) {
+            self.users.retain(|it| it.strong_count() > 0);
+            self.users.push(user);
+        }
+    }
 }
 
 impl Symbolizer {
@@ -81,16 +114,34 @@ impl Symbolizer {
         if svmas.is_empty() {
             return Vec::new();
         }
-        self.engines.entry(elf.identity()).or_insert_with(|| Engine::open(elf)).resolve(elf, svmas)
+        let key = elf.key();
+        if !self.engines.contains_key(&key) {
+            self.tidy();
+        }
+        self.asked += 1;
+        let new = || Kept { engine: Engine::open(elf), users: Vec::new(), asked: 0 };
+        let kept = self.engines.entry(key).or_insert_with(new);
+        kept.note(elf, self.asked);
+        kept.engine.resolve(elf, svmas)
     }
 
     /// Where the names of a file that was asked for come from, for people.
     pub fn source(&self, elf: &ElfFile) -> Option<String> {
-        self.engines.get(&elf.identity()).map(Engine::source)
+        self.engines.get(&elf.key()).map(|kept| kept.engine.source())
     }
 
     /// Drops everything that was parsed of this file.
     pub fn forget(&mut self, elf: &ElfFile) {
-        self.engines.remove(&elf.identity());
+        self.engines.remove(&elf.key());
+    }
+
+    /// Drops what was parsed of files that nobody has any more, but for those that were asked for last.
+    fn tidy(&mut self) {
+        let unused = self.engines.iter().filter(|(_, kept)| !kept.is_used());
+        let mut unused: Vec<(u64, Key)> = unused.map(|(key, kept)| (kept.asked, *key)).collect();
+        unused.sort_unstable_by_key(|(asked, _)| std::cmp::Reverse(*asked));
+        for (_, key) in unused.into_iter().skip(UNUSED_MAX) {
+            self.engines.remove(&key);
+        }
     }
 }

@@ -12,6 +12,7 @@ mod fuzz;
 mod package;
 mod roomy;
 mod separate;
+mod shared;
 
 const C_SOURCE: &str = "\
 __attribute__((always_inline)) static inline int innermost(int x) {

@@ -201,7 +201,8 @@ impl Bench {
         let writer =
             TraceSeries::of_one(TraceWriter::create(path, WriterOptions::default()).unwrap());
         let (queue, messages) = sync_channel(1);
-        let names = Answers { number: 0, queue }.names(1, Arc::default()).unwrap();
+        let names =
+            Answers { number: 0, queue, pool: Arc::default() }.names(1, Arc::default()).unwrap();
         let mut work = Work::new(writer, backlog::ROOM);
         let process = Process::new(1, names, (sync_channel(1).0, Arc::default()));
         work.take(Message::Join(0, Box::new(process))).unwrap();
