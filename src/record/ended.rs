@@ -6,7 +6,8 @@ use super::common::Common;
 use super::executions::Executions;
 use super::jvm::JvmNames;
 use super::liveness::heaviest;
-use super::scribe::{Finished, Number, Totals};
+use super::roster::Roster;
+use super::scribe::{Finished, Number, Tally, Totals};
 use super::session::End;
 use super::stint::Stint;
 use super::{Opened, RecordError};
@@ -28,9 +29,30 @@ pub(super) struct Ended {
     pub(super) footprint: Option<Footprint>,
     /// Has names asked for until all is written.
     pub(super) jvm: JvmNames,
+    /// What of it is kept by who writes.
+    pub(super) tally: Tally,
 }
 
 impl Ended {
+    /// Of a process that there never was.
+    #[cfg(test)]
+    pub(super) fn made_up(number: Number, end: End, stint: Stint) -> Self {
+        let opened = Opened {
+            pid: number as i32,
+            start_time: 0,
+            command: None,
+            hold_fd: None,
+            no_timers: None,
+            name: String::new(),
+            command_line: Vec::new(),
+            is_new: false,
+            is_followed: false,
+        };
+        let (executions, jvm) = (Executions::default(), JvmNames::new(0, false));
+        let tally = Tally::default();
+        Self { number, opened, end, stint, executions, footprint: None, jvm, tally }
+    }
+
     /// What a look at the process finds of the recording; `None` if that was not asked for, or there is
     /// no such process any more.
     pub(super) fn aftermath(&self) -> Option<Aftermath> {
@@ -103,8 +125,10 @@ impl Refused {
 pub(super) struct Over {
     /// There might have been more than one.
     pub(super) is_several: bool,
-    /// Those that were recorded, at least one, by their numbers.
+    /// Those that were recorded and are kept by themselves,
     pub(super) ended: Vec<Ended>,
+    /// and how many there are in all.
+    pub(super) count: u64,
     /// What was found in each of them afterwards, where it was looked for.
     pub(super) aftermaths: Vec<Option<Aftermath>>,
     /// Those that could not be.
@@ -139,12 +163,18 @@ impl Over {
     }
 
     /// Sums up; `None` of no process.
-    pub(super) fn new(ended: Vec<Ended>, finished: Finished, common: &Common<'_>) -> Option<Self> {
+    pub(super) fn new(roster: Roster, finished: Finished, common: &Common<'_>) -> Option<Self> {
+        let count = roster.count();
+        let Roster { ended, rest } = roster;
         let (first, others) = ended.split_first()?;
         let (mut stint, mut executions) = (first.stint.clone(), first.executions.clone());
         for other in others {
             stint.join(&other.stint);
             executions.join(&other.executions);
+        }
+        if let Some(rest) = rest {
+            stint.join(&rest.stint);
+            executions.join(&rest.executions);
         }
         stint.heaviest = heaviest(&[], stint.heaviest, common.options.preserve);
         let totals = finished.totals();
@@ -154,6 +184,7 @@ impl Over {
         Some(Self {
             is_several,
             ended,
+            count,
             aftermaths,
             refused,
             missed,

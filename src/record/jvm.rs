@@ -90,6 +90,11 @@ impl JvmNames {
         is_new.then(|| self.begin()).flatten()
     }
 
+    /// A machine is asked.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asker.is_some()
+    }
+
     /// What the machine has said since, if that is to be told.
     pub(super) fn news(&mut self) -> Option<String> {
         Some(without_names(&self.asker.as_ref()?.failures.try_recv().ok()?))

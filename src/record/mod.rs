@@ -49,6 +49,7 @@ mod report;
 mod rescue;
 mod ring;
 mod roll;
+mod roster;
 mod scribe;
 mod session;
 mod shm;
@@ -80,11 +81,12 @@ use anyhow::{Context, anyhow};
 use self::aftermath::Footprint;
 use self::attach::Attached;
 use self::common::Common;
-use self::ended::{Ended, Over};
+use self::ended::Over;
 use self::priority::Raised;
 use self::processes::search::{Failed, Search};
 use self::prospect::Sampled;
 use self::recording::{Begun, Recording};
+use self::roster::Roster;
 use self::spawn::{Held, Started};
 use self::stop::Stop;
 use crate::fault::{self, Party, Point};
@@ -154,7 +156,8 @@ fn attempt(
     let begun = Begun { number: 0, guardian, opened, raised };
     let ended = Recording::new(begun, &common, observer)?.run();
     let ended = ended.map_err(|error| common.failed(error))?;
-    let over = finish(&common, vec![ended], observer).map_err(|error| common.failed(error))?;
+    let over =
+        finish(&common, Roster::of_one(ended), observer).map_err(|error| common.failed(error))?;
     fault::at(Point::RecordWritten);
     report::conclude(over, common.named()).map_err(|error| common.failed(error))
 }
@@ -224,14 +227,14 @@ impl Process {
 /// Writes all that is there, when no process is recorded any more.
 fn finish(
     common: &Common<'_>,
-    mut ended: Vec<Ended>,
+    mut roster: Roster,
     observer: &mut dyn Observer,
 ) -> Result<Over, RecordError> {
     let finished = common.finish();
-    for text in ended.iter_mut().filter_map(|it| it.jvm.end()) {
+    for text in roster.ended.iter_mut().filter_map(|it| it.jvm.end()) {
         observer.event(Event::Notice(text));
     }
-    let over = finished.and_then(|it| Over::new(ended, it, common));
+    let over = finished.and_then(|it| Over::new(roster, it, common));
     // Only after a stint there is an end.
     over.ok_or_else(|| RecordError::TargetGone(anyhow!(NEVER_SAMPLED)))
 }

@@ -108,11 +108,11 @@ pub(super) fn record(
     });
     // None is needed any more, and a started program may go on for long.
     drop(nursery);
-    let Members { ended, refused, missed, late, .. } = members;
-    if ended.is_empty() {
+    let Members { roster, refused, missed, late, .. } = members;
+    if roster.is_empty() {
         return Err(none_of(refused));
     }
-    let mut over = super::finish(common, ended, observer)?;
+    let mut over = super::finish(common, roster, observer)?;
     (over.refused, over.missed, over.late) = (refused, missed, late);
     fault::at(Point::RecordWritten);
     report::conclude(over, common.named())
@@ -292,7 +292,7 @@ impl<'scope, 'env> Crew<'scope, 'env> {
                 if outcome.as_ref().as_ref().is_ok_and(Ended::is_end_of_all) {
                     self.start.common.stop.end();
                 }
-                self.members.over(number, *outcome);
+                self.members.over(number, *outcome, self.start.common.options.preserve);
             }
         }
         self.members.tell().into_iter().for_each(|event| observer.event(event));

@@ -216,6 +216,7 @@ impl<'a> Recording<'a> {
             return Err(RecordError::TargetGone(anyhow::anyhow!(super::NEVER_SAMPLED)));
         };
         self.jvm.hurry();
+        let tally = scribe.tally();
         drop(scribe);
         // Nothing is left for it to do, and the program may go on for long.
         drop((self.guardian, self.ground));
@@ -227,6 +228,7 @@ impl<'a> Recording<'a> {
             executions: self.executions,
             footprint: self.footprint,
             jvm: self.jvm,
+            tally,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The processes of a recording that has several, as the trace and the closing report list them.
 //!
 //! # Invariants
-//! - Only so many are listed in the trace; all are counted.
+//! - Only so many are listed in the trace, the first ones and the heaviest of the others; all are counted.
 
 use super::account::{percent, seconds};
 use super::ended::{Ended, Over};
@@ -10,7 +10,7 @@ use super::session::End;
 use crate::proc;
 use crate::trace::{Metadata, Value};
 
-/// Processes that are listed in the trace.
+/// Processes that are listed in the trace, whatever they use.
 const LISTED: usize = 1000;
 /// Those that are named in the closing report.
 const NAMED: usize = 10;
@@ -77,10 +77,11 @@ impl Over {
         let mut set = |key: &str, number: usize| {
             metadata.insert(key.to_owned(), Value::Unsigned(number as u64));
         };
-        set("processes", self.ended.len());
+        set("processes", self.count as usize);
+        set("processes_summed", self.count as usize - self.ended.len());
         set("processes_refused", self.refused.len());
         set("processes_missed", self.missed as usize);
-        for ended in self.ended.iter().take(LISTED) {
+        for ended in &self.ended {
             let opened = &ended.opened;
             let (began_ns, ended_ns) = ended.stint.times_ns;
             let begun = begun(opened.pid, opened.start_time, &opened.command_line, began_ns);
@@ -129,6 +130,8 @@ impl Over {
             }
         };
         more("process", self.ended.len().saturating_sub(NAMED), "more, in the trace");
+        let summed = self.count as usize - self.ended.len();
+        more("process", summed, "more with less CPU time, in the sums");
         more("missed", self.missed as usize, "processes ended before they could be recorded");
         lines.extend(self.late.iter().map(|text| ("late".to_owned(), text.clone())));
         let refused = self.refused.iter().take(NAMED);

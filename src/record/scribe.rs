@@ -164,6 +164,30 @@ struct Shared {
     failed: AtomicBool,
     /// The files are about to reach their limit.
     full: AtomicBool,
+    /// Processes of which nobody will want the totals by themselves.
+    summed: Mutex<Vec<Number>>,
+}
+
+impl Shared {
+    fn summed(&self) -> Vec<Number> {
+        // Numbers, each of which is right by itself.
+        std::mem::take(&mut self.summed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The totals of a process, wherever they are.
+#[derive(Default)]
+pub(super) struct Tally {
+    number: Number,
+    shared: Arc<Shared>,
+}
+
+impl Tally {
+    /// Has them kept in the sum of such processes only.
+    pub(super) fn sum_up(&self) {
+        // As in `Shared::summed`.
+        self.shared.summed.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
 }
 
 /// Batches of a process that the thread has not begun with, to be looked at by others.
@@ -288,6 +312,11 @@ impl Scribe {
         self.send(shared);
     }
 
+    /// Its totals.
+    pub(super) fn tally(&self) -> Tally {
+        Tally { number: self.number, shared: Arc::clone(&self.shared) }
+    }
+
     /// Has what is in the ring saved.
     pub(super) fn save(&self) {
         // A closed queue is a failed writer; `finish` tells why.
@@ -367,8 +396,10 @@ impl Answers {
 /// Everything is written but the end, or as much as could be.
 pub(super) struct Finished {
     writer: TraceSeries,
-    /// By the numbers of the processes.
+    /// By the numbers of the processes,
     totals: BTreeMap<Number, Totals>,
+    /// and of those that are in a sum.
+    rest: Totals,
     /// Of the traces that were to be kept to the end.
     stacks: HashMap<u64, Stack>,
     error: Option<TraceError>,
@@ -391,12 +422,12 @@ pub(super) struct Closed {
 impl Finished {
     /// What was handed to the writer.
     pub(super) fn totals(&self) -> Totals {
-        let mut sum = Totals::default();
+        let mut sum = self.rest.clone();
         self.totals.values().for_each(|totals| sum.add(totals));
         sum
     }
 
-    /// Of it, what is of one process; `None` if that never joined.
+    /// Of it, what is of one process; `None` if that never joined, or is in a sum.
     pub(super) fn totals_of(&self, number: Number) -> Option<&Totals> {
         self.totals.get(&number)
     }

@@ -103,6 +103,13 @@ impl Stint {
         self.next_thread = later.next_thread;
     }
 
+    /// Of the stops at the attach only their number and the longest one count from now on.
+    pub(super) fn count_stops(&mut self) {
+        let stops = std::mem::take(&mut self.attach_stops_ns);
+        let stops = stops.into_iter().map(|ns| (1, ns));
+        self.later_stops_ns = stops.fold(self.later_stops_ns, longest);
+    }
+
     /// Adds the stint of another process, at the same time.
     pub(super) fn join(&mut self, other: &Stint) {
         self.times_ns.0 = self.times_ns.0.min(other.times_ns.0);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::super::ended::{Ended, Refused};
+use super::super::roster::Roster;
 use super::super::scribe::Number;
 use super::super::{Event, Progress, RecordError};
 use crate::proc;
@@ -53,7 +54,7 @@ pub(super) struct Members {
     /// Samples of those that are over and not listed any more: stored, lost.
     samples: (u64, u64),
     /// Those that were recorded,
-    pub(super) ended: Vec<Ended>,
+    pub(super) roster: Roster,
     /// those that could not be,
     pub(super) refused: Vec<Refused>,
     /// and how many more there were of which nothing is known.
@@ -137,8 +138,13 @@ impl Members {
         }
     }
 
-    /// It is over.
-    pub(super) fn over(&mut self, number: Number, outcome: Result<Ended, RecordError>) {
+    /// It is over. `preserve` call traces of all are the heaviest.
+    pub(super) fn over(
+        &mut self,
+        number: Number,
+        outcome: Result<Ended, RecordError>,
+        preserve: usize,
+    ) {
         let Some(member) = self.members.remove(&number) else { return };
         match outcome {
             Ok(ended) => {
@@ -146,7 +152,7 @@ impl Members {
                     self.samples.0 += progress.samples;
                     self.samples.1 += progress.lost;
                 }
-                self.ended.push(ended);
+                self.roster.add(ended, preserve);
             }
             // It was too short: of a shell's children most are.
             Err(RecordError::TargetGone(_)) if !member.is_first => self.missed += 1,
@@ -176,7 +182,7 @@ impl Members {
     /// What is to be said now.
     pub(super) fn tell(&mut self) -> Vec<Event> {
         let is_open = self.members.values().any(|it| it.is_first && !it.is_settled);
-        let is_any = !self.ended.is_empty() || self.members.values().any(|it| it.is_settled);
+        let is_any = !self.roster.is_empty() || self.members.values().any(|it| it.is_settled);
         if is_open || !is_any { Vec::new() } else { std::mem::take(&mut self.held) }
     }
 

@@ -453,3 +453,26 @@ fn a_process_whose_names_are_waited_for_holds_up_no_other() {
     let pids: Vec<u32> = trace.threads.iter().map(|it| it.thread().pid).collect();
     assert_eq!(pids, [1, 2], "threads with the same key are two");
 }
+
+#[test]
+fn totals_that_are_wanted_in_a_sum_only_are_kept_by_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let (slow, go) = with_blocked_names(&folder.path().join("trace"), backlog::ROOM);
+    let join = |number: u32| {
+        slow.writing.join(number, 2, |answers| answers.names(2, Arc::default())).unwrap()
+    };
+    for number in 1..4 {
+        let process = join(number);
+        process.send(Arc::new(batch(&[(3, 0x1000, false)], 2)));
+        // Of one it is wanted before it has left, of another one never.
+        let tally = process.tally();
+        (number == 1).then(|| tally.sum_up());
+        drop(process);
+        (number == 2).then(|| tally.sum_up());
+    }
+    drop(go);
+    let finished = slow.finish();
+    let known: Vec<bool> = (1..4).map(|it| finished.totals_of(it).is_some()).collect();
+    assert_eq!(known, [false, false, true]);
+    assert_eq!((finished.totals().samples, finished.totals.len()), (3, 2));
+}

@@ -5,7 +5,7 @@
 //! - Of a process that has left nothing is kept, when all of it is written, but its totals and the
 //!   stacks that were to be kept to the end.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
@@ -23,6 +23,10 @@ pub(super) struct Work {
     pub(super) processes: BTreeMap<Number, Process>,
     /// Those of processes that have left.
     totals: BTreeMap<Number, Totals>,
+    /// Processes whose totals are wanted in a sum only, and are not in it yet,
+    summed: BTreeSet<Number>,
+    /// and the sum.
+    rest: Totals,
     kept: HashMap<u64, Stack>,
     /// Saves of a ring that wait for batches of these processes, up to these marks, which belong to them.
     saves: VecDeque<Vec<(Number, u64)>>,
@@ -37,6 +41,8 @@ impl Work {
             room,
             processes: BTreeMap::new(),
             totals: BTreeMap::new(),
+            summed: BTreeSet::new(),
+            rest: Totals::default(),
             kept: HashMap::new(),
             saves: VecDeque::new(),
             is_ending: false,
@@ -55,6 +61,7 @@ impl Work {
             let now = Instant::now();
             self.processes.values_mut().for_each(|process| process.names.expire(now));
             error = taken.and_then(|()| self.write_all()).err();
+            self.sum_up(shared.summed());
             let (data, index) = self.writer.bytes_written();
             // Relaxed, both: for the eye, and ordered by the store below.
             shared.bytes.store(data + index, Ordering::Relaxed);
@@ -67,8 +74,9 @@ impl Work {
             }
         }
         self.let_go(|_| true);
-        let Self { writer, totals, kept, .. } = self;
-        Finished { writer, totals, stacks: kept, error }
+        self.sum_up(shared.summed());
+        let Self { writer, totals, rest, kept, .. } = self;
+        Finished { writer, totals, rest, stacks: kept, error }
     }
 
     pub(super) fn has_backlog(&self) -> bool {
@@ -147,6 +155,19 @@ impl Work {
             self.writer.save()?;
         }
         Ok(())
+    }
+
+    /// Adds up the totals of these and of those before that had not left.
+    fn sum_up(&mut self, more: Vec<Number>) {
+        self.summed.extend(more);
+        let (totals, rest) = (&mut self.totals, &mut self.rest);
+        self.summed.retain(|number| match totals.remove(number) {
+            Some(its) => {
+                rest.add(&its);
+                false
+            }
+            None => true,
+        });
     }
 
     /// Forgets processes, but for what the end wants to know of them.
