@@ -54,7 +54,8 @@ pub struct RecordArguments {
     /// Lower the rate so that profiling costs no more than this share of the target's CPU time: 1%
     ///
     /// Counted are the handlers and the delivery of their signals in the target, and the CPU time of
-    /// the recorder while it samples; --freq is what is had at most. A hit stands for as many periods
+    /// the recorder while it samples, of which each of several processes is charged what its own part
+    /// uses and, by its samples, a part of the rest; --freq is what is had at most. A hit stands for as many periods
     /// as the rate is lowered by, at least one a second, so the weights still add up to the CPU time.
     /// The costs are looked at every second; what the recorder does at any rate is not helped by a
     /// lower one. The closing report says what it came to, and the trace has each change of the rate

@@ -35,6 +35,8 @@ pub struct TargetArguments {
     pub name: Option<String>,
 
     /// With --name: if there is no such process, wait until there is, so long at most
+    ///
+    /// One that ends before it is attached to does not count: the next one is waited for.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, requires = "name")]
     pub wait: Option<Option<RecordingTime>>,
 
