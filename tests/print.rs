@@ -303,6 +303,24 @@ fn light_rows_are_left_out_of_tables_and_counted_if_a_share_is_given() {
     let (_, functions) = summary.split_once("\n\n").unwrap();
     snapshot::check("tests/snapshots/print-summary-percent.txt", functions.as_bytes());
     assert!(shown(&made, &["--min-percent", "20"]).starts_with(&summary));
+    // Both kinds of what is left out have room beside each other.
+    let both = [("NO_COLOR", "1"), ("COLUMNS", "80")];
+    let text = typed(&wall(), &both, "--summary --min-percent 50");
+    let heads = "\n self %  function (2 idle left out)     total %  function (1 < 50 % left out)";
+    assert!(text.contains(heads), "{text}");
+}
+
+#[test]
+fn a_trace_without_a_sample_says_why_and_has_no_empty_table() {
+    let mut made = Maker::new();
+    made.thread(100, "sleep");
+    let made = made.finish();
+    for options in [&["--top", "3"][..], &["--summary"], &["--top", "3", "--by", "process"]] {
+        let text = shown(&made, options);
+        assert!(text.contains("\nsamples   none; what threads wait for is"), "{text}");
+        assert!(text.contains("--mode wall\n") && !text.contains("function"), "{text}");
+        assert!(!text.contains("total %"), "{text}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ const STOPS: &[&str] = &["record", "stacks", "detach"];
 const ATTACHES: &[&str] = &["record", "detach", "doctor"];
 
 /// What can go wrong although all is as it should be.
-pub(super) const LIMITS: [Limit; 3] = [
+pub(super) const LIMITS: [Limit; 4] = [
     Limit {
         actions: STOPS,
         subject: "a tracer that is killed at the wrong moment",
@@ -42,6 +42,17 @@ pub(super) const LIMITS: [Limit; 3] = [
         text: "A program that resets SIGTRAP while it is recorded with --engine perf is watched for that, \
                not kept from it: a hit that comes between the reset and the next look ends it. The timer \
                engine is safe for it.",
+    },
+    Limit {
+        actions: &["print"],
+        subject: "memory",
+        text: "Trees, tables and the summary need memory for the distinct stacks, whatever the number of \
+               samples: 300 to 500 bytes for each call of a thread that has other callers than the \
+               others, with --json too. --inverted without --depth needs the same again for the callers \
+               of each function in which samples were taken, with --min-percent 0 for all of them: at \
+               most one for each step of each distinct stack. --timeline needs memory for the depth of \
+               the stacks only, and where there is wall clock time or samples are chosen by what they \
+               are (--span, --tag, --state) 24 bytes for each sample of one thread.",
     },
 ];
 

@@ -85,6 +85,9 @@ pub fn write(
     let top = Top::new(profile, options);
     let [noun, nouns] = nouns(profile, top.of);
     let (rows, rest) = top.heaviest(most, options);
+    if rows.is_empty() && rest.number == 0 && top.idle.is_empty() {
+        return Ok(());
+    }
     let look = options.look;
     // What is in a thread or a span is all its own.
     let both = !matches!(top.of, RowOf::Thread | RowOf::Process | RowOf::Group);

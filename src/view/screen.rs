@@ -73,10 +73,16 @@ impl Functions {
         let forks = self.table.by_total().into_iter().filter(|row| row.forks);
         let total: Vec<&TableRow> =
             forks.filter(|row| enough(row.total.weight)).take(most).collect();
-        let aside = self.aside();
+        let aside = match self.aside() {
+            [None, None] => String::new(),
+            aside => {
+                let some: Vec<String> = aside.into_iter().flatten().collect();
+                format!(" ({} left out)", some.join(" and "))
+            }
+        };
         writeln!(out)?;
         match look.width {
-            Some(width) => self.beside(width, [&own, &total], &aside, (look, out)),
+            Some(width) => self.beside(width, [&own, &total], (look, out)),
             None => {
                 writeln!(out, " self %  function{aside}")?;
                 for row in own {
@@ -91,16 +97,12 @@ impl Functions {
         }
     }
 
-    /// What is left out of both lists.
-    fn aside(&self) -> String {
+    /// What is left out of both lists: threads, and functions, in as few columns as there are.
+    fn aside(&self) -> [Option<String>; 2] {
         let rows = self.table.rows.iter();
         let light = rows.filter(|row| self.share(row.total.weight) < self.min_percent).count();
         let idle = (self.idle > 0).then(|| format!("{} idle", self.idle));
-        let light = (light > 0).then(|| format!("{light} below {} %", self.min_percent));
-        match idle.into_iter().chain(light).collect::<Vec<_>>().join(" and ") {
-            none if none.is_empty() => none,
-            some => format!(" ({some} left out)"),
-        }
+        [idle, (light > 0).then(|| format!("{light} < {} %", self.min_percent))]
     }
 
     /// Both lists in the columns of a terminal.
@@ -108,13 +110,20 @@ impl Functions {
         &self,
         width: usize,
         [own, total]: [&[&TableRow]; 2],
-        aside: &str,
         (look, out): (&Look, &mut dyn Write),
     ) -> io::Result<()> {
         let half = width / 2;
         let room = half.saturating_sub(SHARE);
-        let head = format!("{}total %  function{aside}", padded(" self %  function", half));
-        writeln!(out, "{}", look.paint(Some(Ink::Heading), &head))?;
+        let [idle, light] = self.aside().map(|aside| match aside {
+            Some(aside) => format!(" ({aside} left out)"),
+            None => String::new(),
+        });
+        // Above the column that has room; there is seldom more than one.
+        let [left, right] = if light.is_empty() { [light, idle] } else { [idle, light] };
+        let left = padded(&look.cut(&format!(" self %  function{left}"), half), half);
+        let right = format!("total %  function{right}");
+        let right = look.cut(&right, width.saturating_sub(half));
+        writeln!(out, "{}", look.paint(Some(Ink::Heading), &format!("{left}{right}")))?;
         let cell = |row: Option<&&TableRow>, of: fn(&TableRow) -> u64| {
             let Some(row) = row else { return (padded("", SHARE - 1), String::new()) };
             let share = self.share(of(row));

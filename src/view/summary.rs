@@ -53,7 +53,7 @@ fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
         ("executed", executed(recording)),
         ("sampling", sampling(recording)),
         ("window", recording.window.clone()),
-        ("samples", Some(samples(seen))),
+        ("samples", Some(samples(recording, seen))),
         ("rooted", rooted(seen)),
         ("lost", lost(recording)),
         ("cpu time", cpu_time(recording, seen)),
@@ -238,8 +238,11 @@ fn sampling(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn samples(seen: &Seen) -> String {
+fn samples(recording: &Recording, seen: &Seen) -> String {
     let (samples, threads) = (seen.count.samples, counted(seen.threads, "thread"));
+    if samples == 0 && recording.closed && recording.window.is_none() && !recording.has_wall() {
+        return "none; what threads wait for is recorded with --mode wall".to_owned();
+    }
     match seen.states() {
         Some(states) => format!("{samples} for {} s in {threads}", wall_seconds(states.total())),
         None => format!("{samples} for {} in {threads}", counted(seen.count.weight, "period")),

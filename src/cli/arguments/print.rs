@@ -66,8 +66,8 @@ pub struct PrintArguments {
     ///
     /// Below a summary without functions, each thread has its calls as a tree, with its samples (with
     /// --verbose) and gaps in between. Of a call that reaches beyond --from or --to all is told. Memory
-    /// does not grow with the trace, but for some 24 bytes for each sample of one thread where there is wall clock time or
-    /// --span, --root-span, --tag, --state or --syscall is given.
+    /// does not grow with the trace, but for some 24 bytes for each sample of one thread where there is
+    /// wall clock time or --span, --root-span, --tag, --state or --syscall is given.
     #[arg(long)]
     pub timeline: bool,
 

@@ -28,7 +28,12 @@ impl Shared<'_> {
             LazyNode::Call(_) => return Ok(()),
             LazyNode::Sample(sample) => {
                 let text = format!("sample at {}: {}", at(sample.time_ns), self.describe(sample)?);
-                writeln!(out, "{lead}{}", self.options.look.fit(&text, lead.len()))?;
+                // It is all numbers and names of states: nothing of it can be cut.
+                let mut lead = lead.to_owned();
+                for line in self.options.look.wrapped(&text, lead.len()) {
+                    writeln!(out, "{lead}{line}")?;
+                    lead = " ".repeat(lead.len());
+                }
                 return Ok(());
             }
             LazyNode::Gap { from_ns, to_ns } => {

@@ -392,18 +392,22 @@ impl Walk<'_> {
         let name = known.as_ref().map_or("[unknown]", |known| &known.name);
         let place =
             known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
-        let mut rest = format!(": {}, {observed}", counted(share.samples, "sample"));
+        let mut numbers = format!(": {}, {observed}", counted(share.samples, "sample"));
         for (is_so, mark) in [
             (call.begin_lost(), " <begin lost>"),
             (call.end_lost(), " <end lost>"),
             (call.unfinished(), " <unfinished>"),
         ] {
-            rest.push_str(if is_so { mark } else { "" });
+            numbers.push_str(if is_so { mark } else { "" });
         }
-        rest.push_str(place);
         let lead = self.shared.indent(depth);
-        let name = self.shared.options.look.fit(name, lead.len() + rest.width());
-        Ok(writeln!(out, "{lead}{name}{rest}")?)
+        let look = self.shared.options.look;
+        let used = lead.len() + numbers.width();
+        // The place has what the name leaves it, or half of the line.
+        let half = look.width.map_or(0, |width| width.saturating_sub(used) / 2);
+        let name = look.fit(name, used + place.width().min(half));
+        let place = look.fit(place, used + name.width());
+        Ok(writeln!(out, "{lead}{name}{numbers}{place}")?)
     }
 }
 
