@@ -134,6 +134,29 @@ fn pid_of(label: &str) -> u32 {
     label.rsplit_once('/').unwrap().1.parse().unwrap()
 }
 
+fn of_otlp(bytes: &[u8], ns: f64) -> Vec<(u32, f64)> {
+    let processes = ProfilesData::decode(bytes).unwrap().resource_profiles;
+    let part = |pid: u32, sample: &[i64]| (pid, sample[0] as f64 / ns);
+    let of = |it: &opentelemetry_proto::tonic::profiles::v1development::ResourceProfiles| {
+        let resource = it.resource.as_ref().unwrap();
+        let pid = resource.attributes.iter().find(|it| it.key == "process.pid").unwrap();
+        let Some(Word::IntValue(pid)) = pid.value.as_ref().unwrap().value else { panic!() };
+        let samples = it.scope_profiles[0].profiles[0].samples.iter();
+        samples.map(|it| part(pid as u32, &it.values)).collect::<Vec<_>>()
+    };
+    processes.iter().flat_map(of).collect()
+}
+
+fn of_perf_script(text: &str) -> Vec<(u32, f64)> {
+    let heads = text.lines().filter(|line| line.ends_with(':'));
+    let part = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let pid = words.next().unwrap().split('/').next().unwrap().parse().unwrap();
+        (pid, words.nth(1).unwrap().parse().unwrap())
+    };
+    heads.map(part).collect()
+}
+
 /// What an export says that each process weighs; of CPU time in periods, which are of a millisecond, of
 /// wall clock time in microseconds.
 fn of_processes(format: Format, bytes: &[u8], wall: bool) -> BTreeMap<u32, f64> {
@@ -162,22 +185,7 @@ fn of_processes(format: Format, bytes: &[u8], wall: bool) -> BTreeMap<u32, f64> 
             let pid = |sample| profile.label(sample, "pid").unwrap().number as u32;
             profile.samples.iter().map(|it| (pid(it), it.values[1] as f64 / ns)).collect()
         }
-        Format::Otlp => {
-            let processes = ProfilesData::decode(bytes).unwrap().resource_profiles;
-            let part = |pid: u32, sample: &[i64]| (pid, sample[0] as f64 / ns);
-            let of =
-                |it: &opentelemetry_proto::tonic::profiles::v1development::ResourceProfiles| {
-                    let resource = it.resource.as_ref().unwrap();
-                    let pid =
-                        resource.attributes.iter().find(|it| it.key == "process.pid").unwrap();
-                    let Some(Word::IntValue(pid)) = pid.value.as_ref().unwrap().value else {
-                        panic!()
-                    };
-                    let samples = it.scope_profiles[0].profiles[0].samples.iter();
-                    samples.map(|it| part(pid as u32, &it.values)).collect::<Vec<_>>()
-                };
-            processes.iter().flat_map(of).collect()
-        }
+        Format::Otlp => of_otlp(bytes, ns),
         Format::Firefox => {
             let file = json();
             let unit = if wall { 1e3 } else { 1.0 };
@@ -200,15 +208,7 @@ fn of_processes(format: Format, bytes: &[u8], wall: bool) -> BTreeMap<u32, f64> 
             let pid = |thread: usize| page.head["threads"][thread]["pid"].as_u64().unwrap() as u32;
             samples.iter().map(|it| (pid(it.thread), it.weight as f64)).collect()
         }
-        Format::PerfScript => {
-            let heads = text().lines().filter(|line| line.ends_with(':'));
-            let part = |line: &str| {
-                let mut words = line.split_whitespace().skip(1);
-                let pid = words.next().unwrap().split('/').next().unwrap().parse().unwrap();
-                (pid, words.nth(1).unwrap().parse().unwrap())
-            };
-            heads.map(part).collect()
-        }
+        Format::PerfScript => of_perf_script(text()),
     };
     let mut sums = BTreeMap::new();
     for (pid, weight) in parts {
