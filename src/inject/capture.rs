@@ -20,7 +20,8 @@ use traceprof_abi::unwind::Registers;
 
 use super::apart::hurry;
 use super::error::InjectError;
-use super::ptrace::{Hearing, await_child};
+use super::hearing::Hearing;
+use super::ptrace::await_child;
 use super::stop::{Asked, Look, NotStopped, Stopped, take_withheld};
 use super::threads::containing;
 use super::{arch, identity, preflight};

@@ -52,6 +52,7 @@ mod filter;
 mod gadget;
 mod glimpse;
 mod guardian;
+mod hearing;
 mod held;
 mod hole;
 mod identity;

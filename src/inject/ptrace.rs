@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SigSet, Signal};
 use traceprof_abi::layout::SIG_DATA_MARK;
 
 use super::arch::{REGISTERS_LEN, Registers, zeroed};
@@ -424,25 +424,6 @@ fn stopped_for(code: i32) -> Stop {
         (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,
         (0, SYSCALL_STOP) => Stop::Syscall,
         (_, signal) => Stop::Signal(signal),
-    }
-}
-
-/// While this lives, the process is told of every stop of a child: with an inherited SIG_IGN, or an
-/// application's SA_NOCLDSTOP, no SIGCHLD would tell of one.
-pub(super) struct Hearing(SigAction);
-
-impl Hearing {
-    pub(super) fn begin() -> nix::Result<Hearing> {
-        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: installs no handler.
-        unsafe { sigaction(Signal::SIGCHLD, &default) }.map(Hearing)
-    }
-}
-
-impl Drop for Hearing {
-    fn drop(&mut self) {
-        // SAFETY: what was installed before, by whoever did so.
-        let _ = unsafe { sigaction(Signal::SIGCHLD, &self.0) };
     }
 }
 
