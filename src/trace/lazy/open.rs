@@ -177,7 +177,9 @@ impl Tail {
     }
 
     fn into_reading(self, closed: bool) -> Reading {
-        let Self { source, tables, .. } = self;
+        let Self { source, mut tables, .. } = self;
+        // An object may be written again: a thread with another name.
+        tables.sort();
         Reading::sound(source, Index::Tables(tables), closed)
     }
 

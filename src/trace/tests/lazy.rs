@@ -246,6 +246,29 @@ fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
     assert_eq!(lazy.notices(), Vec::<String>::new());
 }
 
+/// A thread of lower id is written again behind one of higher id.
+#[test]
+fn objects_that_are_written_again_while_a_trace_grows_are_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.trace");
+    let mut writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
+    let thread = |tid: u32, name: &str| Thread { tid, name: name.into(), ..Thread::default() };
+    let one = writer.thread(&thread(1, "one")).unwrap();
+    let two = writer.thread(&thread(2, "two")).unwrap();
+    writer.sample(one, &Sample { time_ns: 1, ..Sample::default() }, &[]).unwrap();
+    writer.flush().unwrap();
+    let mut lazy = LazyTrace::open(&path).unwrap();
+    writer.rename_thread(one, "another").unwrap();
+    writer.sample(two, &Sample { time_ns: 2, ..Sample::default() }, &[]).unwrap();
+    writer.flush().unwrap();
+    // As a reader of a trace that nobody else is to find.
+    std::fs::remove_file(&path).unwrap();
+    assert!(lazy.refresh().unwrap());
+    let names = lazy.threads().iter().map(|it| it.thread.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names, ["another", "two"]);
+    assert!(!lazy.notices().iter().any(|it| it.contains("does not fit")), "{:?}", lazy.notices());
+}
+
 /// Opens the trace with this index; what it shows must be what the data says.
 fn check_with_index(path: &Path, index: &[u8], expected: &(String, String), case: &str) {
     let mut name = path.as_os_str().to_owned();
