@@ -250,22 +250,19 @@ fn a_trace_that_is_still_written_is_read_as_far_as_it_is() {
 #[test]
 fn objects_that_are_written_again_while_a_trace_grows_are_no_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("out.trace");
+    let path = dir.path().join("a.trace");
     let mut writer = TraceWriter::create(&path, WriterOptions::default()).unwrap();
-    let thread = |tid: u32, name: &str| Thread { tid, name: name.into(), ..Thread::default() };
-    let one = writer.thread(&thread(1, "one")).unwrap();
-    let two = writer.thread(&thread(2, "two")).unwrap();
-    writer.sample(one, &Sample { time_ns: 1, ..Sample::default() }, &[]).unwrap();
+    let [one, two] = [1, 2].map(|tid| writer.thread(&thread(tid)).unwrap());
+    writer.sample(one, &sample(1), &[]).unwrap();
     writer.flush().unwrap();
     let mut lazy = LazyTrace::open(&path).unwrap();
     writer.rename_thread(one, "another").unwrap();
-    writer.sample(two, &Sample { time_ns: 2, ..Sample::default() }, &[]).unwrap();
+    writer.sample(two, &sample(2), &[]).unwrap();
     writer.flush().unwrap();
     // As a reader of a trace that nobody else is to find.
     std::fs::remove_file(&path).unwrap();
     assert!(lazy.refresh().unwrap());
-    let names = lazy.threads().iter().map(|it| it.thread.name.clone()).collect::<Vec<_>>();
-    assert_eq!(names, ["another", "two"]);
+    assert_eq!(lazy.threads()[0].thread.name, "another");
     assert!(!lazy.notices().iter().any(|it| it.contains("does not fit")), "{:?}", lazy.notices());
 }
 
