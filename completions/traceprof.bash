@@ -978,7 +978,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__top)
-            opts="-p -i -n -m -F -o -q -h --pid --interval --iterations --by --sort --cumulative --top --mode --wall-interval --freq --engine --output --force --max-size --no-kernel --allow-seccomp --jvm-names --quiet --help"
+            opts="-p -i -n -m -F -o -q -h --pid --interval --iterations --by --sort --cumulative --top --mode --idle --wall-interval --freq --engine --output --force --max-size --no-kernel --allow-seccomp --jvm-names --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

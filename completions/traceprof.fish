@@ -159,6 +159,7 @@ complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l engine -d 'W
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -s o -l output -d 'Keep the trace in this file' -r -F
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l max-size -d 'Begin a new temporary trace when one has grown to so much: 16K to 1T' -r
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l cumulative -d 'Sort by the time since the start, not by the last interval'
+complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l idle -d 'Show idle threads too, which have a line together otherwise'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l force -d 'Replace an existing trace file'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l no-kernel -d 'Leave out time spent in the kernel, also where it could be seen'
 complete -c traceprof -n "__fish_traceprof_using_subcommand top" -l allow-seccomp -d 'Look at a process whose seccomp filter is not known to permit what is done'

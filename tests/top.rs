@@ -1,6 +1,7 @@
 //! `top`: the live table in a pipe and on a terminal, and what is left of it.
 
 mod screens;
+mod signals;
 mod terminal;
 
 use std::fs;
@@ -251,6 +252,7 @@ fn what_cannot_be_shown_is_refused_with_a_line_and_a_code() {
         &["1", "--force"],
         &["1", "--output", "x", "--max-size", "1M"],
         &["1", "--by", "colour"],
+        &["1", "--idle"],
     ] {
         let (code, err) = refused(wrong);
         assert_eq!(code, 2, "{wrong:?}: {err}");

@@ -87,7 +87,8 @@ pub enum Action {
     /// that it called; both are shares of all samples of their time. On a terminal keys change what is
     /// shown: f, t, m, l what has a row, s and c what it is sorted by, p stops the table, ? explains
     /// all of them, q or Ctrl-C ends. In a pipe, or with --iterations, tables are plain text, one after
-    /// the other, with an empty line between two; it ends with the process, at SIGINT or SIGTERM.
+    /// the other, with an empty line between two; it ends with the process, at SIGINT or SIGTERM. Ctrl-Z
+    /// takes everything out of the process until fg, unless the trace is kept.
     ///
     /// The samples are in a trace in TMPDIR (or /tmp) that has no name from the first table on, so
     /// that nothing is left whatever happens; who kills this with SIGKILL before that has to remove the

@@ -102,9 +102,11 @@ pub use pattern::{Occasion, OutputPattern};
 pub use priority::Priority;
 use report::inject_error;
 pub use report::{Event, Observer, Progress, RecordError, Summary};
+pub use stop::{before_exit, is_end_requested, take_signals};
 pub use trigger::Trigger;
 
-/// Records a target until its end, the asked duration or a signal.
+/// Records a target until its end, the asked duration or a signal. A signal asks all recordings of the
+/// process to end, those too that begin later.
 ///
 /// # Errors
 /// [`RecordError`] tells by its kind which exit code fits; the target is as it was before.

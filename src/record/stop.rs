@@ -1,4 +1,8 @@
-//! When to stop: a signal, the duration. The only user of signal-hook.
+//! When to stop: a signal, the duration.
+//!
+//! # Invariants
+//! - What a signal asks for is asked of the process, not of one recording: between two of them, as
+//!   `top` makes them, none is lost.
 //!
 //! # Safety
 //! What runs in signal handlers reads a clock, uses atomics and may end the process at once.
@@ -6,7 +10,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::SIGXFSZ;
@@ -19,12 +23,76 @@ const INTERRUPTED: i32 = 130;
 /// command and then to the process group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// Asked once a loop.
-#[derive(Debug)]
-pub(super) struct Stop {
+/// What signals ask for, once they are taken over.
+static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
+/// What is to be put right before a signal ends this process at once.
+static LAST_ACT: OnceLock<fn()> = OnceLock::new();
+
+/// What signals ask for, of all recordings of this process.
+#[derive(Debug, Clone)]
+struct Signals {
     requested: Arc<Requested>,
     /// A signal asked for what there is to be saved.
     save: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Takes the signals over, unless that is done.
+    fn taken() -> io::Result<Self> {
+        let mut taken = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(signals) = &*taken {
+            return Ok(signals.clone());
+        }
+        let signals = Self { requested: Arc::new(Requested::new()), save: Arc::default() };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let requested = Arc::clone(&signals.requested);
+            let handler = move || {
+                if requested.is_repeated() {
+                    if let Some(act) = LAST_ACT.get() {
+                        act();
+                    }
+                    low_level::exit(INTERRUPTED);
+                }
+            };
+            // SAFETY: the handler reads a clock, exchanges an atomic, does what `before_exit` asks to
+            // be fit for a handler, and exits without running anything; none of it takes a lock or
+            // memory.
+            unsafe { low_level::register(signal, handler) }?;
+        }
+        // A trace that reaches the limit for files' sizes is an error like any other. A handler
+        // that does nothing, since ignoring the signal would be inherited by a started program.
+        flag::register(SIGXFSZ, Arc::default())?;
+        flag::register(SIGUSR2, Arc::clone(&signals.save))?;
+        Ok(taken.insert(signals).clone())
+    }
+}
+
+/// Takes over the signals that ask for the end, as [`record`](super::record()) does otherwise: the first
+/// one asks all recordings of this process to end, those too that begin later; a later one ends the
+/// process at once, and the guardian cures the target.
+///
+/// # Errors
+/// If handlers cannot be installed.
+pub fn take_signals() -> io::Result<()> {
+    Signals::taken().map(drop)
+}
+
+/// Whether a signal has asked for the end of all recordings.
+pub fn is_end_requested() -> bool {
+    let taken = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    taken.as_ref().is_some_and(|signals| signals.requested.is_made())
+}
+
+/// Has this done before a signal ends the process at once; the first caller's act counts. It runs in a
+/// signal handler: it must take no lock that it would wait for, and no memory.
+pub fn before_exit(act: fn()) {
+    LAST_ACT.get_or_init(|| act);
+}
+
+/// Asked once a loop.
+#[derive(Debug)]
+pub(super) struct Stop {
+    signals: Signals,
     deadline: OnceLock<Instant>,
     /// The recorder itself found that it is over.
     over: AtomicBool,
@@ -34,24 +102,8 @@ impl Stop {
     /// Takes over the signals: the first one asks for a clean end, a later one ends the recorder
     /// at once (the guardian then cures the target).
     pub(super) fn install() -> io::Result<Self> {
-        let requested = Arc::new(Requested::new());
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let requested = Arc::clone(&requested);
-            let handler = move || {
-                if requested.is_repeated() {
-                    low_level::exit(INTERRUPTED);
-                }
-            };
-            // SAFETY: the handler reads a clock, exchanges an atomic and exits without running
-            // anything; none of it takes a lock or memory.
-            unsafe { low_level::register(signal, handler) }?;
-        }
-        // A trace that reaches the limit for files' sizes is an error like any other. A handler
-        // that does nothing, since ignoring the signal would be inherited by a started program.
-        flag::register(SIGXFSZ, Arc::default())?;
-        let save = Arc::default();
-        flag::register(SIGUSR2, Arc::clone(&save))?;
-        Ok(Self { requested, save, deadline: OnceLock::new(), over: AtomicBool::new(false) })
+        let signals = Signals::taken()?;
+        Ok(Self { signals, deadline: OnceLock::new(), over: AtomicBool::new(false) })
     }
 
     /// Starts the clock of a limited recording, unless it is running.
@@ -65,12 +117,12 @@ impl Stop {
     /// A signal asked for what there is to be saved, since this was asked last.
     pub(super) fn takes_save(&self) -> bool {
         // Relaxed: the request carries nothing with it.
-        self.save.swap(false, Ordering::Relaxed)
+        self.signals.save.swap(false, Ordering::Relaxed)
     }
 
     /// A signal asked for the end.
     pub(super) fn is_requested(&self) -> bool {
-        self.requested.is_made()
+        self.signals.requested.is_made()
     }
 
     /// Nothing more can be recorded: of no process.

@@ -37,13 +37,18 @@ pub(super) fn idle_threads(profile: &Profile) -> Vec<bool> {
     if profile.mode != Mode::Wall || profile.narrow {
         return vec![false; profile.threads.len()];
     }
-    let threads = profile.threads.iter();
-    let idle: Vec<bool> = threads.map(|thread| asleep_at(profile, thread).is_some()).collect();
+    let idle = asleep_threads(profile);
     let awake = profile.threads.iter().zip(&idle);
     let awake = awake.filter(|(thread, idle)| thread.count.samples > 0 && !**idle);
     let alive: BTreeSet<u32> = awake.map(|(thread, _)| thread.thread.pid).collect();
     let threads = profile.threads.iter().zip(idle);
     threads.map(|(thread, idle)| idle && alive.contains(&thread.thread.pid)).collect()
+}
+
+/// Whether each thread only waits for work, by its place, whatever the others do.
+pub(super) fn asleep_threads(profile: &Profile) -> Vec<bool> {
+    let threads = profile.threads.iter();
+    threads.map(|thread| asleep_at(profile, thread).is_some()).collect()
 }
 
 /// Writes what idle threads come to: `all` is the weight of all threads.

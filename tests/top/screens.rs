@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use traceprof::trace::{LazyTrace, Sample};
+use traceprof::trace::{LazyTrace, RunState, Sample};
 use traceprof::view::live::{Board, Head, Kind, Look, Order, Pace, Size, plain, screen};
 use traceprof::view::{Filter, Mode, Selected, load};
+use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, maker};
 use crate::snapshot;
@@ -79,6 +80,8 @@ fn a_screen_of_each_kind_is_as_it_was() {
     }
     let look = Look { since_start: true, order: Order::Total, scroll: 2, ..Look::default() };
     text.push_str(&drawn(look, Size { width: 60, height: 9 }));
+    text.push_str(&drawn(look, Size { width: 40, height: 9 }));
+    text.push_str(&drawn(Look::default(), Size { width: 40, height: 10 }));
     text.push_str(&drawn(
         Look { help: true, paused: true, ..look },
         Size { width: 90, height: 20 },
@@ -99,6 +102,60 @@ fn a_table_for_a_pipe_is_as_it_was_and_sums_up_what_it_leaves_out() {
     text.push_str(&plain(&nothing, &head(), &Look::default(), 20));
     assert!(!text.contains('\x1b'), "{text}");
     snapshot::check("tests/snapshots/top.txt", text.as_bytes());
+}
+
+/// A server in two seconds: one thread works, one waits for a lock, and others for work.
+fn server() -> Board {
+    let mut maker = Maker::new();
+    let busy = maker.thread(101, "main");
+    let stuck = maker.thread(102, "stuck");
+    let idle: Vec<_> = (0..3).map(|n| maker.thread(110 + n, &format!("idle-{n}"))).collect();
+    let mut wait = |thread, ms: u64, weight, state: RunState, stack: &str| {
+        let (state, time_ns) = (state as u8, maker::BEGIN_NS + ms * 1_000_000);
+        let flags = WALL;
+        let sample = Sample { time_ns, weight, state, flags, ..Sample::default() };
+        maker.full_sample(thread, &sample, stack);
+    };
+    for ms in [500, 1000, 1500, 2000] {
+        wait(busy, ms - 1, 100_000, RunState::Running, "main work");
+        wait(busy, ms, 400_000, RunState::Sleeping, "main serve");
+        wait(stuck, ms, 500_000, RunState::Sleeping, "main pthread_mutex_lock@libc");
+        // What sleeps is seen rarely: not at all in the last interval.
+        if ms == 1000 {
+            idle.iter().for_each(|it| wait(*it, ms, 1_000_000, RunState::Sleeping, "start next"));
+        }
+    }
+    let trace = maker.finish();
+    let trace = LazyTrace::open(&trace.path()).expect("a trace");
+    let (mut board, mut pace) = (Board::new(&[Mode::Wall]), Pace::default());
+    for until_ns in [maker::BEGIN_NS + 1_000_000_000, u64::MAX] {
+        board.begin();
+        let windows = pace.windows(&trace, until_ns);
+        let filter = Filter { mode: Mode::Wall, ..Filter::default() };
+        let selected = Selected { windows, filter, by: None, text: None };
+        board.add(&load(&trace, &selected).expect("a profile"));
+    }
+    board
+}
+
+#[test]
+fn idle_threads_are_summed_up_unless_they_are_asked_for() {
+    let board = server();
+    let look = Look { mode: Mode::Wall, kind: Kind::Thread, ..Look::default() };
+    let mut text = String::new();
+    for look in [
+        look,
+        Look { since_start: true, kind: Kind::Function, ..look },
+        Look { idle: true, since_start: true, ..look },
+    ] {
+        text.push_str(&plain(&board, &head(), &look, 20));
+        text.push('\n');
+    }
+    let mut look = look;
+    for line in screen(&board, &head(), &mut look, Size { width: 80, height: 9 }) {
+        text.push_str(&format!("{:6}|{}|\n", format!("{:?}", line.style), line.text));
+    }
+    snapshot::check("tests/snapshots/top-idle.txt", text.as_bytes());
 }
 
 #[test]

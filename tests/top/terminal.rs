@@ -9,7 +9,7 @@ use super::{PATIENCE, files_in};
 use crate::common::{Snapshot, Target, Tmux, child_named, needs_recording, together, wait_until};
 
 /// The line that starts the command, after one that must come back.
-fn start(tmux: &Tmux, options: &str) {
+pub(super) fn start(tmux: &Tmux, options: &str) {
     tmux.types("echo was''-here");
     tmux.sees("was-here");
     tmux.types(&format!("{} top {options}; echo code-$?", env!("CARGO_BIN_EXE_traceprof")));

@@ -54,6 +54,14 @@ pub struct TopArguments {
     #[arg(short, long, value_name = "MODE", default_value = "cpu")]
     pub mode: Mode,
 
+    /// Show idle threads too, which have a line together otherwise
+    ///
+    /// Of wall clock time: a thread is idle that ran for less than 1 % of the last interval, slept for the
+    /// rest of it in one place, and does not wait for a lock. If all threads are idle, all of them are
+    /// shown. On a terminal the key i does the same.
+    #[arg(long)]
+    pub idle: bool,
+
     /// How often threads are looked at in mode wall: 1ms to 10s
     #[arg(long, value_name = "TIME", default_value = "20ms")]
     pub wall_interval: WallInterval,

@@ -11,15 +11,22 @@ use nix::unistd::read;
 
 use super::pulse::Pulse;
 use super::reader::{Reader, now_ns};
+use super::suspension::Suspension;
 use super::terminal::Terminal;
 use super::watcher::Shared;
 use crate::cli::exit::Failure;
 use crate::cli::output::unwritable;
 use crate::view::Mode;
-use crate::view::live::{Board, Head, Look, keys, plain, screen};
+use crate::view::live::{Board, Head, Key, Look, keys, plain, screen};
 
 /// A sample is there to be read after this, but for those that wait for names.
 const LAG: Duration = Duration::from_millis(1200);
+
+/// A notice has the place of the keys for so long; at the end all are told once more.
+const NOTICED: Duration = Duration::from_secs(10);
+
+/// Between what samples and how often.
+const RATE: &str = " at ";
 
 /// Where the table goes.
 #[derive(Debug)]
@@ -50,7 +57,10 @@ pub(super) struct Display {
     interval: Duration,
     /// What is read of the recording that goes on.
     reader: Option<Reader>,
+    /// When the interval began,
     pulse: Pulse,
+    /// and when it ended, if it has.
+    mark: Option<Pulse>,
     started: Option<Instant>,
     /// Samples up to this time are in the table.
     cut_ns: u64,
@@ -71,7 +81,7 @@ impl Display {
         };
         let (board, pulse, (interval, top)) = (Board::new(modes), Pulse::new(head.pid), every);
         let (reader, started, failure) = (None, None, None);
-        let (cut_ns, lost, last_ns, printed) = (0, 0, None, false);
+        let (mark, cut_ns, lost, last_ns, printed) = (None, 0, 0, None, false);
         Self {
             board,
             head,
@@ -81,6 +91,7 @@ impl Display {
             interval,
             reader,
             pulse,
+            mark,
             started,
             cut_ns,
             lost,
@@ -107,8 +118,8 @@ impl Display {
 
     /// What samples, for the head.
     pub(super) fn name_engine(&mut self, engine: &str) {
-        let (_, how) = self.head.engine.split_once(' ').unwrap_or(("", &self.head.engine));
-        self.head.engine = format!("{engine} {how}");
+        let (_, rate) = self.head.engine.rsplit_once(RATE).unwrap_or(("", &self.head.engine));
+        self.head.engine = format!("{engine}{RATE}{rate}");
     }
 
     /// The end was asked for by a key, or all tables were printed.
@@ -124,18 +135,32 @@ impl Display {
     /// Shows the table until the recording ends, or until it is not wanted any more.
     pub(super) fn run(&mut self, shared: &Shared) {
         self.failure = self.show(shared).err();
-        let is_renewed = shared.state().is_renewed && self.failure.is_none();
-        if let (Place::Terminal { taken, .. }, false) = (&mut self.place, is_renewed) {
+        if !shared.state().is_renewed || self.failure.is_some() {
             // At once: what is still to be done is done on the usual screen.
-            *taken = None;
+            self.leave();
         }
         if self.failure.is_some() || self.look.over {
             shared.state().is_over = true;
         }
     }
 
+    /// Gives the terminal back.
+    pub(super) fn leave(&mut self) {
+        if let Place::Terminal { taken, .. } = &mut self.place {
+            *taken = None;
+        }
+    }
+
+    /// Reads no more: the process was gone before another recording of it had begun.
+    pub(super) fn forget(&mut self) {
+        self.reader = None;
+    }
+
     /// After the recording: what came last. If nobody asked for the end, it is shown.
     pub(super) fn settle(&mut self, is_renewed: bool) -> Result<(), Failure> {
+        if !is_renewed {
+            self.leave();
+        }
         self.lost = self.head.lost;
         if self.look.over && self.last_ns.is_none() {
             return Ok(());
@@ -155,33 +180,36 @@ impl Display {
     fn show(&mut self, shared: &Shared) -> Result<(), Failure> {
         self.started.get_or_insert_with(Instant::now);
         self.cut_ns = now_ns();
-        if let Place::Terminal { taken: taken @ None, has_colors } = &mut self.place {
-            *taken = Some(Terminal::enter(*has_colors).map_err(unwritable)?);
-        }
+        self.enter()?;
         let mut end = Instant::now() + self.interval;
+        self.mark = None;
         self.draw()?;
         loop {
             let is_last = matches!(self.place, Place::Plain { left: Some(..=1) });
             let next = if is_last { end } else { end + LAG };
-            self.wait(shared, next.saturating_duration_since(Instant::now()))?;
+            let due = if self.mark.is_none() { end } else { next };
+            self.wait(shared, due.saturating_duration_since(Instant::now()))?;
             if shared.state().is_ending || self.look.over {
+                self.figures(shared);
                 return Ok(());
             }
-            if Instant::now() >= next && !self.look.paused {
+            if shared.suspension.is_asked() && self.make_way(shared)? {
+                return Ok(());
+            }
+            if let (true, Some(terminal)) = (shared.suspension.has_continued(), self.terminal()) {
+                terminal.enter_again().map_err(unwritable)?;
+            }
+            if Instant::now() >= end && self.mark.is_none() && !self.look.paused {
                 self.figures(shared);
+            }
+            if Instant::now() >= next && !self.look.paused {
                 if is_last {
                     // It is read when the recording has ended: then all of its samples are there.
                     self.look.over = true;
                     self.last_ns = Some(now_ns());
                     return Ok(());
                 }
-                self.board.begin();
-                let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
-                self.head.samples = self.read(until_ns, until_ns)?;
-                if let Place::Plain { left } = &mut self.place {
-                    *left = left.map(|left| left.saturating_sub(1));
-                    self.print()?;
-                }
+                self.take_table()?;
                 // If that took longer than an interval, the next one is longer.
                 end = (end + self.interval).max(Instant::now() - LAG);
             }
@@ -189,10 +217,45 @@ impl Display {
         }
     }
 
+    /// The table of an interval whose samples are there.
+    fn take_table(&mut self) -> Result<(), Failure> {
+        self.pulse = self.mark.take().unwrap_or_else(|| Pulse::new(self.head.pid));
+        self.board.begin();
+        let until_ns = now_ns().saturating_sub(LAG.as_nanos() as u64);
+        self.head.samples = self.read(until_ns, until_ns)?;
+        if let Place::Plain { left } = &mut self.place {
+            *left = left.map(|left| left.saturating_sub(1));
+            self.print()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the terminal over, if there is one and somebody else has it.
+    fn enter(&mut self) -> Result<(), Failure> {
+        if let Place::Terminal { taken: taken @ None, has_colors } = &mut self.place {
+            *taken = Some(Terminal::enter(*has_colors).map_err(unwritable)?);
+        }
+        Ok(())
+    }
+
+    /// The process is asked to stop. If another recording may follow, this one is to end before, so that
+    /// nothing is in the target meanwhile: true. A trace that is kept is one recording: it stops here.
+    fn make_way(&mut self, shared: &Shared) -> Result<bool, Failure> {
+        self.leave();
+        if shared.is_renewable {
+            shared.state().is_renewed = true;
+            return Ok(true);
+        }
+        shared.suspension.take().map_err(unwritable)?;
+        self.enter()?;
+        Ok(false)
+    }
+
     /// Waits for a key, a change of size, the end, or until the time has passed.
     fn wait(&mut self, shared: &Shared, time: Duration) -> Result<(), Failure> {
         let stdin = io::stdin();
-        let mut sources = vec![PollFd::new(shared.wake(), PollFlags::POLLIN)];
+        let sources = [shared.wake(), shared.suspension.source()];
+        let mut sources = sources.map(|source| PollFd::new(source, PollFlags::POLLIN)).to_vec();
         if self.is_on_terminal() {
             sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
         }
@@ -204,7 +267,7 @@ impl Display {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(unwritable(error.into())),
         }
-        let has_keys = sources.get(1).and_then(PollFd::any).unwrap_or(false);
+        let has_keys = sources.get(2).and_then(PollFd::any).unwrap_or(false);
         shared.awake();
         if has_keys { self.take_keys() } else { Ok(()) }
     }
@@ -223,20 +286,26 @@ impl Display {
         };
         let page = self.terminal().map_or(1, |terminal| terminal.size().rows());
         for key in keys(bytes.get(..read).unwrap_or_default()) {
-            self.look.press(key, page);
+            match key {
+                Key::Suspend => Suspension::ask(),
+                key => self.look.press(key, page),
+            }
         }
         Ok(())
     }
 
-    /// Takes down what an interval came to, but for its samples.
+    /// Takes down what an interval came to that ends now, but for its samples.
     fn figures(&mut self, shared: &Shared) {
-        (self.head.cpu_percent, self.head.own_percent) = self.pulse.percents();
+        let now = Pulse::new(self.head.pid);
+        (self.head.cpu_percent, self.head.own_percent) = now.percents_since(&self.pulse);
+        self.mark = Some(now);
         let state = shared.state();
         if let Some(progress) = state.progress {
             self.head.threads = progress.threads;
             self.head.lost = self.lost.saturating_add(progress.lost);
         }
-        self.head.notice.clone_from(&state.notice);
+        let notice = state.notice.as_ref().filter(|(_, told)| told.elapsed() < NOTICED);
+        self.head.notice = notice.map(|(text, _)| text.clone());
     }
 
     /// Adds the samples up to a time; how many of them are of the mode that is shown.

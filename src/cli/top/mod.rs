@@ -7,6 +7,7 @@ mod display;
 mod pulse;
 mod reader;
 mod scratch;
+mod suspension;
 mod terminal;
 mod watcher;
 
@@ -18,46 +19,83 @@ use anyhow::{Context, anyhow};
 use self::display::{Display, Place};
 use self::reader::Reader;
 use self::scratch::Scratch;
+use self::terminal::await_foreground;
 use self::watcher::Watcher;
 use super::arguments::TopArguments;
 use super::exit::{ExitCode, Failure};
+use super::output::unwritable;
 use super::record::{default_hz, failure, measure};
 use super::source::note;
 use crate::proc;
-use crate::record::{Files, Options, OutputPattern, Summary, Target, record};
+use crate::record::{
+    Files, Options, OutputPattern, RecordError, Summary, Target, is_end_requested, record,
+    take_signals,
+};
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
 use crate::view::escape::shell_quoted;
 use crate::view::live::{Head, Look};
 
+/// What is told of a process that ended between two recordings.
+const GONE: &str = "the target exited";
+
 /// Shows the table until it is not wanted any more, or the process ends.
 pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
+    if arguments.idle && !arguments.mode.wall {
+        let error = anyhow!("--idle is about wall clock time: give --mode wall, or leave it out");
+        return Err(Failure::new(ExitCode::Usage, error));
+    }
+    let system = |error: io::Error| Failure::new(ExitCode::Failure, error);
+    // Before there is anything that a signal would leave behind.
+    take_signals().map_err(system)?;
     let limit = arguments.output.is_none().then_some(arguments.max_size.0);
     let display = display(arguments);
-    let watcher = Watcher::new(display, limit, arguments.quiet);
-    let mut watcher = watcher.map_err(|error| Failure::new(ExitCode::Failure, error))?;
+    let is_on_terminal = display.is_on_terminal();
+    let mut watcher = Watcher::new(display, limit, arguments.quiet).map_err(system)?;
+    let begun = proc::start_time(arguments.pid()).ok();
+    let mut last: Option<Summary> = None;
     loop {
+        watcher.make_way().map_err(system)?;
+        if is_on_terminal {
+            await_foreground().map_err(unwritable)?;
+        }
         let (path, scratch) = output(arguments)?;
         let options = options(arguments, path);
         watcher.begin(|display| {
             display.follow(Reader::new(&options.output, scratch, display.board()));
         });
-        let recorded = record(&options, &mut watcher);
-        let is_renewed = watcher.is_renewed() && recorded.is_ok();
-        let notices = watcher.take_notices();
+        // Its id may be another's by now.
+        let is_there = last.is_none() || proc::start_time(arguments.pid()).ok() == begun;
+        let recorded = is_there.then(|| record(&options, &mut watcher));
+        let has_ended = is_end_requested() || !matches!(recorded, Some(Ok(_)));
+        let is_renewed = watcher.is_renewed() && !has_ended;
+        let notices = if is_renewed { Vec::new() } else { watcher.take_notices() };
         let Some(display) = watcher.finish() else {
             return Err(Failure::new(ExitCode::Failure, anyhow!("the table's thread has failed")));
         };
+        if !is_renewed {
+            display.leave();
+        }
         notices.iter().for_each(|text| note(text));
         if let Some(failure) = display.take_failure() {
             return Err(failure);
         }
-        let summary = recorded.map_err(failure)?;
+        let summary = match (recorded, last.take()) {
+            (Some(Ok(summary)), _) => summary,
+            // Between two recordings it has ended.
+            (None | Some(Err(RecordError::TargetGone(_))), Some(before)) => {
+                display.forget();
+                Summary { text: vec![("ended".to_owned(), GONE.to_owned())], ..before }
+            }
+            (Some(Err(error)), _) => return Err(failure(error)),
+            (None, None) => return Err(Failure::new(ExitCode::TargetGone, anyhow!(GONE))),
+        };
         display.settle(is_renewed)?;
         if display.is_over() || !is_renewed {
             return conclude(arguments, &summary);
         }
-        if !arguments.quiet && !display.is_on_terminal() {
+        last = Some(summary);
+        if !arguments.quiet && !is_on_terminal {
             note("a new temporary trace begins: some tenths of a second are not sampled");
         }
     }
@@ -118,6 +156,7 @@ fn display(arguments: &TopArguments) -> Display {
         order: arguments.sort,
         since_start: arguments.cumulative,
         mode: if arguments.mode.cpu { Mode::Cpu } else { Mode::Wall },
+        idle: arguments.idle,
         has_both_modes: arguments.mode.cpu && arguments.mode.wall,
         ..Look::default()
     };

@@ -7,25 +7,23 @@ use nix::sys::time::TimeVal;
 
 use crate::proc;
 
-/// Both clocks when they were looked at last.
+/// Both clocks when they were looked at.
 #[derive(Debug)]
 pub(super) struct Pulse {
-    pid: i32,
     at: Instant,
     target: Option<Duration>,
     own: Option<Duration>,
 }
 
 impl Pulse {
-    /// From now on.
+    /// A look, now.
     pub(super) fn new(pid: i32) -> Self {
-        Self { pid, at: Instant::now(), target: target_time(pid), own: own_time() }
+        Self { at: Instant::now(), target: target_time(pid), own: own_time() }
     }
 
-    /// What the target and this process used since, in percent of one processor; none of a process
-    /// that is gone.
-    pub(super) fn percents(&mut self) -> (Option<f64>, Option<f64>) {
-        let before = std::mem::replace(self, Self::new(self.pid));
+    /// What the target and this process used since another look before, in percent of one processor; none
+    /// of a process that is gone.
+    pub(super) fn percents_since(&self, before: &Self) -> (Option<f64>, Option<f64>) {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let percent = |now: Option<Duration>, before: Option<Duration>| {
             let used = now?.saturating_sub(before?);
@@ -55,14 +53,15 @@ mod tests {
 
     #[test]
     fn a_busy_process_is_seen_to_be_and_one_that_is_gone_is_not() {
-        let mut pulse = Pulse::new(std::process::id() as i32);
+        let pid = std::process::id() as i32;
+        let pulse = Pulse::new(pid);
         let started = own_time().unwrap();
         let mut sum = 0u64;
         while own_time().unwrap() < started + Duration::from_millis(50) {
             sum = std::hint::black_box(sum + 1);
         }
-        let (target, own) = pulse.percents();
+        let (target, own) = Pulse::new(pid).percents_since(&pulse);
         assert!(target.unwrap() > 0.0 && own.unwrap() > 0.0, "{target:?} {own:?}");
-        assert_eq!(Pulse::new(i32::MAX).percents().0, None);
+        assert_eq!(Pulse::new(i32::MAX).percents_since(&pulse).0, None);
     }
 }

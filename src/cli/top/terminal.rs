@@ -2,18 +2,21 @@
 //!
 //! # Invariants
 //! - What was on the screen, and how keys are treated, comes back on every way out: by the value's
-//!   drop, and before a panic's message by the hook. Both may happen; the second does nothing.
+//!   drop, before a panic's message by the hook, and before a second signal ends the process. More than
+//!   one may happen; the later ones do nothing.
 //! - A frame is one write.
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use nix::sys::termios::{
     LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
 use nix::unistd::write;
 
+use crate::record::before_exit;
 use crate::view::live::{Line, Size, Style};
 
 /// The other screen, without a cursor and without lines that go on in the next one.
@@ -36,6 +39,7 @@ impl Terminal {
     /// Takes the terminal over.
     pub(super) fn enter(has_colors: bool) -> io::Result<Self> {
         HOOK.call_once(|| {
+            before_exit(leave_at_once);
             let next = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |info| {
                 leave();
@@ -43,17 +47,16 @@ impl Terminal {
             }));
         });
         let before = tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
-        // Ctrl-C is a key here: a recording that is ended by it ends as with any other.
-        raw.local_flags -=
-            LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG | LocalFlags::IEXTEN;
-        raw.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
-        raw.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
-        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
-        *saved() = Some(before);
+        *saved() = Some(before.clone());
         let terminal = Self { has_colors };
-        write_all(ENTER.as_bytes())?;
+        take_over(before)?;
         Ok(terminal)
+    }
+
+    /// Takes it over again from whoever had it meanwhile, such as the shell while this was stopped.
+    pub(super) fn enter_again(&self) -> io::Result<()> {
+        let before = saved().clone();
+        before.map_or(Ok(()), take_over)
     }
 
     /// Its size now.
@@ -82,9 +85,34 @@ impl Drop for Terminal {
     }
 }
 
+/// Waits until the terminal may be taken over: who is in the background stops here, as long as there is
+/// nothing yet that would wait for it.
+pub(super) fn await_foreground() -> io::Result<()> {
+    // What the kernel stops one for that is in the background, and does nothing else.
+    Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &tcgetattr(io::stdin())?)?)
+}
+
+fn take_over(before: Termios) -> io::Result<()> {
+    let mut raw = before;
+    // Ctrl-C is a key here: a recording that is ended by it ends as with any other. So is Ctrl-Z.
+    raw.local_flags -=
+        LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG | LocalFlags::IEXTEN;
+    raw.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
+    raw.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+    tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
+    write_all(ENTER.as_bytes())
+}
+
 /// Writes a byte there whenever the terminal has got another size.
 pub(super) fn wake_by_size(pipe: UnixStream) -> io::Result<()> {
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGWINCH, pipe).map(drop)
+}
+
+/// Sets the flag and writes a byte there whenever the process is continued.
+pub(super) fn wake_when_continued(flag: Arc<AtomicBool>, pipe: UnixStream) -> io::Result<()> {
+    // In this order: who is woken finds the flag.
+    signal_hook::flag::register(signal_hook::consts::SIGCONT, flag)?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGCONT, pipe).map(drop)
 }
 
 /// Gives the terminal back as it was.
@@ -93,6 +121,16 @@ fn leave() {
         // Nobody to tell if the terminal is gone.
         let _ = write_all(LEAVE.as_bytes());
         let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &before);
+    }
+}
+
+/// The same in a signal handler, after which nothing runs: without waiting for a lock, nor for what is
+/// still to be written.
+fn leave_at_once() {
+    let Ok(mut saved) = BEFORE.try_lock() else { return };
+    if let Some(before) = saved.take() {
+        let _ = write_all(LEAVE.as_bytes());
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
 }
 

@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use super::display::Display;
+use super::suspension::Suspension;
 use super::terminal::wake_by_size;
 use crate::cli::source::note;
 use crate::record::{Event, Observer, Priority, Progress};
@@ -23,8 +25,8 @@ const NOTICES_MAX: usize = 50;
 pub(super) struct State {
     /// How far the recording is.
     pub(super) progress: Option<Progress>,
-    /// The last thing that it had to tell.
-    pub(super) notice: Option<String>,
+    /// The last thing that it had to tell, and when.
+    pub(super) notice: Option<(String, Instant)>,
     /// It has ended, or does so now.
     pub(super) is_ending: bool,
     /// Another one follows.
@@ -39,17 +41,22 @@ pub(super) struct Shared {
     state: Mutex<State>,
     ours: UnixStream,
     theirs: UnixStream,
+    /// What asks the process to stop for a while.
+    pub(super) suspension: Suspension,
+    /// Another recording may follow.
+    pub(super) is_renewable: bool,
 }
 
 impl Shared {
-    fn new() -> io::Result<Self> {
+    fn new(is_renewable: bool) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         for end in [&ours, &theirs] {
             end.set_nonblocking(true)?;
         }
         // What a change of the terminal's size has to do is to be drawn.
         wake_by_size(ours.try_clone()?)?;
-        Ok(Self { state: Mutex::default(), ours, theirs })
+        let suspension = Suspension::new(ours.try_clone()?)?;
+        Ok(Self { state: Mutex::default(), ours, theirs, suspension, is_renewable })
     }
 
     /// The state. It is whole after every step, whatever panicked meanwhile.
@@ -93,7 +100,7 @@ pub(super) struct Watcher {
 impl Watcher {
     /// To be made in the thread that records.
     pub(super) fn new(display: Display, limit: Option<u64>, quiet: bool) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(Shared::new(limit.is_some())?);
         let (usual, is_on_terminal) = (Priority::of_this_thread(), display.is_on_terminal());
         let (display, thread, notices) = (Some(display), None, Vec::new());
         Ok(Self { shared, usual, display, thread, limit, quiet, is_on_terminal, notices })
@@ -110,6 +117,12 @@ impl Watcher {
     /// Another recording is wanted: the trace was large enough.
     pub(super) fn is_renewed(&self) -> bool {
         self.shared.state().is_renewed
+    }
+
+    /// Between two recordings: stops, if that is asked for, until the process is continued.
+    pub(super) fn make_way(&self) -> io::Result<()> {
+        let suspension = &self.shared.suspension;
+        if suspension.is_asked() { suspension.take() } else { Ok(()) }
     }
 
     /// What was not told while the table was on the terminal.
@@ -154,12 +167,14 @@ impl Observer for Watcher {
                     (true, _) => return,
                     (false, false) => note(&text),
                     // The table has a line for it; when it is gone they are told once more.
-                    (false, true) if self.notices.len() < NOTICES_MAX => {
+                    (false, true)
+                        if self.notices.len() < NOTICES_MAX && !self.notices.contains(&text) =>
+                    {
                         self.notices.push(text.clone());
                     }
                     (false, true) => {}
                 }
-                self.shared.state().notice = Some(text);
+                self.shared.state().notice = Some((text, Instant::now()));
             }
             Event::Detaching => self.shared.end(),
             // Of several processes, and it watches one.
@@ -178,7 +193,8 @@ impl Observer for Watcher {
         if state.is_over || has_panicked {
             return true;
         }
-        state.is_renewed = self.limit.is_some_and(|limit| bytes >= limit);
+        // The table may have asked for it, too.
+        state.is_renewed |= self.limit.is_some_and(|limit| bytes >= limit);
         state.is_renewed
     }
 }

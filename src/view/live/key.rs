@@ -17,6 +17,8 @@ pub enum Key {
     First,
     /// Ctrl-C, Ctrl-D: the end.
     End,
+    /// Ctrl-Z: the shell is wanted for a while.
+    Suspend,
 }
 
 /// The keys in what was read; those that are not known are left out.
@@ -27,6 +29,7 @@ pub fn keys(bytes: &[u8]) -> Vec<Key> {
         let (key, left) = match first {
             0x1b => sequence(after),
             0x03 | 0x04 => (Some(Key::End), after),
+            0x1a => (Some(Key::Suspend), after),
             b' '..=b'~' => (Some(Key::Char(char::from(*first))), after),
             _ => (None, after),
         };
@@ -71,7 +74,7 @@ mod tests {
         });
         // Function keys, a mouse, a key with a modifier: nothing that a letter in them would do.
         assert_eq!(keys(b"\x1b[15~\x1b[<0;3;4M\x1b[1;5A"), [Key::Up]);
-        assert_eq!(keys(b"\x03"), [Key::End]);
+        assert_eq!(keys(b"\x03\x1a"), [Key::End, Key::Suspend]);
     }
 
     #[test]

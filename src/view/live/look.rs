@@ -41,6 +41,8 @@ pub struct Look {
     pub mode: Mode,
     /// Both are recorded.
     pub has_both_modes: bool,
+    /// Of wall clock time: threads that only wait for work are shown as well.
+    pub idle: bool,
     /// Rows that are above the screen.
     pub scroll: usize,
     /// Nothing new is shown.
@@ -73,13 +75,15 @@ impl Look {
                 let mode = if self.mode == Mode::Cpu { Mode::Wall } else { Mode::Cpu };
                 Self { mode, scroll: 0, ..*self }
             }
+            Key::Char('i') => Self { idle: !self.idle, scroll: 0, ..*self },
             Key::Char('p' | ' ') => Self { paused: !self.paused, ..*self },
             Key::Up => self.scrolled(|row| row.saturating_sub(1)),
             Key::Down => self.scrolled(|row| row.saturating_add(1)),
             Key::PageUp => self.scrolled(|row| row.saturating_sub(page)),
             Key::PageDown => self.scrolled(|row| row.saturating_add(page)),
             Key::First => self.scrolled(|_| 0),
-            Key::Char(_) => *self,
+            // The terminal's affair.
+            Key::Suspend | Key::Char(_) => *self,
         };
     }
 
@@ -106,6 +110,7 @@ mod tests {
         assert_eq!(pressed("tlmf").kind, Kind::Function);
         assert_eq!((pressed("s").order, pressed("ss").order), (Order::Total, Order::Own));
         assert!(pressed("c").since_start && !pressed("cc").since_start);
+        assert!(pressed("i").idle && !pressed("ii").idle);
         assert!(pressed("p").paused && !pressed("p ").paused);
         assert!(pressed("q").over && pressed("\x03").over && !pressed("x").over);
         assert_eq!(pressed("\x1b[B\x1b[B\x1b[A").scroll, 1);

@@ -1,9 +1,9 @@
 //! The live table as lines: as many as a terminal has, or a whole table for a pipe.
 
-use super::board::Board;
+use super::board::{Board, Shown};
 use super::head::Head;
 use super::look::Look;
-use super::table::{Row, Table, heading};
+use super::table::{Columns, Row, Table, heading};
 use super::tally::Kind;
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
@@ -12,8 +12,8 @@ use crate::view::mode::Mode;
 const NAMES_MAX: usize = 80;
 /// What the place of a row, such as its module, has of a line at most.
 const PLACE_MAX: usize = 28;
-/// The columns of numbers and the space behind them.
-const NUMBERS: usize = 34;
+/// A name has so much of a line at least, or its place is left out.
+const NAME_MIN: usize = 14;
 /// Lines around the rows: two above the headings, the headings, and the last one.
 const AROUND: usize = 5;
 
@@ -80,12 +80,13 @@ pub fn screen(board: &Board, head: &Head, look: &mut Look, size: Size) -> Vec<Li
 /// A whole table of at most `top` rows; what is left out is summed up.
 pub fn plain(board: &Board, head: &Head, look: &Look, top: usize) -> String {
     let mut text = format!("{}\n{}\n", head.target(), head.figures());
-    let Some(times) = board.times(look.mode, look.kind) else { return text };
-    let table = Table::new(times, look);
+    let Some(Shown { times, idle }) = board.shown(look) else { return text };
+    let table = Table::new(&times, look, Columns::BOTH);
     let shown = table.rows.get(..top).unwrap_or(&table.rows);
     let names = shown.iter().map(|row| row.label.text.chars().count()).max().unwrap_or(0);
     let names = names.clamp(look.kind.name().len(), NAMES_MAX);
-    let [above, columns] = heading(look, head.interval.as_secs_f64());
+    let [above, columns] =
+        heading(look, Columns::BOTH, idle.is_some(), head.interval.as_secs_f64());
     let title = titles(look, names);
     text.push_str(&format!("{above}\n{columns}  {}\n", title.trim_end()));
     for row in shown {
@@ -97,13 +98,15 @@ pub fn plain(board: &Board, head: &Head, look: &Look, top: usize) -> String {
         text.push_str(&format!("  {}\n", nothing(look, head)));
     }
     text.extend(table.rest(shown.len()).map(|rest| format!("{rest}\n")));
+    text.extend(idle.map(|idle| format!("{}\n", idle.line("--idle shows them"))));
     text
 }
 
 fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Vec<Line>) {
-    let Some(times) = board.times(look.mode, look.kind) else { return };
-    let table = Table::new(times, look);
-    let room = size.rows();
+    let Some(Shown { times, idle }) = board.shown(look) else { return };
+    let pairs = Columns::fitting(size.width, look);
+    let table = Table::new(&times, look, pairs);
+    let room = size.rows().saturating_sub(usize::from(idle.is_some())).max(1);
     look.scroll = look.scroll.min(table.rows.len().saturating_sub(room));
     // Where not all have room, the last line tells what the others come to.
     let from = table.rows.get(look.scroll..).unwrap_or_default();
@@ -111,10 +114,15 @@ fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Ve
     let shown = from.get(..number).unwrap_or_default();
     let place = shown.iter().map(|row| row.label.place.chars().count()).max().unwrap_or(0);
     let place = place.clamp(place_title(look).len(), PLACE_MAX);
-    let names = size.width.saturating_sub(NUMBERS + 2 + place).max(8);
-    let [above, columns] = heading(look, head.interval.as_secs_f64());
+    let room = size.width.saturating_sub(pairs.width() + 2);
+    let place = if room < NAME_MIN + 2 + place { 0 } else { place };
+    let names = if place == 0 { room } else { room - 2 - place }.max(NAME_MIN);
+    let [above, columns] = heading(look, pairs, idle.is_some(), head.interval.as_secs_f64());
     lines.push(Line { text: above, style: Style::Dim });
-    let title = format!("{columns}  {}", titles(look, names));
+    let title = match place {
+        0 => format!("{columns}  {}", look.kind.name()),
+        _ => format!("{columns}  {}", titles(look, names)),
+    };
     let blank = " ".repeat(size.width.saturating_sub(title.chars().count()));
     lines.push(Line { text: format!("{title}{blank}"), style: Style::Heading });
     let hot = |row: &Row<'_>| {
@@ -135,7 +143,8 @@ fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Ve
         lines.push(Line { text: format!("  {}", nothing(look, head)), style: Style::Dim });
     }
     let rest = table.rest(look.scroll + number);
-    lines.extend(rest.map(|text| Line { text, style: Style::Dim }));
+    let idle = idle.map(|idle| idle.line("i shows them"));
+    lines.extend(rest.into_iter().chain(idle).map(|text| Line { text, style: Style::Dim }));
 }
 
 fn titles(look: &Look, names: usize) -> String {
@@ -165,7 +174,9 @@ fn foot(head: &Head, look: &Look) -> String {
     parts.extend(head.notice.as_deref().map(|text| format!("note: {}", escaped(text))));
     if parts.is_empty() {
         let both = if look.has_both_modes { "  w cpu/wall" } else { "" };
-        parts.push(format!("q quit  ? help  f t m l rows  s sort  c since start  p pause{both}"));
+        let idle = if look.mode == Mode::Wall { "  i idle" } else { "" };
+        let keys = "q quit  ? help  ftml rows  s sort  c since start  p pause";
+        parts.push(format!("{keys}{idle}{both}"));
     }
     parts.join("  ")
 }
@@ -182,9 +193,11 @@ fn help(look: &Look) -> Vec<String> {
         "  s          sort by self or by total",
         "  c          sort by the last interval or by the time since the start",
         &mode,
+        "  i          of all time: show idle threads too, or leave them out",
         "  p, space   stop the table, and let it go on",
         "  arrows, PageUp, PageDown, Home    scroll",
         "  q, Ctrl-C  end: the process is left as it was",
+        "  Ctrl-Z     back to the shell, until fg",
         "",
         "  any key goes back",
     ]

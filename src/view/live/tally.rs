@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::view::functions::{RowOf, Table, TableRow};
-use crate::view::profile::Profile;
+use crate::view::profile::{Profile, ThreadProfile};
 
 /// Rows that are kept. Generated code may have ever new names; what comes after these is one row.
 pub const ROWS_MAX: usize = 50_000;
@@ -86,9 +86,13 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts all threads of a profile.
-    pub(super) fn of(profile: &Profile, kind: Kind) -> Self {
-        let table = Table::new(profile, kind.row());
+    /// Counts some threads of a profile.
+    pub(super) fn of<'a>(
+        profile: &'a Profile,
+        threads: impl Iterator<Item = &'a ThreadProfile>,
+        kind: Kind,
+    ) -> Self {
+        let table = Table::of_threads(profile, threads, kind.row());
         let mut tally = Self { all: table.all.weight, ..Self::default() };
         for TableRow { name, qualifier, own, total, .. } in table.rows {
             let weight = Weight { own: own.weight, total: total.weight };
