@@ -1,12 +1,13 @@
 //! What is said while recording, on the standard error: a live line on a terminal, plain lines
 //! elsewhere.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::record::{Event, Observer, Progress};
+use crate::record::{Event, Observer, Progress, addresses_named};
 use crate::view::escape::escaped;
 
 /// How often a plain line is written.
@@ -51,9 +52,14 @@ impl Observer for Live {
     fn event(&mut self, event: Event) {
         if let Event::Detaching = event {
             // Nothing else tells of it until the end, and naming functions may take a while.
-            self.line.set_style(style("{spinner} {wide_msg}"));
-            self.line
-                .set_message("detaching, then naming the last functions and writing the trace");
+            let before = addresses_named();
+            self.line.set_style(style("{spinner} {ending}").with_key(
+                "ending",
+                // Made anew each time that the line is drawn.
+                move |_: &ProgressState, out: &mut dyn fmt::Write| {
+                    let _ = out.write_str(&ending(addresses_named(), before));
+                },
+            ));
             self.line.enable_steady_tick(Duration::from_millis(100));
         } else {
             self.line.println(describe(&event));
@@ -152,6 +158,18 @@ fn state(progress: &Progress) -> String {
     )
 }
 
+/// What is done at the end: addresses that were named and asked for, now and when it began.
+fn ending((named, asked): (u64, u64), before: (u64, u64)) -> String {
+    // Those that were named while it recorded are not waited for now.
+    let (done, all) = (named.saturating_sub(before.0), asked.saturating_sub(before.0));
+    match done.saturating_mul(100).checked_div(all) {
+        Some(percent @ ..100) => {
+            format!("detaching and naming functions: {percent} %, {done} of {all} addresses")
+        }
+        _ => "detaching and writing the trace".to_owned(),
+    }
+}
+
 fn plural(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
@@ -219,6 +237,14 @@ mod tests {
                         (asked for), target stopped for 0.041 ms + 0.038 ms\nexecuted /bin/a\\n; \
                         sampling 1 thread with the timer engine (it starts)\nnote: a\\nb\ndetaching\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_end_tells_how_many_addresses_are_to_be_named() {
+        let text = "detaching and naming functions: 25 %, 10 of 40 addresses";
+        assert_eq!(ending((110, 140), (100, 120)), text);
+        assert_eq!(ending((140, 140), (100, 120)), "detaching and writing the trace");
+        assert_eq!(ending((5, 5), (5, 5)), "detaching and writing the trace");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget};
 
 use super::progress::style;
-use crate::trace::bytes_read;
+use crate::trace::meter::{self, Pass, Unit};
 use crate::view::escape::escaped;
 
 /// Work that is done before is not worth a line.
@@ -35,16 +35,15 @@ struct Work {
 }
 
 /// Begins to read the trace at `path`, to do what `doing` says.
-pub(super) fn begin(doing: &str, path: &Path) {
+pub(super) fn begin(doing: &'static str, path: &Path) {
     end();
     if !io::stderr().is_terminal() {
         return;
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let text = format!("{doing} {}", escaped(&name));
+    let name = escaped(&name).into_owned();
     // What cannot be looked at is told of by whoever opens it.
-    let whole = fs::metadata(path).map_or(0, |meta| meta.len());
-    let before = bytes_read();
+    meter::begin(doing, fs::metadata(path).map_or(0, |meta| meta.len()));
     let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     line.set_style(style("{spinner} {wide_msg}"));
     let ((sender, ended), shown) = (channel(), line.clone());
@@ -54,7 +53,7 @@ pub(super) fn begin(doing: &str, path: &Path) {
         }
         shown.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         loop {
-            shown.set_message(state(&text, bytes_read().saturating_sub(before), whole));
+            shown.set_message(meter::current().map_or_else(String::new, |pass| state(&name, pass)));
             shown.tick();
             if ended.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
                 return shown.finish_and_clear();
@@ -95,13 +94,20 @@ impl Drop for Work {
     }
 }
 
-/// How far it is: some work reads all once, some more often, which only shows when it does.
-fn state(text: &str, done: u64, whole: u64) -> String {
-    let read = HumanBytes(done);
-    match done.checked_mul(100).and_then(|part| part.checked_div(whole)) {
-        Some(percent @ ..=100) => format!("{text}: {percent} %, {read} of {}", HumanBytes(whole)),
-        _ => format!("{text}: {read} read"),
-    }
+/// How far a pass over a trace is.
+fn state(name: &str, pass: Pass) -> String {
+    let Pass { doing, turn, unit, done, whole } = pass;
+    let turn = if turn > 1 { format!(", pass {turn}") } else { String::new() };
+    let (part, all) = match unit {
+        Unit::Bytes => (HumanBytes(done).to_string(), HumanBytes(whole).to_string()),
+        Unit::Samples => (done.to_string(), format!("{whole} samples")),
+    };
+    let how_far = match done.saturating_mul(100).checked_div(whole) {
+        Some(percent @ ..=100) => format!("{percent} %, {part} of {all}"),
+        // Of a part of the times, or of a damaged trace.
+        _ => format!("{part}{}", if unit == Unit::Bytes { " read" } else { " samples" }),
+    };
+    format!("{doing} {name}{turn}: {how_far}")
 }
 
 #[cfg(test)]
@@ -109,9 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_told_as_long_as_it_is_one() {
-        assert_eq!(state("reading x", 1 << 20, 4 << 20), "reading x: 25 %, 1.00 MiB of 4.00 MiB");
-        assert_eq!(state("reading x", 5 << 20, 4 << 20), "reading x: 5.00 MiB read");
-        assert_eq!(state("reading x", 0, 0), "reading x: 0 B read");
+    fn a_pass_tells_its_share_where_there_is_one() {
+        let check = |(turn, unit, done, whole), expected: &str| {
+            assert_eq!(state("x", Pass { doing: "reading", turn, unit, done, whole }), expected);
+        };
+        check((1, Unit::Bytes, 1 << 20, 4 << 20), "reading x: 25 %, 1.00 MiB of 4.00 MiB");
+        check((1, Unit::Bytes, 5 << 20, 4 << 20), "reading x: 5.00 MiB read");
+        check((1, Unit::Bytes, 0, 0), "reading x: 0 B read");
+        check((2, Unit::Samples, 50, 200), "reading x, pass 2: 25 %, 50 of 200 samples");
+        check((1, Unit::Samples, 50, 0), "reading x: 50 samples");
     }
 }

@@ -17,7 +17,8 @@ use super::collections::Collection;
 use super::jit::{DumpFile, JitNames};
 use super::jvm::Writings;
 use super::modules::{AddressMap, LoadedModule};
-use super::symbolizers::{Answer, Pool, Symbolizers, Wanted};
+use super::naming;
+use super::symbolizers::{Answer, Symbolizers, Wanted};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
     Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,
@@ -137,6 +138,7 @@ impl Names {
             let index = wanted.module.as_ref().map(|module| module.index);
             self.places.extend(wanted.svmas.iter().map(|svma| ((index, *svma), None)));
             self.asked += 1;
+            naming::note_asked(wanted.svmas.len());
             self.open.insert(self.asked);
             self.symbolizers.ask(Wanted { question: self.asked, ..wanted });
         }
@@ -202,6 +204,7 @@ impl Names {
             self.awaited.retain(|it| it.question != answer.question);
             return Ok(());
         }
+        naming::note_named(answer.svmas.len());
         let module = answer.module.as_deref();
         let id = self.module(writer, module)?;
         if let Some(source) = &answer.source {

@@ -19,6 +19,7 @@ use super::frame::Frame;
 use super::frames::Frames;
 use super::index::index_path;
 use super::loss::{self, Loss};
+use super::meter;
 use super::object::{Point, Record, SampleFields};
 use super::resolve::{Neutrals, Referred};
 use super::sample::Context;
@@ -78,6 +79,7 @@ pub fn recover(
     let was = FileState::of(&scan.bad, &scan.losses, scan.closed);
     // Of a file without losses all that is referred to is there: the scan has seen it.
     let everywhere = scan.mixed || !scan.bad.is_empty();
+    meter::again();
     let neutrals = read_objects(frames, everywhere)?;
     let trace_ids = options.trace_ids;
     let mut writer = TraceWriter::create(output, options)?;
@@ -94,6 +96,7 @@ pub fn recover(
     }
     let tags = TextTags::of(neutrals.metadata());
     let copy = Copy { writer, texts, tags, locations, threads: &threads, scan: &scan, trace_ids };
+    meter::again();
     let writer = copy.all(Frames::open(input)?)?;
     let written = writer.finish()?;
     Ok(Recovered { samples: scan.samples, losses: scan.losses, written, was })

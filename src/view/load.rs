@@ -98,6 +98,7 @@ fn gather<'a>(
     let strip = Strip::new(&Recording::of(trace), selected);
     let mut gathered = Gathered { groupers, strip, ..Gathered::default() };
     let Gathered { growers, waits, groupers, told, times_ns, strip } = &mut gathered;
+    selected.meter(trace);
     for window in &selected.windows {
         let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
             *told |= is_told(sample);

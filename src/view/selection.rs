@@ -11,6 +11,7 @@ use super::moment::Moment;
 use super::recording::Recording;
 use super::rows::{Limits, counted};
 use super::stack_filter::{FunctionPattern, StackFilter};
+use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
 
 /// Most threads that a text names.
@@ -75,6 +76,23 @@ impl Selected {
     pub fn covers(&self, thread: &ThreadSummary) -> bool {
         let covers = |threads: &BTreeSet<_>| threads.contains(&thread.id);
         self.windows.iter().any(|window| window.threads.as_ref().is_none_or(covers))
+    }
+
+    /// A pass over all of its samples begins.
+    pub(super) fn meter(&self, trace: &LazyTrace) {
+        let is_whole = |window: &Window| (window.from_ns, window.to_ns) == (0, u64::MAX);
+        let whole = match self.windows.iter().all(is_whole) {
+            true => {
+                let threads = trace.threads().iter();
+                let times = |thread: &ThreadSummary| {
+                    self.windows.iter().filter(|window| window.has_thread(thread.id)).count() as u64
+                };
+                threads.fold(0u64, |sum, it| sum.saturating_add(it.samples * times(it)))
+            }
+            // The index leads to them; how many they are shows at the end.
+            false => 0,
+        };
+        meter::pass("reading", Unit::Samples, whole);
     }
 
     /// The same for a tree with these limits: groups that are too light for it are not told apart, and

@@ -26,7 +26,82 @@ const ACTIVITY: &str = "activity";
 /// Lines that a command takes on a terminal.
 const COMMAND_LINES: usize = 2;
 
-/// Writes the head without the strip, for who shows the time otherwise.
+/// How many samples are shown, as far as that is known without reading them.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    samples: u64,
+    /// Sampling periods.
+    periods: Option<u64>,
+    /// Time by state, of wall clock time.
+    states: Option<StateTimes>,
+    threads: u64,
+    /// By the number of the [`EndReason`].
+    ends: BTreeMap<u16, u64>,
+    /// Some sample has a context, whether or not it is shown.
+    pub(super) told: bool,
+}
+
+impl Seen {
+    /// All samples of a recording.
+    pub(super) fn in_profile(profile: &Profile) -> Self {
+        let count = profile.count();
+        let sampled = profile.threads.iter().filter(|thread| thread.count.samples > 0);
+        let mut ends = BTreeMap::new();
+        for (reason, samples) in profile.threads.iter().flat_map(|thread| &thread.ends) {
+            *ends.entry(*reason).or_insert(0u64) += samples;
+        }
+        let (samples, threads) = (count.samples, sampled.count() as u64);
+        let periods = (profile.mode == Mode::Cpu).then_some(count.weight);
+        let states = (profile.mode == Mode::Wall).then(|| profile.states());
+        Self { samples, periods, states, threads, ends, told: profile.told }
+    }
+
+    /// The samples of a trace that are selected, looked at one by one; and the threads that have any.
+    pub(super) fn selected(
+        trace: &LazyTrace,
+        selected: &Selected,
+    ) -> Result<(Self, BTreeSet<ThreadId>), TraceError> {
+        let filter = &selected.filter;
+        let mut threads = BTreeSet::new();
+        let (mut seen, mut states, mut periods) = (Self::default(), StateTimes::default(), 0u64);
+        selected.meter(trace);
+        for window in &selected.windows {
+            trace.for_each_sample_as_written(window, &mut |thread, sample, _| {
+                seen.told |= is_told(sample);
+                if !filter.has(sample) {
+                    return;
+                }
+                threads.insert(thread);
+                seen.samples += 1;
+                *seen.ends.entry(sample.end_reason).or_default() += 1;
+                let weight = u64::from(sample.weight);
+                states.add(sample.state, weight);
+                periods = periods.saturating_add(weight);
+            })?;
+        }
+        seen.threads = threads.len() as u64;
+        seen.periods = (filter.mode == Mode::Cpu).then_some(periods);
+        seen.states = (filter.mode == Mode::Wall).then_some(states);
+        Ok((seen, threads))
+    }
+
+    /// How the unwinding of the samples ended: how many by the number of the [`EndReason`].
+    pub(super) fn ends(&self) -> &BTreeMap<u16, u64> {
+        &self.ends
+    }
+
+    /// All samples of some threads.
+    pub(super) fn in_threads<'a>(threads: impl Iterator<Item = &'a ThreadSummary>) -> Self {
+        let mut seen = Self::default();
+        for thread in threads.filter(|thread| thread.samples > 0) {
+            seen.samples = seen.samples.saturating_add(thread.samples);
+            seen.threads += 1;
+        }
+        seen
+    }
+}
+
+/// Writes the head alone.
 pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
     write_lines(&lines(recording, seen), &Look::default(), out).map(|_| ())
 }

@@ -29,6 +29,7 @@ pub use objects::Objects;
 use reading::Reading;
 pub use samples::Window;
 
+use super::meter::note_sample;
 use super::{
     CallTrace, Location, LocationId, Loss, MappedModule, Metadata, Method, MethodId, Module,
     ModuleId, Sample, TextId, Thread, ThreadId, TraceError,
@@ -203,6 +204,7 @@ impl LazyTrace {
                         number += 1;
                         if number > given {
                             given = number;
+                            note_sample();
                             f(*id, sample, stack);
                         }
                     })
@@ -229,6 +231,7 @@ impl LazyTrace {
                 number += 1;
                 if number > given {
                     given = number;
+                    note_sample();
                     f(thread, sample, stack);
                 }
             })

@@ -1,13 +1,14 @@
 //! The samples of formats that have each of them, thread after thread.
 
 use super::ExportOptions;
+use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadId, ThreadSummary, TraceError, Window};
 use crate::view::idle::idle_threads;
 use crate::view::profile::Profile;
 use crate::view::selection::Selected;
 
 /// The threads that have samples in what is selected, which `profile` was loaded from; idle ones are
-/// left out if that is asked for.
+/// left out if that is asked for. Their samples are about to be looked at.
 pub(super) fn threads<'a>(
     trace: &'a LazyTrace,
     (selected, profile): (&Selected, &Profile),
@@ -19,7 +20,11 @@ pub(super) fn threads<'a>(
         let is_idle = idle.get(place).copied().unwrap_or(false);
         !is_idle && profile.threads.get(place).is_some_and(|it| it.count.samples > 0)
     };
-    covered.enumerate().filter(|(place, _)| is_shown(*place)).map(|(_, thread)| thread).collect()
+    let shown: Vec<&ThreadSummary> =
+        covered.enumerate().filter(|(place, _)| is_shown(*place)).map(|(_, it)| it).collect();
+    let samples = shown.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.samples));
+    meter::pass("exporting", Unit::Samples, samples);
+    shown
 }
 
 /// Calls `f` with the samples of one thread that are selected and their stacks, root first, in the order

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::PageOptions;
 use super::columns::Columns;
 use super::entries::{Entries, Entry};
+use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, TraceError, Window};
 use crate::view::calls::{CallTree, Count, Grower, Step};
 use crate::view::context::is_told;
@@ -167,6 +168,8 @@ fn look<'a>(
 ) -> Result<Look<'a>, TraceError> {
     let (mut growing, mut waits) = (Grower::default(), Waits::default());
     let mut modes = Vec::new();
+    let samples = threads.iter().fold(0u64, |sum, it| sum.saturating_add(it.summary.samples));
+    meter::pass("drawing", Unit::Samples, samples.saturating_mul(sides.len() as u64));
     for (selected, profile) in sides.iter().copied() {
         let mode = selected.filter.mode;
         let mut of_mode = ModeEntries { mode, threads: Vec::new(), cell_us: 0 };
