@@ -56,7 +56,7 @@ if ((used == 0)); then
     echo "no process used CPU time in the last second" >&2
     exit 1
 fi
-echo "process $pid ($(tr '\0' ' ' <"/proc/$pid/cmdline" | tr -c '[:print:]' '?')) used $used ticks of CPU time in a second" >&2
+echo "process $pid ($(tr '\0' ' ' <"/proc/$pid/cmdline" | tr -c '[:print:]' '?')) used $((used * 100 / $(getconf CLK_TCK))) % of a processor in the last second" >&2
 
 if [[ -z $output ]]; then
     directory=$(mktemp -d)
@@ -65,3 +65,4 @@ if [[ -z $output ]]; then
 fi
 "$traceprof" record --pid "$pid" --duration "$seconds" --output "$output"
 "$traceprof" print "$@" "$output"
+[[ -z ${directory:-} ]] || echo "the trace is not kept; -o FILE keeps it" >&2

@@ -18,7 +18,7 @@ use super::jit::{DumpFile, JitNames};
 use super::jvm::Writings;
 use super::modules::{AddressMap, LoadedModule};
 use super::naming;
-use super::symbolizers::{Answer, Symbolizers, Wanted};
+use super::symbolizers::{Answer, Pool, Symbolizers, Wanted};
 use crate::symbol::{FoundCode, Resolved};
 use crate::trace::{
     Location, LocationId, Method, Module, ModuleId, SYMBOLS, TraceError, TraceSeries, Value,

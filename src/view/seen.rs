@@ -71,6 +71,7 @@ impl Seen {
         let strip = Strip::new(&Recording::of(trace), selected);
         let mut seen = Self { mode, strip, ..Self::default() };
         let mut counts: HashMap<ThreadId, Count> = HashMap::new();
+        selected.meter(trace);
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, _: &[_]| {
                 seen.told |= is_told(sample);

@@ -62,6 +62,7 @@ impl Side {
         let mut own: HashMap<usize, Series> = HashMap::new();
         let (mut whole, mut threads) = (Whole::default(), BTreeSet::new());
         let (mut profile, mut told) = (Profile::default(), false);
+        let mut pids = Pids::new(trace);
         selected.meter(trace);
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
