@@ -194,7 +194,7 @@ fn words_of_other_profilers_do_what_they_say() {
         &[("freq_hz", "250"), ("mode", "\"cpu,wall\""), ("wall_interval_ns", "10000000")],
     );
     check(&["--idle", "--time-limit", "1h30m"], &[("mode", "\"wall\"")]);
-    check(&["--all-user", "-x", "10"], &[("kernel_included", "0")]);
+    check(&["-e", "cycles:P", "-x", "10"], &[("mode", "\"cpu\"")]);
 }
 
 #[test]

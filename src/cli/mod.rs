@@ -100,7 +100,9 @@ fn refusal(error: &clap::Error, words: &[OsString]) -> Option<String> {
     // The others, where there are several, are in lines of their own.
     let others = text.lines().skip(1).take_while(|line| line.starts_with("  ")).map(str::trim);
     let all: Vec<String> = [first].into_iter().chain(others.map(str::to_owned)).collect();
-    Some(format!("{}: leave one of them out", all.join(" ").trim_end_matches(':')))
+    let all = all.join(" ");
+    let all = all.trim_end_matches(':');
+    Some(format!("{all}: leave one of them out; --help says more"))
 }
 
 /// A program to record whose own options were taken for ours.

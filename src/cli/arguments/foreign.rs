@@ -7,12 +7,14 @@ pub(super) enum Takes {
     Nothing,
     /// Its value, unless it is an option itself.
     Word,
+    /// The same of its name; the letter has none.
+    WordOfName,
 }
 
 impl Takes {
     /// Whether it is this one's.
     pub(super) fn is_its(self, word: &str) -> bool {
-        self == Self::Word && !word.starts_with('-')
+        self != Self::Nothing && !word.starts_with('-')
     }
 }
 
@@ -70,7 +72,7 @@ const RING: &str =
 
 /// All of them.
 pub(super) const REFUSED: &[Refused] = &[
-    idle(Some('g'), "call-graph", STACKS).takes(Takes::Word),
+    idle(Some('g'), "call-graph", STACKS).takes(Takes::WordOfName),
     idle(None, "cstack", STACKS).takes(Takes::Word),
     idle(Some('n'), "native", STACKS),
     idle(Some('j'), "max-depth", DEPTH).takes(Takes::Word).also(&[

@@ -137,6 +137,10 @@ pub struct RecordArguments {
     pub ready_fd: Option<i32>,
 
     /// Keep the recorder's process id in this file while it records
+    ///
+    /// One that is there is replaced if it is empty, or names a process that is gone. It is locked
+    /// meanwhile, so that of two recorders one is refused (with code 6); a symbolic link is refused, too,
+    /// and what somebody else has put there by the end stays.
     #[arg(long, value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
 
@@ -144,9 +148,9 @@ pub struct RecordArguments {
     ///
     /// Makes the checks of a recording and prints the steps that would follow: the engine and why it
     /// is this one, what would be mapped where, which thread would be stopped, which signals get a
-    /// handler, which files are written. No program is started, no file written, nothing changed in
-    /// the process; only to read seccomp filters its threads may be stopped for a moment. The exit
-    /// code is the one with which the recording would be refused, or 0.
+    /// handler, which files are written under which names. No program is started, no file written,
+    /// nothing changed in the process; only to read seccomp filters its threads may be stopped for a
+    /// moment. The exit code is the one with which the recording would be refused, or 0.
     #[arg(long)]
     pub dry_run: bool,
 
@@ -274,6 +278,16 @@ fn check_kind(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_is_left_out_by_the_words_of_others_too() {
+        for word in ["--no-kernel", "--all-user", "--exclude-kernel"] {
+            let words = ["traceprof", "record", word, "-p", "1"];
+            let matches = crate::cli::arguments::definition().try_get_matches_from(words).unwrap();
+            let (_, record) = matches.subcommand().unwrap();
+            assert!(record.get_flag("no_kernel"), "{word}");
+        }
+    }
 
     #[test]
     fn names_of_other_formats_are_refused_with_how_to_get_them() {

@@ -99,8 +99,7 @@ fn without_long(long: &str) -> Option<(Option<String>, Takes)> {
 /// The same of options of one letter, which may be several.
 fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes)> {
     let mut kept = String::from("-");
-    let mut letters = word.char_indices().skip(1);
-    while let Some((at, letter)) = letters.next() {
+    for (at, letter) in word.char_indices().skip(1) {
         let of = |it: &&Refused| it.short == Some(letter);
         let Some(it) = REFUSED.iter().find(of) else {
             kept.push(letter);
@@ -120,7 +119,7 @@ fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes
             return None;
         }
         let is_last = at + letter.len_utf8() == word.len();
-        if it.takes != Takes::Nothing {
+        if it.takes == Takes::Word {
             let left = (kept.len() > 1).then_some(kept);
             return Some((left, if is_last { it.takes } else { Takes::Nothing }));
         }
@@ -164,11 +163,11 @@ mod tests {
         check("x record --call-graph -p 12", "traceprof record -p 12");
         check("x record -gF99 -p12", "traceprof record -F99 -p12");
         check("x record -sg -p 12", "traceprof record -s -p 12");
+        check("x record -g 12", "traceprof record 12");
         // The letters of a value are none of options.
         check("x record -ogn.trace -g 12", "traceprof record -ogn.trace 12");
         check("x record -j 512 -p 12", "traceprof record -p 12");
         check("x record -g -- ./a -g 'b", "traceprof record -- ./a -g \''\\''b\'");
-        // A number belongs to it, another process id does not.
         check("x record -n 12", "traceprof record 12");
         check("x record --max-stack=5 --no-open 12", "traceprof record 12");
     }
