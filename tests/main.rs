@@ -24,6 +24,7 @@ mod exports; // what all formats have in common
 mod faults; // whoever dies, at each step
 mod firefox; // profiles for profiler.firefox.com
 mod firefox_cli; // and what its own command line makes of them
+mod firefox_tables; // what its tables say beside names and weights
 mod flamegraph; // pictures of stacks
 mod follow; // traces that are still being written
 mod follow_exec; // one recording over several programs
@@ -41,8 +42,10 @@ mod output; // disks that are full, limits, two recorders with one file
 mod output_side; // names, limits, what is told of a recording
 mod overhead; // what profiling costs, and rates that follow a budget
 mod page; // a page for a browser: what it holds
+mod page_head; // of its threads and times
 mod page_manners; // its colours, keys and printing
 mod page_shown; // and what a browser makes of it
+mod page_sums; // sums that a browser makes
 mod perf_script; // text for tools that read that of perf
 mod pprof; // profiles for go tool pprof
 mod priming; // how threads are found and made ready

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
 use crate::common::{
-    Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team,
+    Outcome, Recorder, Target, alone, cpu_clock, needs_recording, record_cpu, record_team, skip,
 };
 
 /// As fast as no budget of a few percent allows.
@@ -157,9 +157,10 @@ fn time_in_the_kernel_adds_up_at_a_lower_rate() {
     let outcome = record_cpu(target.pid(), Duration::from_secs(4), &options);
     drop(target);
     check_told(&outcome);
-    if outcome.trace.number("kernel_included") == 1 {
-        check_sum(&outcome, 1);
+    if outcome.trace.number("kernel_included") == 0 {
+        skip!("perf_event_paranoid: time in the kernel is not sampled here");
     }
+    check_sum(&outcome, 1);
 }
 
 #[test]

@@ -126,7 +126,9 @@ fn threads_of_one_name_are_told_apart_by_their_processes() {
     assert!(names.contains("worker-1 (101) of front/100"), "{names:?}");
     assert!(names.contains("worker-1 (201) of ba\\u{1b}ck/200"), "{names:?}");
     let profile = json(&made, &["export", "--format", "firefox"], &[]);
-    for thread in profile["threads"].as_array().unwrap() {
+    let threads = profile["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 10);
+    for thread in threads {
         let name = if thread["pid"] == "100" { "front" } else { "ba\\u{1b}ck" };
         assert_eq!(thread["processName"], name);
     }

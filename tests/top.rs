@@ -1,5 +1,6 @@
 //! `top`: the live table in a pipe and on a terminal, and what is left of it.
 
+mod rows;
 mod screens;
 mod signals;
 mod terminal;
@@ -15,7 +16,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::common::{
-    Snapshot, Target, Trace, as_nobody, needs_recording, program, program_for_everyone,
+    Snapshot, Target, Trace, as_nobody, cpu_clock, needs_recording, program, program_for_everyone,
     scratch_dir, skip, together, traceprof, unprivileged_obstacle, wait_until,
 };
 
@@ -119,7 +120,9 @@ fn a_signal_ends_it_as_a_recording_and_the_last_samples_are_shown() {
     let target_maps = || fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
     let attached = wait_until(PATIENCE, || target_maps().contains("/SYSV"));
     assert!(attached, "not attached");
-    std::thread::sleep(Duration::from_millis(500));
+    let (begin, enough) = (cpu_clock(target.pid()), Duration::from_millis(500));
+    let used = || cpu_clock(target.pid()).saturating_sub(begin) >= enough;
+    assert!(wait_until(PATIENCE, used), "there is nothing to sample");
     let output = interrupt(child);
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

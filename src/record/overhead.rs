@@ -275,3 +275,6 @@ impl Overhead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

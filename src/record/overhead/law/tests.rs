@@ -142,3 +142,13 @@ fn a_rate_beyond_the_tick_is_as_good_as_the_tick() {
     let law = |budget| Law::new(budget, 100_000, 16_000, 4_000_000).shift();
     assert_eq!((law(0.01), law(0.003)), (0, 7), "it must be slower than the tick to save anything");
 }
+
+#[test]
+fn no_cost_makes_it_slower_than_the_slowest_rate() {
+    let mut law = PLANT.law(0.5);
+    assert!(!law.is_at_its_end());
+    let most = law.shift_max;
+    // A thousand times what was used.
+    law.look(&Measured { used_ns: 1 << 30, signals_ns: 1 << 40, recorder_ns: 0, hits: 10_000 });
+    assert_eq!((law.shift(), law.is_at_its_end()), (most, true));
+}
