@@ -1,21 +1,29 @@
 //! How far long work is: on terminals, and nowhere else.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use traceprof::trace::Sample;
+use traceprof::trace::meter::{self, Unit};
+use traceprof::trace::{LazyTrace, Sample, WriterOptions, recover};
+use traceprof::view::export::{self, ExportOptions, Format};
+use traceprof::view::html::{self, PageOptions};
+use traceprof::view::{Selection, load};
 
-use crate::common::{Maker, Tmux, Trace, maker, traceprof, wait_until};
+use crate::common::{Maker, Tmux, Trace, maker, needs_recording, traceprof, wait_until};
 
 /// A trace that takes some seconds to read, beside something else.
 fn large() -> Trace {
+    traced(SAMPLES)
+}
+
+fn traced(samples: u64) -> Trace {
     let mut maker = Maker::new();
     let thread = maker.thread(1, "x");
     let places: Vec<_> = (0..64).map(|n| maker.location(&format!("f{n}"))).collect();
-    for n in 0..SAMPLES {
+    for n in 0..samples {
         // Stacks that have little in common with those before and after them.
         let depth = 8 + (n * 7 % 48) as usize;
         let stack: Vec<_> = (0..depth).map(|at| places[(at * 5 + n as usize) % 64]).collect();
@@ -62,17 +70,72 @@ fn enter(tmux: &Tmux, trace: &Trace) {
     tmux.sees("is-there");
 }
 
-/// Runs the command in a terminal; the line is seen, and gone at the end.
+/// Runs the command in a terminal; the line is seen, always with a share of no more than all, and gone at
+/// the end.
 fn shows(trace: &Trace, words: &str, line: &str) {
     let tmux = Tmux::start(100, 20);
     enter(&tmux, trace);
-    let hog = Hog::start(&tmux, trace);
+    let mut hog = Some(Hog::start(&tmux, trace));
     tmux.types(&format!("{BESIDE} {} {words}; echo code-$?", env!("CARGO_BIN_EXE_traceprof")));
-    tmux.sees(line);
-    drop(hog);
-    tmux.sees("code-0");
+    let has_ended = |screen: &str| {
+        let codes = screen.split("code-").skip(1);
+        codes.into_iter().any(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
+    };
+    let ended = wait_until(Duration::from_secs(120), || {
+        let screen = tmux.screen();
+        let shown = screen.lines().find_map(|it| it.split_once(line).map(|it| it.1));
+        // It may be seen before it is whole.
+        if let Some(rest) = shown.filter(|rest| rest.contains(" of ")) {
+            let percent = rest.split_once(" %").and_then(|(text, _)| text.parse::<u32>().ok());
+            assert!(percent.is_some_and(|it| it <= 100), "no share:\n{screen}");
+            hog = None;
+        }
+        has_ended(&screen)
+    });
     let screen = tmux.screen();
+    assert!(ended && screen.contains("code-0"), "{screen}");
+    assert!(hog.is_none(), "it was not seen:\n{screen}");
     assert!(!screen.contains(line), "it stays:\n{screen}");
+}
+
+/// The account is the process's, and other tests read traces too.
+#[test]
+fn every_pass_over_a_trace_has_an_end_that_is_known() {
+    const ALONE: &str = "TRACEPROF_TEST_PASSES";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "progress::every_pass_over_a_trace_has_an_end_that_is_known";
+        let mut alone = Command::new(std::env::current_exe().expect("a path"));
+        let output = alone.args(["--exact", name]).env(ALONE, "1").output().expect("a test");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let file = traced(2_000);
+    let bytes = std::fs::metadata(file.path()).expect("a file").len();
+    meter::begin("looking at", bytes);
+    let trace = LazyTrace::open(&file.path()).expect("a trace");
+    let is_done = |doing: &str, turn: u32, samples: u64| {
+        let pass = meter::current().expect("a pass");
+        assert_eq!((pass.doing, pass.turn, pass.unit), (doing, turn, Unit::Samples));
+        assert_eq!((pass.done, pass.whole), (samples, samples), "{doing}");
+    };
+    let selected = Selection::default().resolve(&trace).expect("all");
+    let profile = load(&trace, &selected).expect("a profile");
+    is_done("reading", 1, 2_000);
+    load(&trace, &selected).expect("a profile");
+    is_done("reading", 2, 2_000);
+    let both = [(&selected, &profile), (&selected, &profile)];
+    html::write(&trace, &both, &PageOptions::default(), &mut std::io::sink()).expect("a page");
+    is_done("drawing", 1, 4_000);
+    let options = ExportOptions { format: Format::Speedscope, threads: false, no_idle: false };
+    export::write(&trace, (&selected, &profile), &options, &mut std::io::sink()).expect("a file");
+    is_done("exporting", 1, 2_000);
+    meter::begin("recovering", bytes);
+    let saved = file.dir().join("saved.trace");
+    recover(&file.path(), &saved, WriterOptions::default()).expect("saved");
+    let pass = meter::current().expect("a pass");
+    assert_eq!((pass.doing, pass.turn, pass.unit), ("recovering", 3, Unit::Bytes));
+    assert!(pass.done > pass.whole / 2 && pass.done <= pass.whole, "{pass:?}");
 }
 
 #[test]
@@ -108,6 +171,29 @@ fn recovering_and_indexing_tell_how_far_they_are() {
     let trace = large();
     shows(&trace, "recover --force out.trace saved.trace", "recovering out.trace: ");
     shows(&trace, "reindex out.trace", "indexing out.trace: ");
+}
+
+/// The function names of a large program are read at the end.
+#[test]
+fn the_end_of_a_recording_tells_how_many_names_are_missing() {
+    needs_recording!();
+    let (tmux, trace) = (Tmux::start(100, 20), large());
+    enter(&tmux, &trace);
+    let ours = env!("CARGO_BIN_EXE_traceprof");
+    let hog = Hog::start(&tmux, &trace);
+    tmux.types(&format!(
+        "{BESIDE} {ours} record -o x.trace -- {ours} verify out.trace; echo code-$?"
+    ));
+    tmux.sees_all(
+        &|screen| {
+            let line = screen.lines().find_map(|it| it.split_once("naming functions: "));
+            line.is_some_and(|(_, rest)| rest.contains(" %, ") && rest.contains(" addresses"))
+        },
+        "a share",
+    );
+    drop(hog);
+    tmux.sees("code-0");
+    assert!(!tmux.screen().contains("naming functions: "), "{}", tmux.screen());
 }
 
 #[test]
