@@ -3,7 +3,8 @@
 //! Counted are the handlers and the delivery of their signals, in the target, and the CPU time of the
 //! recorder: all its threads and the guardian, from the begin of the sampling to its end. Of several
 //! processes each is charged its own part of that (`ledger`), so that what is told of all of them is what
-//! the recorder has used. One handler in sixteen is timed; what the kernel takes for a signal is measured once, in the recorder (`delivery`).
+//! the recorder has used. One handler in sixteen is timed; what the kernel takes for a signal is measured
+//! once, in the recorder (`delivery`).
 //! A hit in the kernel, which needs no signal, is taken for as dear as one that does. Not counted are
 //! the stops at attach and detach, which the closing report tells, and what is done before and after:
 //! reading symbols and closing the trace.
@@ -134,14 +135,8 @@ pub(super) struct Counted<'a> {
 }
 
 impl Overhead {
-    /// Before anything is sampled. With a budget, in percent, this takes some milliseconds, which come
-    /// before the account that it opens.
-    pub(super) fn new(
-        budget: Option<f64>,
-        setup: Setup,
-        engine: Engine,
-        open: impl FnOnce() -> Charge,
-    ) -> Self {
+    /// Before anything is sampled. With a budget, in percent, this takes some milliseconds.
+    pub(super) fn new(budget: Option<f64>, setup: Setup, engine: Engine, charge: Charge) -> Self {
         let is_of_events = engine == Engine::Perf;
         let budget = budget.map(|percent| percent / 100.0);
         let delivery = budget.map(|_| delivery(is_of_events));
@@ -156,7 +151,7 @@ impl Overhead {
             delivery,
             is_of_events,
             family: Family { number: 0, shift },
-            charge: open(),
+            charge,
             due: Instant::now() + FIRST_LOOK,
             looked: Cost::default(),
             spent: Spent { budget, slowest: 1, ..Spent::default() },
@@ -171,6 +166,7 @@ impl Overhead {
     /// Sampling begins: handlers are timed from now on, and timers have the first rate.
     pub(super) fn begin(&mut self, control: &ControlBlock, now_ns: u64) {
         self.due = Instant::now() + FIRST_LOOK;
+        self.charge.begin();
         // Relaxed: this side has set it.
         let is_tsc = control.clock_mode.load(Ordering::Relaxed) == ClockMode::Tsc as u32;
         // No counter is faster than this many a nanosecond.

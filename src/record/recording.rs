@@ -149,7 +149,7 @@ impl<'a> Recording<'a> {
         let budget = options.max_overhead_percent;
         let (setup, engine) = (before.setup, before.choice.engine);
         let (number, guardian) = (self.number, self.guardian.pid());
-        let charge = || common.ledger.open(number, guardian);
+        let charge = common.ledger.account(number, guardian);
         let overhead = Overhead::new(budget, setup, engine, charge);
         let attached = Attached::attach(&mut self.guardian, &mut self.ground, before)?;
         fault::at(Point::RecordAttached);

@@ -27,14 +27,14 @@ const SHARING: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(in crate::record) struct Ledger(Mutex<Book>);
 
-/// The account of a process while it is sampled.
+/// The account of a process, open while it is sampled.
 #[derive(Debug)]
 pub(in crate::record) struct Charge {
     ledger: Arc<Ledger>,
     number: Number,
     guardian: Option<ClockId>,
     guardian_start_ns: u64,
-    /// What was charged when it was opened, for a program before.
+    /// What was charged when it began, for a program before.
     start_ns: u64,
 }
 
@@ -56,18 +56,11 @@ impl Ledger {
         Arc::clone(&self.lock().accounts.entry(number).or_default().handed)
     }
 
-    /// Opens the account of a process, which is that of the calling thread.
-    pub(in crate::record) fn open(self: &Arc<Self>, number: Number, guardian: i32) -> Charge {
+    /// Makes the account of a process, which is that of the calling thread. Nothing is charged yet.
+    pub(in crate::record) fn account(self: &Arc<Self>, number: Number, guardian: i32) -> Charge {
+        self.lock().enter(number);
         let guardian = nix::time::clock_getcpuclockid(Pid::from_raw(guardian)).ok();
-        let guardian_start_ns = guardian.map_or(0, clock_ns);
-        let mut book = self.lock();
-        book.enter(number);
-        book.share();
-        let account = book.accounts.entry(number).or_default();
-        account.is_open = true;
-        let start_ns = account.charged_ns;
-        drop(book);
-        Charge { ledger: Arc::clone(self), number, guardian, guardian_start_ns, start_ns }
+        Charge { ledger: Arc::clone(self), number, guardian, guardian_start_ns: 0, start_ns: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, Book> {
@@ -85,7 +78,15 @@ impl Drop for Worker<'_> {
 }
 
 impl Charge {
-    /// What the process has been charged since this was opened, in nanoseconds: a moment ago, or up to
+    /// From now on what is used is charged.
+    pub(super) fn begin(&mut self) {
+        self.set_open(true);
+        self.guardian_start_ns = self.guardian.map_or(0, clock_ns);
+        let book = self.ledger.lock();
+        self.start_ns = book.accounts.get(&self.number).map_or(0, |it| it.charged_ns);
+    }
+
+    /// What the process has been charged since this began, in nanoseconds: a moment ago, or up to
     /// now if it has to be exact.
     pub(super) fn ns(&self, is_exact: bool) -> u64 {
         let mut book = self.ledger.lock();
@@ -146,6 +147,9 @@ struct Book {
     /// What is not theirs, as far as it was shared out or was nobody's.
     common_ns: u64,
     shared_at: Option<Instant>,
+    /// When what is called late was halved: not at each sharing, of which a child that comes and goes
+    /// makes some.
+    halved_at: Option<Instant>,
 }
 
 impl Book {
@@ -162,12 +166,22 @@ impl Book {
         let clocks =
             self.accounts.iter().map(|(number, it)| (*number, it.clock.map_or(0, clock_ns)));
         let threads: Vec<(Number, u64)> = clocks.collect();
+        let now = Instant::now();
+        if self.halved_at.is_none_or(|at| now.saturating_duration_since(at) >= SHARING) {
+            self.halve();
+            self.halved_at = Some(now);
+        }
         // Last: what the threads have used is in it.
         self.share_out(&threads, clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID));
-        self.shared_at = Some(Instant::now());
+        self.shared_at = Some(now);
     }
 
-    /// The same with what the clocks of threads show, and that of the whole recorder.
+    /// What was handed over before counts for less.
+    fn halve(&mut self) {
+        self.accounts.values_mut().for_each(|it| it.lately /= 2);
+    }
+
+    /// Charges by what the clocks of threads show, and that of the whole recorder.
     fn share_out(&mut self, threads: &[(Number, u64)], recorder_ns: u64) {
         for (number, now_ns) in threads {
             let Some(account) = self.accounts.get_mut(number) else { continue };
@@ -184,7 +198,7 @@ impl Book {
         for account in &mut open {
             // Relaxed: a count. What is handed over later belongs to the next sharing.
             let handed = account.handed.load(Ordering::Relaxed);
-            account.lately = account.lately / 2 + handed.saturating_sub(account.known);
+            account.lately += handed.saturating_sub(account.known);
             account.known = handed;
         }
         let weights: Vec<u64> = open.iter().map(|it| it.lately).collect();

@@ -15,8 +15,8 @@ const NOBODY: i32 = 99_999_999;
 
 fn overhead(budget: f64) -> Overhead {
     let setup = Setup { period_ns: PERIOD_NS, kernel: false, cookie: 0 };
-    let open = || std::sync::Arc::new(Ledger::default()).open(1, NOBODY);
-    let mut overhead = Overhead::new(None, setup, Engine::Perf, open);
+    let charge = std::sync::Arc::new(Ledger::default()).account(1, NOBODY);
+    let mut overhead = Overhead::new(None, setup, Engine::Perf, charge);
     overhead.delivery = Some(DELIVERY);
     overhead.law = Some(Law::new(budget, PERIOD_NS, DELIVERY.ns, 0));
     overhead.spent.budget = Some(budget);

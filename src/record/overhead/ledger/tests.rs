@@ -42,9 +42,24 @@ fn each_is_charged_its_own_thread_and_its_part_of_the_rest() {
     book.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, MS)], 18 * MS);
     assert_eq!(charged(&book), [11 * MS, 6 * MS, MS]);
     // Nothing was handed over since: as before.
+    book.halve();
     book.share_out(&[(1, 5 * MS), (2, 4 * MS), (3, 2 * MS)], 23 * MS);
     assert_eq!(charged(&book), [14 * MS, 7 * MS, 2 * MS]);
     assert_eq!(charged(&book).iter().sum::<u64>(), 23 * MS, "all that was used");
+}
+
+#[test]
+fn what_was_handed_over_long_ago_counts_less_and_sharing_often_ages_nothing() {
+    let mut book = book(&[1, 2]);
+    hand_over(&book, &[(1, 100)]);
+    for turn in 1..=8 {
+        book.share_out(&[], turn * MS);
+    }
+    assert_eq!(charged(&book), [8 * MS, 0]);
+    book.halve();
+    hand_over(&book, &[(2, 50)]);
+    book.share_out(&[], 10 * MS);
+    assert_eq!(charged(&book), [9 * MS, MS]);
 }
 
 #[test]
@@ -100,7 +115,9 @@ fn a_thread_is_charged_what_it_uses_but_for_what_it_leaves_out() {
         move || {
             let _worker = ledger.enter(number);
             burn(Duration::from_millis(60));
-            let charge = ledger.open(number, NOBODY);
+            let mut charge = ledger.account(number, NOBODY);
+            burn(Duration::from_millis(20));
+            charge.begin();
             let before_ns = clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID);
             burn(length);
             charge.without(|| burn(Duration::from_millis(60)));
@@ -118,6 +135,6 @@ fn a_thread_is_charged_what_it_uses_but_for_what_it_leaves_out() {
         assert!(charged_ns + MS >= own_ns, "{told:?}");
     }
     let sum_ns = told[0].1 + told[1].1;
-    assert!(sum_ns + 4 * 60 * MS <= all_ns + MS, "{told:?} of {all_ns}");
+    assert!(sum_ns + (4 * 60 + 2 * 20) * MS <= all_ns + MS, "{told:?} of {all_ns}");
     assert!(ledger.lock().accounts.is_empty());
 }
