@@ -236,11 +236,8 @@ fn arm_all(agent: &Agent, guardian: &mut Guardian, wanted: usize) {
     });
 }
 
-#[test]
-fn next_recording_removes_the_timers_that_a_killed_pair_left() {
-    let _alone = alone();
-    let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
-    let before = Look::at(victim.pid, false);
+/// A recorder and a guardian that are killed, and timers that nobody listens to.
+fn killed_pair(victim: &Victim) -> bool {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     let wanted = agent.want_timers().len();
@@ -250,7 +247,20 @@ fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     std::mem::forget(guardian);
     agent.lease(Duration::from_millis(100));
     until("the end of the spinner's timer", || agent.count(Counter::LeaseEnded) > 0);
-    assert!(!timers(victim.pid).is_empty(), "the sleepers' are still there");
+    !timers(victim.pid).is_empty()
+}
+
+#[test]
+fn next_recording_removes_the_timers_that_a_killed_pair_left() {
+    let _alone = alone();
+    // On a machine that has much else to do the sleepers' timers may be over, too, before that is seen.
+    let left = || {
+        let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
+        let before = Look::at(victim.pid, false);
+        killed_pair(&victim).then_some((victim, before))
+    };
+    let found = std::iter::repeat_with(left).take(10).find_map(|it| it);
+    let (victim, before) = found.expect("the sleepers' timers are still there, once in ten times");
 
     let next = Agent::new(victim.pid);
     let mut guardian = next.attach(SIGNAL);
