@@ -422,7 +422,6 @@ fn create(
     Ok(writer)
 }
 
-/// Readable when the process is gone.
 /// Why the agent has no place.
 const NO_HOLE: &str = "the target's address space has no hole of 2 GiB left, where the agent would go; \
                        `traceprof stacks --pid PID` looks at it without one";
@@ -431,6 +430,7 @@ const NO_HOLE: &str = "the target's address space has no hole of 2 GiB left, whe
 const NO_GUARDIAN: &str = "starting the guardian process; where the limit of processes is used up, raise \
                            it (ulimit -u, or pids.max of the control group)";
 
+/// Readable when the process is gone.
 fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
     perf::pidfd(pid).map_err(|error| target_error(pid, error))
 }
