@@ -20,14 +20,14 @@ use crate::unwind::TableWriter;
 
 /// The segments, and what is known of the modules.
 pub(super) struct Ground {
+    /// The target's modules and their tables. Before what they refer to.
+    pub(super) modules: Modules<'static>,
     /// What handlers write.
     pub(super) data: Shared,
     /// What they look up.
     pub(super) tables: Shared,
     /// The agent's code.
     pub(super) code: Shared,
-    /// The target's modules and their tables.
-    pub(super) modules: Modules<'static>,
     /// The guardian was killed: a thread may attach the segments after all.
     pub(super) may_be_late: bool,
 }
@@ -67,12 +67,17 @@ impl Ground {
         }
         self.modules.begin(span);
         if self.modules.is_crowded(self.tables.len()) {
-            if self.tables.is_alone() {
-                self.tables.release();
-            } else {
-                self.tables = Shared::create(self.tables.len())?;
+            let another = match self.tables.is_alone() {
+                true => None,
+                false => Some(Shared::create(self.tables.len())?),
+            };
+            self.tables.release();
+            let tables = another.as_ref().unwrap_or(&self.tables);
+            self.modules.begin_again(TableWriter::new(tables.words()));
+            // Nothing refers to the one before any more.
+            if let Some(another) = another {
+                self.tables = another;
             }
-            self.modules.begin_again(TableWriter::new(self.tables.words()));
         }
         [&self.data, &self.tables, &self.code].into_iter().try_for_each(|it| it.give(owner))
     }
@@ -88,10 +93,13 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        self.release();
-        if !self.may_be_late {
-            self.tables.release();
+        if self.may_be_late {
+            // What comes late finds them: half of an agent would be harder to remove.
+            [&mut self.data, &mut self.tables, &mut self.code].into_iter().for_each(Shared::keep);
+            return;
         }
+        self.release();
+        self.tables.release();
     }
 }
 
@@ -123,6 +131,29 @@ mod tests {
         assert_eq!(first.ranges.len(), second.ranges.len());
         let grown = ground.modules.table_bytes() - used;
         assert!(grown < used / 10, "no table is compiled twice: {grown} bytes more than {used}");
+    }
+
+    /// How many of these segments this process has attached.
+    fn attached(ids: [i32; 3]) -> usize {
+        let mappings = proc::mappings(std::process::id() as i32).unwrap();
+        let is_one = |it: &&proc::Mapping| {
+            it.path.to_string_lossy().starts_with("/SYSV")
+                && ids.map(|id| id as u64).contains(&it.inode)
+        };
+        mappings.iter().filter(is_one).count()
+    }
+
+    #[test]
+    fn segments_are_detached_when_the_recording_is_over_and_kept_for_what_may_come_late() {
+        for may_be_late in [false, true] {
+            let mut ground = Ground::new(std::process::id() as i32).unwrap();
+            ground.prepare(owner(), 0..0).unwrap();
+            let ids = [ground.data.id(), ground.code.id(), ground.tables.id()];
+            assert_eq!(attached(ids), 3);
+            ground.may_be_late = may_be_late;
+            drop(ground);
+            assert_eq!(attached(ids), if may_be_late { 3 } else { 0 });
+        }
     }
 
     #[test]

@@ -2,8 +2,11 @@
 //!
 //! # Safety
 //! The only place where the recorder turns bytes into shared types. System V segments are attached
-//! at addresses that the kernel chooses and stay attached until the process ends, so references into
-//! them may be `'static`; their memory can be given back before ([`Shared::release`]).
+//! at addresses that the kernel chooses and stay attached as long as their [`Shared`] lives. What refers
+//! into them does not name that life, and must not be used after it: sessions, with all their threads,
+//! borrow the [`Ground`](super::ground::Ground) that owns the segments, which lets its modules go before
+//! them; a look at stacks is over with its process. Memory can be given back before
+//! ([`Shared::release`]).
 //!
 //! # Invariants
 //! - A segment is marked for removal before the target attaches it: it has no name that could leak,
@@ -26,6 +29,8 @@ pub(super) struct Shared {
     id: i32,
     base: NonNull<u8>,
     len: u64,
+    /// It stays attached: see [`Self::keep`].
+    is_kept: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; what is in it is reached through
@@ -59,7 +64,7 @@ impl Shared {
         if removed != 0 {
             return Err(not_removed);
         }
-        Ok(Self { id, base, len })
+        Ok(Self { id, base, len, is_kept: false })
     }
 
     /// Lets a user and a group attach it: attaching checks the owner, also of root's segments.
@@ -75,6 +80,11 @@ impl Shared {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Has it stay attached until the process ends: who has its id may attach it for so long.
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
     }
 
     /// Nobody else has it attached.
@@ -124,15 +134,15 @@ impl Shared {
 
     /// The segment as words.
     pub(super) fn words(&self) -> &'static [AtomicU64] {
-        // SAFETY: attached page aligned at this length until the process ends; zero bytes are
-        // valid atomics, and both processes reach them as atomics.
+        // SAFETY: attached page aligned at this length until the drop, after which nobody uses
+        // them (see above); zero bytes are valid atomics, and both processes reach them as atomics.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len as usize / 8) }
     }
 
     /// The segment as the tables segment, as the handlers see it.
     pub(super) fn as_tables(&self) -> Tables {
-        // SAFETY: attached page aligned at this length until the process ends, and written only by
-        // this process, through the writer whose publications the view reads.
+        // SAFETY: attached page aligned at this length until the drop, after which nobody uses the view
+        // (see above), and written only by this process, through the writer whose publications the view reads.
         unsafe { Tables::new(self.base.as_ptr(), self.len as usize) }
     }
 
@@ -149,9 +159,19 @@ impl Shared {
     /// The segment as the data segment.
     pub(super) fn as_data(&self) -> DataSegment {
         assert!(self.len >= layout::DATA_LEN, "not the data segment");
-        // SAFETY: attached page aligned at its full length until the process ends; everything
-        // reaches it through atomics.
+        // SAFETY: attached page aligned at its full length until the drop, after which nobody uses it (see
+        // above); everything reaches it through atomics.
         unsafe { DataSegment::new(self.base.as_ptr()) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // SAFETY: attached when it was made, and nowhere else detached. Who had references into it was
+            // there for less long (see above).
+            unsafe { libc::shmdt(self.base.as_ptr().cast()) };
+        }
     }
 }
 
@@ -176,10 +196,10 @@ pub(super) fn try_executable() -> io::Result<()> {
     Ok(())
 }
 
-/// A segment of the calling process's own.
+/// A segment of the calling process's own, which stays attached: tests hand on what refers into it.
 #[cfg(test)]
-pub(super) fn own(len: u64) -> Shared {
-    Shared::create(len).expect("a segment")
+pub(super) fn own(len: u64) -> &'static Shared {
+    Box::leak(Box::new(Shared::create(len).expect("a segment")))
 }
 
 /// Somebody who has a segment attached as well.
