@@ -194,6 +194,26 @@ fn a_save_that_is_asked_for_just_before_the_end_is_made() {
 }
 
 #[test]
+fn a_file_that_a_program_writes_as_it_dies_has_the_ring_saved() {
+    needs_recording!();
+    let _machine = together();
+    let dir = scratch_dir();
+    let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo x > flag; kill -KILL $$";
+    let args = ["record", "--ring", "60s", "--ring-save", "trigger", "--trigger", "file:flag"];
+    let mut command = traceprof(&[&args[..], &["-F", "997", "-o", "x.trace"]].concat());
+    let output = command.args(["--", "sh", "-c", work]).current_dir(dir.path()).output();
+    let output = output.expect("traceprof");
+    let report = text(&output.stderr);
+    assert!(output.status.success(), "{report}");
+    assert!(!report.contains("nothing asked for a save"), "{report}");
+    // By the end, or by a look just before it.
+    let names = names_in(dir.path());
+    let saved = names.iter().find(|name| name.ends_with(".trace")).expect("a trace");
+    assert_eq!(names.len(), 3, "with its index and the flag: {names:?}");
+    assert!(weight_of(&dir.path().join(saved)).1 > 0);
+}
+
+#[test]
 fn call_traces_of_a_ring_are_those_of_what_is_saved() {
     needs_recording!();
     let _machine = together();

@@ -1,5 +1,7 @@
 //! Recordings that are over, before their last words are written: of a process, and of all together.
 
+use std::time::Instant;
+
 use super::account::Reckoning;
 use super::aftermath::{Aftermath, Footprint};
 use super::common::Common;
@@ -194,7 +196,8 @@ impl Over {
             stint,
             executions,
             tags: common.tags.metadata(),
-            is_save_owed: common.triggers.owes_save() || common.stop.takes_save(),
+            is_save_owed: common.triggers.owes_save_at_end(Instant::now())
+                || common.stop.takes_save(),
         })
     }
 

@@ -3,10 +3,10 @@
 mod files;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::files::Files;
@@ -67,14 +67,48 @@ pub(super) struct Load {
 }
 
 /// What the processes of a recording have in common: the files, which are nobody's, and until when no
-/// trigger fires, as what one has saved has what the next one would.
+/// trigger fires.
 #[derive(Debug)]
 pub(super) struct Shared {
     files: Option<Mutex<Files>>,
-    quiet: Mutex<Option<Instant>>,
+    quiet: Mutex<Quiet>,
     /// A save was asked for that the writer has no room for yet. Whichever process finds room makes it:
     /// the one that asked may end before.
     is_owed: AtomicBool,
+}
+
+/// For the ring's time after a save most of another one would be the same again. What asks for one then
+/// has it when the time is over, or the recording.
+#[derive(Debug, Default)]
+struct Quiet {
+    until: Option<Instant>,
+    /// Why the ring is to be saved then.
+    waiting: Option<String>,
+    /// What a trigger fired for, and when.
+    last: Option<(Instant, String)>,
+}
+
+impl Quiet {
+    fn ask(&mut self, now: Instant, why: String) {
+        // A file that is made and then written to asks once.
+        let is_same = |(then, last): &(Instant, String)| {
+            *last == why && now.saturating_duration_since(*then) < LOOK
+        };
+        if !self.last.as_ref().is_some_and(is_same) {
+            self.waiting.get_or_insert(why);
+        }
+    }
+
+    /// Why to save now; the quiet time begins.
+    fn fire(&mut self, now: Instant, pause: Duration) -> Option<String> {
+        if self.until.is_some_and(|until| now < until) {
+            return None;
+        }
+        let why = self.waiting.take()?;
+        self.until = now.checked_add(pause);
+        self.last = Some((now, why.clone()));
+        Some(why)
+    }
 }
 
 impl Shared {
@@ -100,33 +134,56 @@ impl Shared {
 
     /// The same, for one who begins it.
     pub(super) fn takes_save(&self) -> bool {
-        self.owes_save() && self.is_owed.swap(false, Ordering::Relaxed)
+        let is_taken = self.owes_save() && self.is_owed.swap(false, Ordering::Relaxed);
+        if is_taken {
+            // It has what was asked for up to now.
+            self.quiet().waiting = None;
+        }
+        is_taken
     }
 
-    /// Begins a quiet time of this length, unless there is one.
-    fn begin_quiet(&self, now: Instant, pause: Duration) -> bool {
-        // A time is never half changed.
-        let mut until = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
-        if until.is_some_and(|until| now < until) {
-            return false;
+    /// A save was asked for that is not begun, when the recording is over: nothing is waited for any more,
+    /// and what a program wrote as it died is still to be seen.
+    pub(super) fn owes_save_at_end(&self, now: Instant) -> bool {
+        let written = self.files().and_then(|mut files| files.last_look(now).map(was_written));
+        let mut quiet = self.quiet();
+        if let Some(why) = written {
+            quiet.ask(now, why);
         }
-        *until = now.checked_add(pause);
-        true
+        quiet.waiting.is_some() || self.owes_save()
+    }
+
+    /// A save has failed: the next trigger waits for nothing.
+    pub(super) fn save_failed(&self) {
+        let mut quiet = self.quiet();
+        (quiet.until, quiet.last) = (None, None);
+    }
+
+    fn quiet(&self) -> MutexGuard<'_, Quiet> {
+        // Never half changed in a way that matters.
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files(&self) -> Option<MutexGuard<'_, Files>> {
+        // At worst a look is done twice.
+        Some(self.files.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Which file was written since any process asked before.
     fn written(&self, now: Instant) -> Option<String> {
-        // At worst a look is done twice.
-        let mut files = self.files.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        files.look(now).map(|path| format!("{} was written", path.display()))
+        self.files()?.look(now).map(was_written)
     }
+}
+
+fn was_written(path: &Path) -> String {
+    format!("{} was written", path.display())
 }
 
 /// Watches for all triggers of a recording, in one of its processes.
 #[derive(Debug)]
 pub(super) struct Watch {
     states: Vec<Watched>,
-    /// After one there is none for so long.
+    /// After one the next one waits for so long.
     pause: Duration,
     shared: Arc<Shared>,
     last: Option<(Instant, Load)>,
@@ -150,7 +207,11 @@ impl Watch {
     pub(super) fn look(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
         let written = self.shared.written(now);
         let state = self.state(now, load);
-        written.or(state).filter(|_| self.shared.begin_quiet(now, self.pause))
+        let mut quiet = self.shared.quiet();
+        if let Some(why) = written.or(state) {
+            quiet.ask(now, why);
+        }
+        quiet.fire(now, self.pause)
     }
 
     fn state(&mut self, now: Instant, load: impl FnOnce() -> Load) -> Option<String> {
@@ -217,16 +278,71 @@ mod tests {
     }
 
     #[test]
-    fn a_state_fires_when_it_begins_and_not_again_while_what_was_saved_has_it() {
+    fn a_state_fires_when_it_begins_and_again_when_the_quiet_time_is_over() {
         let start = Instant::now();
         let mut watch = watch(&[Trigger::Threads(5)], LOOK * 4);
         let mut look = |looks, threads| {
             let load = || Load { cpu_ns: 0, threads };
             watch.look(at(start, looks), load).is_some()
         };
-        let seen = [(0, 5), (1, 6), (2, 6), (3, 5), (4, 6), (5, 5), (6, 6), (7, 6)];
-        let fired: Vec<bool> = seen.into_iter().map(|(at, threads)| look(at, threads)).collect();
-        assert_eq!(fired, [false, true, false, false, false, false, true, false]);
+        let seen =
+            [(0, 5), (1, 6), (2, 6), (3, 6), (5, 5), (6, 6), (7, 5), (8, 6), (9, 5), (10, 5)];
+        let fired: Vec<u32> =
+            seen.into_iter().filter(|(at, threads)| look(*at, *threads)).map(|it| it.0).collect();
+        // It holds once in the first time, and begins twice: at 6 by itself, at 8 for when that is over.
+        assert_eq!(fired, [1, 6, 10]);
+    }
+
+    /// A trigger that waits for the end of the quiet time, which has four looks.
+    fn waiting(start: Instant, path: &Path) -> Watch {
+        let triggers = [Trigger::File(path.to_owned())];
+        let mut watch = watch(&triggers, LOOK * 4);
+        let mut write = |looks, text| {
+            fs::write(path, text).unwrap();
+            watch.look(at(start, looks), Load::default).is_some()
+        };
+        assert!(write(0, "a") && !write(2, "ab"));
+        watch
+    }
+
+    #[test]
+    fn what_is_asked_for_in_the_quiet_time_is_saved_after_it_or_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let start = Instant::now();
+        let mut late = waiting(start, &path);
+        let mut look = |looks| late.look(at(start, looks), Load::default).is_some();
+        assert_eq!([3, 4, 5, 9].map(&mut look), [false, true, false, false]);
+        assert!(!late.shared.owes_save_at_end(at(start, 9)), "all was saved");
+        let ending = waiting(start, &path);
+        assert!(ending.shared.owes_save_at_end(at(start, 3)));
+        // A signal has asked for a save, which has it.
+        let saved = waiting(start, &path);
+        saved.shared.owe_save();
+        assert!(saved.shared.takes_save() && !saved.shared.owes_save_at_end(at(start, 3)));
+        let mut failed = waiting(start, &path);
+        failed.shared.save_failed();
+        assert!(failed.look(at(start, 3), Load::default).is_some());
+    }
+
+    #[test]
+    fn a_file_that_is_written_as_the_end_comes_owes_a_save() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let start = Instant::now();
+        let mut watch = watch(&[Trigger::File(path.clone())], LOOK * 4);
+        assert!(watch.look(start, Load::default).is_none());
+        assert!(!watch.shared.owes_save_at_end(start));
+        fs::write(&path, "a").unwrap();
+        assert!(watch.shared.owes_save_at_end(start));
+        // What is written in one go is asked for once, however often somebody looks meanwhile.
+        let mut watch = self::watch(&[Trigger::File(path.clone())], LOOK * 4);
+        fs::write(&path, "ab").unwrap();
+        assert!(watch.look(start, Load::default).is_some());
+        fs::write(&path, "abc").unwrap();
+        assert!(!watch.shared.owes_save_at_end(start + LOOK / 2));
+        fs::write(&path, "abcd").unwrap();
+        assert!(watch.shared.owes_save_at_end(at(start, 1)));
     }
 
     #[test]

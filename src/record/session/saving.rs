@@ -60,7 +60,10 @@ impl Session<'_> {
             let path = saved.path.display();
             let text = match saved.outcome {
                 Ok(written) => format!("saved {} samples to {path}", written.samples),
-                Err(error) => format!("the ring could not be saved: {error}"),
+                Err(error) => {
+                    self.saving.shared.save_failed();
+                    format!("the ring could not be saved: {error}")
+                }
             };
             self.observer.event(Event::Notice(text));
         }

@@ -70,6 +70,12 @@ impl Files {
         told.file.or(seen).and_then(|place| self.files.get(place)).map(|file| file.path.as_path())
     }
 
+    /// The same at the end: no later look will find what nobody tells of.
+    pub(super) fn last_look(&mut self, now: Instant) -> Option<&Path> {
+        self.last = None;
+        self.look(now)
+    }
+
     /// What the kernel tells. Nobody waits for it: the loop turns often enough, and in a busy folder it
     /// would have to turn all the time.
     fn told(&mut self) -> Told {
@@ -221,6 +227,10 @@ mod tests {
         assert!(is_seen(1) && !is_seen(2));
         fs::write(&path, "ab").unwrap();
         assert!(is_seen(3));
+        fs::write(&path, "abc").unwrap();
+        assert!(files.look(now + LOOK * 3).is_none());
+        assert!(files.last_look(now + LOOK * 3).is_some(), "there is no later one");
+        let mut is_seen = |looks| files.look(now + LOOK * looks).is_some();
         fs::remove_file(&path).unwrap();
         assert!(!is_seen(4));
     }
