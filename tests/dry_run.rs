@@ -211,3 +211,36 @@ fn outputs_that_a_recording_would_refuse_are_refused() {
     check(true, &["-o", "y.trace"], "a directory of your own");
     check(true, &["-o", "x-0003.trace", "--force"], "a directory of your own");
 }
+
+#[test]
+fn a_pair_of_ones_own_is_replaced_in_a_directory_of_others() {
+    const NOBODY: u32 = 65534;
+    needs_recording!();
+    let dir = scratch_dir();
+    let ours = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), dir.path());
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), mode).expect("a directory for others to read");
+    let [data, index] = ["x.trace", "x.trace.idx"].map(|name| dir.path().join(name));
+    let own = |path: &Path, owner| {
+        std::fs::write(path, "").expect("a file");
+        std::os::unix::fs::chown(path, Some(owner), None)
+    };
+    let check = |expected: i32| {
+        let mut command = as_nobody(&ours)?;
+        command.args(["record", "--dry-run", "--force", "-o", "x.trace", "--", "true"]);
+        let output = command.current_dir(dir.path()).output().expect("traceprof");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(expected), "{text}");
+        Some(text)
+    };
+    if own(&data, NOBODY).is_err() {
+        skip!("root: needed to act as two users");
+    }
+    let Some(text) = check(6) else { skip!("root: needed to act as two users") };
+    assert!(text.contains("a directory of your own"), "its index is to be made: {text}");
+    own(&index, NOBODY).expect("root");
+    check(0);
+    own(&index, 0).expect("root");
+    let text = check(6).expect("root");
+    assert!(text.contains("x.trace.idx may not be written to"), "{text}");
+}

@@ -13,7 +13,9 @@ use nix::unistd::{AccessFlags, faccessat};
 
 use super::pattern::{Occasion, taken};
 use super::{Files, Options, RecordError, Target, output_error};
-use crate::trace::{self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn};
+use crate::trace::{
+    self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn, index_path,
+};
 
 /// Checks a name that is known before the target is.
 pub(super) fn check_early(options: &Options) -> Result<(), RecordError> {
@@ -192,10 +194,18 @@ fn check(options: &Options) -> Result<(), RecordError> {
     if exists && !options.output.symlink_metadata().is_ok_and(|found| found.is_file()) {
         return Err(output_error(TraceError::NotRegular { path: options.output.clone() }));
     }
-    if exists {
-        check_access(&options.output, AccessFlags::W_OK)?;
+    let pair = [options.output.clone(), index_path(&options.output)];
+    let (there, missing): (Vec<_>, Vec<_>) =
+        pair.iter().partition(|path| path.symlink_metadata().is_ok());
+    for path in there {
+        check_access(path, AccessFlags::W_OK)?;
     }
-    check_place(directory_of(&options.output))
+    // What is there is written to in its place, and needs no directory that may be changed.
+    let is_pair = matches!(options.files, Files::One | Files::Limited(_));
+    match is_pair && missing.is_empty() {
+        true => Ok(()),
+        false => check_place(directory_of(&options.output)),
+    }
 }
 
 /// The directory is there, and files can be made in it.
