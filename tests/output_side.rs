@@ -159,6 +159,36 @@ fn who_waits_for_the_begin_is_told_and_sees_the_end_of_the_file() {
 }
 
 #[test]
+fn a_pid_file_that_cannot_be_written_is_not_left_empty() {
+    let dir = scratch_dir();
+    let mut command = Command::new("/bin/sh");
+    let limited = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_traceprof"), "record", "-p", "1"]);
+    let output = command.args(["--pidfile", "pid"]).current_dir(dir.path()).output();
+    let output = output.expect("a shell");
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{told}");
+    assert!(told.contains("choose another --pidfile") && told.contains("too large"), "{told}");
+    assert_eq!(names_in(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_pid_file_with_a_name_of_the_trace_is_refused_before_the_trace_is_touched() {
+    let dir = scratch_dir();
+    let mut empty = dir.path().join("x.trace");
+    for pidfile in ["x.trace", "./x.trace.idx"] {
+        fs::write(&empty, "").expect("a file");
+        let args = ["record", "--force", "-o", "x.trace", "--pidfile", pidfile, "-p", "1"];
+        let output = traceprof(&args).current_dir(dir.path()).output().expect("traceprof");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("x.trace.pid"), "the way out: {told}");
+        assert!(empty.exists());
+        empty.set_extension("trace.idx");
+    }
+}
+
+#[test]
 fn descriptors_that_cannot_be_told_anything_are_refused() {
     for (number, opened, words) in
         [(7, "", "no such descriptor"), (8, "8</dev/null", "for writing")]

@@ -17,6 +17,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::exit::{ExitCode, Failure};
+use crate::proc;
+use crate::trace::index_path;
 
 /// How often a file is opened that somebody removes in between.
 const TRIES: u32 = 8;
@@ -36,9 +38,14 @@ impl PidFile {
     /// Writes it. One that is there is replaced if the process that it names is gone.
     pub(super) fn write(path: &Path) -> Result<Self, Failure> {
         let (file, lock) = open_ours(path).map_err(output)?;
-        let context = || format!("writing the pid file {}", path.display());
-        write_id(&file).with_context(context).map_err(output)?;
-        Ok(Self { path: path.to_owned(), file, _lock: lock })
+        // Before anything is written: a failure leaves no empty file behind.
+        let ours = Self { path: path.to_owned(), file, _lock: lock };
+        let context = || {
+            let path = path.display();
+            format!("writing the pid file {path}; make room there, or choose another --pidfile")
+        };
+        write_id(&ours.file).with_context(context).map_err(output)?;
+        Ok(ours)
     }
 
     /// Whether it could be written; writes nothing.
@@ -49,6 +56,32 @@ impl PidFile {
             drop(lock);
         }
         Ok(())
+    }
+}
+
+/// Refuses a pid file that is also what is recorded to: it would be replaced, and removed at the end.
+pub(super) fn check_name(pidfile: &Path, output: &Path) -> Result<(), Failure> {
+    let name = place(pidfile);
+    let names = [("trace", output.to_owned()), ("trace's index", index_path(output))];
+    let Some((what, _)) = names.iter().find(|(_, path)| place(path) == name) else {
+        return Ok(());
+    };
+    let shown = pidfile.display();
+    let error = anyhow!(
+        "--pidfile {shown}: that is the name of the {what}: give the pid file another one, such as \
+         {}.pid",
+        output.display()
+    );
+    Err(Failure::new(ExitCode::Usage, error))
+}
+
+/// A name by which it can be compared: in its folder, wherever that really is.
+fn place(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path,
     }
 }
 
@@ -149,12 +182,28 @@ fn judge(file: &File, path: &Path) -> anyhow::Result<()> {
     let Some(pid) = named(file) else {
         return Err(anyhow!("{path} is not a pid file: choose another --pidfile"));
     };
-    match pid > 0 && Path::new(&format!("/proc/{pid}")).exists() {
+    match is_running(pid) {
         false => Ok(()),
         true => Err(anyhow!(
             "{path}: process {pid} is running: choose another --pidfile, or remove this one if it is \
              not that process's any more"
         )),
+    }
+}
+
+/// It may be the process that wrote it. Our own id is of one before, as ids are used again: this process
+/// has written nothing yet.
+fn is_running(pid: i32) -> bool {
+    if pid <= 0 || pid.cast_unsigned() == std::process::id() {
+        return false;
+    }
+    match proc::status(pid) {
+        // Nobody has waited for it yet; other threads may outlive the first one.
+        Ok(status) if proc::has_ended(status.state) => {
+            proc::tasks(pid).is_ok_and(|tasks| tasks.len() > 1)
+        }
+        Ok(_) => true,
+        Err(_) => Path::new(&format!("/proc/{pid}")).exists(),
     }
 }
 
@@ -202,7 +251,9 @@ mod tests {
     fn a_file_that_is_empty_or_of_the_dead_is_taken_and_goes_with_the_value() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
-        for before in [None, Some(""), Some("2147483647\n")] {
+        // As a shell writes it that becomes the recorder.
+        let own = format!("{}\n", std::process::id());
+        for before in [None, Some(""), Some("2147483647\n"), Some(&own)] {
             if let Some(before) = before {
                 fs::write(&path, before).unwrap();
             }
@@ -213,6 +264,45 @@ mod tests {
             drop(ours);
             assert!(!path.exists(), "{before:?}");
         }
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let mut child = std::process::Command::new("/bin/cat");
+        let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        fs::write(&path, format!("{pid}\n")).unwrap();
+        assert!(refusal(&path).contains("is running"));
+        // It ends, and stays a zombie.
+        drop(child.stdin.take());
+        while !proc::has_ended(proc::status(pid).unwrap().state) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        PidFile::check(&path).unwrap();
+        drop(PidFile::write(&path).unwrap());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_name_of_the_trace_is_refused_however_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (trace, link) = (dir.path().join("x.trace"), dir.path().join("link"));
+        symlink(".", &link).unwrap();
+        for (name, words) in [
+            ("x.trace", "name of the trace:"),
+            ("./x.trace", "name of the trace:"),
+            ("link/x.trace", "name of the trace:"),
+            ("x.trace.idx", "the trace's index"),
+        ] {
+            let failure = check_name(&dir.path().join(name), &trace).unwrap_err();
+            assert_eq!(failure.code, ExitCode::Usage);
+            assert!(failure.message().contains(words), "{name}: {}", failure.message());
+        }
+        assert!(check_name(&dir.path().join("x.pid"), &trace).is_ok());
+        assert!(check_name(&dir.path().join("no/x.trace"), &trace).is_ok());
+        assert!(check_name(Path::new("x.trace"), Path::new("x.trace")).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use super::arguments::RecordArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
-use super::pidfile::PidFile;
+use super::pidfile::{PidFile, check_name};
 use super::ready::{Ready, Telling};
 use super::values::{Mode, Percent};
 use super::{closing, progress};
@@ -40,6 +40,7 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
     let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
     let options = options(arguments)?;
+    pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
     if is_dry {
         pidfile.as_deref().map(PidFile::check).transpose()?;
         let steps = dry_run(&options).map_err(failure)?;
