@@ -48,19 +48,31 @@ impl FromStr for RotateAt {
 
     /// `m` is a minute, `M` a mebibyte: sizes have large letters, as times have small ones.
     fn from_str(text: &str) -> Result<Self, String> {
-        let unit = text.trim_start_matches(|character: char| !character.is_ascii_alphabetic());
-        match unit.chars().next() {
-            None => Err(format!("needs a unit: {text}M for a size, {text}m for a time")),
-            Some('A'..='Z' | 'k' | 'g' | 't' | 'b') => match bytes(text)? {
-                bytes if bytes >= 64 << 10 => Ok(Self(Turn::Bytes(bytes))),
-                _ => Err("the smallest part is 64K".to_owned()),
-            },
-            Some(_) => match time(text)? {
+        let is_letter = |character: char| character.is_ascii_alphabetic();
+        let unit = text.trim_start_matches(|character| !is_letter(character));
+        let unit = &unit[..unit.find(|character| !is_letter(character)).unwrap_or(unit.len())];
+        match unit {
+            "" => Err(format!("needs a unit: {text}M for a size, {text}m for a time")),
+            "ns" | "us" | "ms" | "s" | "m" | "min" | "h" => match time(text)? {
                 age if age >= SECOND => Ok(Self(Turn::Age(age))),
                 _ => Err("the shortest part is 1s".to_owned()),
             },
+            _ if is_of_size(unit) => match bytes(text)? {
+                bytes if bytes >= 64 << 10 => Ok(Self(Turn::Bytes(bytes))),
+                _ => Err("the smallest part is 64K".to_owned()),
+            },
+            _ => Err(format!(
+                "unknown unit `{unit}`: use K, M, G or T for a size, s, m or h for a time"
+            )),
         }
     }
+}
+
+/// A unit of sizes, in whatever letters: a lone `m` is that of a time before this is asked.
+fn is_of_size(unit: &str) -> bool {
+    let unit = unit.to_ascii_lowercase();
+    let letter = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit);
+    unit == "b" || matches!(letter, "k" | "m" | "g" | "t")
 }
 
 #[cfg(test)]
@@ -88,11 +100,18 @@ mod tests {
         check("100M", Turn::Bytes(100 << 20));
         check("64k", Turn::Bytes(64 << 10));
         check("1GiB", Turn::Bytes(1 << 30));
+        check("100mb", Turn::Bytes(100 << 20));
+        check("100mib", Turn::Bytes(100 << 20));
+        check("80kb", Turn::Bytes(80 << 10));
         check("10m", Turn::Age(Duration::from_secs(600)));
         check("1h30m", Turn::Age(Duration::from_secs(5400)));
         check("90s", Turn::Age(Duration::from_secs(90)));
         for text in ["", "100", "1K", "500ms", "10d", "M", "signal"] {
             assert!(text.parse::<RotateAt>().is_err(), "{text}");
+        }
+        for text in ["10d", "100mbit", "signal", "1H"] {
+            let told = text.parse::<RotateAt>().unwrap_err();
+            assert!(told.contains("for a size") && told.contains("for a time"), "{text}: {told}");
         }
     }
 }
