@@ -33,6 +33,7 @@ mod harm; // what a target must never notice
 mod jailed; // targets under seccomp filters
 mod kill; // a recorder that is killed at any moment
 mod lease; // of the timers, while the recorder stands still
+mod misuse; // command lines that make no sense, and what is offered instead
 mod modern_go; // programs of newer Go than there is a compiler of
 mod nasty; // every kind of target
 mod opener; // what a desktop opens pages with

@@ -16,6 +16,7 @@ pub mod exit;
 mod export;
 mod follow;
 mod limits;
+mod misuse;
 mod modules;
 mod opener;
 mod output;
@@ -41,12 +42,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
 
-use arguments::{Action, Arguments, Refusal, definition};
+use arguments::{Action, Arguments, definition};
 use exit::{ExitCode, Failure};
-
-use crate::view::escape;
 
 /// Runs the command line `words` and says how it ended.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -56,8 +54,8 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(error) => {
-            if let Some(text) = refusal(&error, &words) {
+        Err(mut error) => {
+            if let Some(text) = misuse::refusal(&mut error, &words) {
                 let _ = writeln!(std::io::stderr(), "traceprof: {text}");
                 return ExitCode::Usage;
             }
@@ -76,47 +74,6 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
             failure.code
         }
     }
-}
-
-/// What is said of words of another profiler that have no meaning here, and of those that contradict
-/// each other.
-fn refusal(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let source = std::error::Error::source(error);
-    if let Some(refusal) = source.and_then(|source| source.downcast_ref::<Refusal>()) {
-        let definition = definition();
-        let record = definition.find_subcommand("record")?;
-        let line = Refusal::command_line(words, record);
-        let line = line.map_or_else(String::new, |line| format!(", as in `{line}`"));
-        return Some(format!("{refusal}{}", escape::escaped(&line)));
-    }
-    if error.kind() == ErrorKind::UnknownArgument {
-        return program(words);
-    }
-    if error.kind() != ErrorKind::ArgumentConflict {
-        return None;
-    }
-    let text = error.to_string();
-    let first = text.lines().next()?.strip_prefix("error: ")?.to_owned();
-    // The others, where there are several, are in lines of their own.
-    let others = text.lines().skip(1).take_while(|line| line.starts_with("  ")).map(str::trim);
-    let all: Vec<String> = [first].into_iter().chain(others.map(str::to_owned)).collect();
-    let all = all.join(" ");
-    let all = all.trim_end_matches(':');
-    Some(format!("{all}: leave one of them out; --help says more"))
-}
-
-/// A program to record whose own options were taken for ours.
-fn program(words: &[OsString]) -> Option<String> {
-    let [_, action, program, ..] = words else { return None };
-    let name = program.to_string_lossy();
-    let is_pid = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
-    if action != "record" || name.starts_with('-') || is_pid(&name) {
-        return None;
-    }
-    let rest = words.iter().skip(2).map(|word| escape::shell_quoted(&word.to_string_lossy()));
-    let rest = rest.collect::<Vec<_>>().join(" ");
-    let line = format!("a program to start comes after --: `traceprof record -- {rest}`");
-    Some(escape::escaped(&line).into_owned())
 }
 
 fn act(action: Action) -> Result<ExitCode, Failure> {

@@ -60,7 +60,8 @@ fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Resul
     outcome(recorded.insert(summary), fail_under)
 }
 
-fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
+/// What they come to, or why they contradict each other; no process is looked at.
+pub(super) fn options(mut arguments: RecordArguments) -> Result<Options, Failure> {
     let files = arguments.keeping.files(arguments.collect)?;
     let subprocesses = arguments.target.subprocesses;
     let slept = arguments.target.take_sleep();

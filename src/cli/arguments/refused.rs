@@ -1,12 +1,12 @@
 //! What users of other profilers type and what has no meaning here: each is refused with what has.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::foreign::{REFUSED, Refused, Takes};
-use crate::view::escape::shell_quoted;
+use super::program::program_place;
 
 /// None of them was given.
 #[derive(Debug)]
@@ -56,16 +56,23 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The same command line without what means nothing, to be pasted; `None` if something is left that
-    /// has to be said in another way.
-    pub(crate) fn command_line(words: &[OsString], command: &Command) -> Option<String> {
-        let mut kept = vec!["traceprof".to_owned()];
-        let mut rest = words.iter().skip(1).map(OsString::as_os_str).peekable();
+    /// Whether this option, with its dashes, is refused.
+    pub(crate) fn is_of(option: &str) -> bool {
+        let name = option.strip_prefix("--");
+        name.is_some_and(|name| REFUSED.iter().any(|it| it.long == name || it.also.contains(&name)))
+    }
+
+    /// The same command line without what means nothing, and with `--` in front of a program; `None` if
+    /// something is left that has to be said in another way.
+    pub(crate) fn command_line(words: &[OsString], command: &Command) -> Option<Vec<OsString>> {
+        let (words, program) = words.split_at(program_place(words, command).unwrap_or(words.len()));
+        let mut kept: Vec<OsString> = vec!["traceprof".into()];
+        let mut rest = words.iter().skip(1).peekable();
         while let Some(word) = rest.next() {
             let text = word.to_string_lossy();
             if text == "--" {
-                kept.push(text.into_owned());
-                kept.extend(rest.by_ref().map(quoted));
+                kept.push(word.clone());
+                kept.extend(rest.by_ref().cloned());
                 break;
             }
             let (left, takes) = match text.strip_prefix("--") {
@@ -73,17 +80,17 @@ impl Refusal {
                 None if text.starts_with('-') && text.len() > 1 => without_short(&text, command)?,
                 None => (Some(text.as_ref().to_owned()), Takes::Nothing),
             };
-            kept.extend(left.map(|left| quoted(left.as_ref())));
+            kept.extend(left.map(OsString::from));
             if rest.peek().is_some_and(|next| takes.is_its(&next.to_string_lossy())) {
                 rest.next();
             }
         }
-        Some(kept.join(" "))
+        if !program.is_empty() {
+            kept.push("--".into());
+            kept.extend(program.iter().cloned());
+        }
+        Some(kept)
     }
-}
-
-fn quoted(word: &OsStr) -> String {
-    shell_quoted(&word.to_string_lossy())
 }
 
 /// What is left of a long option, and what belongs to it in the next word; `None` if it must not go.
@@ -149,7 +156,8 @@ mod tests {
         let definition = definition();
         let record = definition.find_subcommand("record").unwrap();
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Refusal::command_line(&words, record)
+        let left = Refusal::command_line(&words, record)?;
+        Some(left.join(" ".as_ref()).to_string_lossy().into_owned())
     }
 
     #[test]
@@ -167,7 +175,9 @@ mod tests {
         // The letters of a value are none of options.
         check("x record -ogn.trace -g 12", "traceprof record -ogn.trace 12");
         check("x record -j 512 -p 12", "traceprof record -p 12");
-        check("x record -g -- ./a -g 'b", "traceprof record -- ./a -g \''\\''b\'");
+        check("x record -g -- ./a -g b", "traceprof record -- ./a -g b");
+        check("x record -g ./a -g b", "traceprof record -- ./a -g b");
+        check("x record -g -p 12 sleep 10", "traceprof record -p 12 -- sleep 10");
         check("x record -n 12", "traceprof record 12");
         check("x record --max-stack=5 --no-open 12", "traceprof record 12");
     }
