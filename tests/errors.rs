@@ -8,8 +8,8 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::common::{
-    Recorder, Target, Trace, as_nobody, is_root, needs_recording, program_for_everyone, record,
-    scratch_dir, skip, together, traceprof,
+    Recorder, Target, Trace, as_nobody, is_root, needs_recording, program, program_for_everyone,
+    record, scratch_dir, skip, together, traceprof,
 };
 
 fn stderr(output: &Output) -> String {
@@ -105,6 +105,26 @@ fn process_of_another_user_is_not_permitted() {
     let text = outcome.text();
     assert!(text.contains("root") || text.contains("user") || text.contains("CAP_"), "{text}");
     target.goes_on_and_ends_by_itself();
+}
+
+#[test]
+fn a_name_that_only_another_users_process_has_is_waited_for() {
+    let _machine = together();
+    let trace = Trace::new();
+    let ours = program_for_everyone(Path::new(env!("CARGO_BIN_EXE_traceprof")), trace.dir());
+    // A name that no other process has.
+    let name = format!("oth{}", std::process::id());
+    let theirs = trace.dir().join(&name);
+    fs::copy(program("prey"), &theirs).expect("a copy");
+    let mut command = Command::new(&theirs);
+    command.arg("spin");
+    let _target = Target::spawn(command);
+    let Some(mut command) = as_nobody(&ours) else { skip!("root: needed to act as two users") };
+    command.args(["record", "--wait=300ms", "--name", &format!("^{name}$")]);
+    let outcome = Recorder::spawn(command, trace).finish().expect_code(3);
+    let text = outcome.text();
+    assert!(text.contains("may not be recorded: waiting for another one"), "{text}");
+    assert!(text.contains("uid 0"), "in the end that one says why: {text}");
 }
 
 #[test]

@@ -30,8 +30,7 @@ const SIMILAR: usize = 5;
 /// The processes that match: of several those that this user may record, if there are any.
 pub(in crate::record) fn find(named: &Named) -> Result<Vec<i32>, RecordError> {
     let found = matching(&regex(named)?, &Lineage::of_own(), proc::processes().unwrap_or_default());
-    let may_be = |pid: &&i32| inject::preflight_to_look(**pid).is_ok();
-    let permitted: Vec<i32> = found.iter().filter(may_be).copied().collect();
+    let permitted: Vec<i32> = found.iter().copied().filter(|pid| may_be(*pid)).collect();
     match (found.is_empty(), permitted.is_empty()) {
         (true, _) => Err(RecordError::TargetGone(anyhow!("{}", nothing(&named.pattern)))),
         (false, true) => Ok(found),
@@ -39,7 +38,12 @@ pub(in crate::record) fn find(named: &Named) -> Result<Vec<i32>, RecordError> {
     }
 }
 
-/// The same; if there is none it is waited for, where that is wanted: so long since `since`. If `is_again`
+/// It may be recorded, as far as a look at it tells.
+fn may_be(pid: i32) -> bool {
+    inject::preflight_to_look(pid).is_ok()
+}
+
+/// The same; if there is none that this user may record it is waited for, where that is wanted: so long since `since`. If `is_again`
 /// those that were found have ended before they could be attached to.
 pub(super) fn find_or_wait(
     named: &Named,
@@ -60,6 +64,14 @@ pub(super) fn find_or_wait(
                 observer.event(Event::Notice(text));
                 patience
             }
+            (Ok(found), Some(patience)) if !found.iter().any(|pid| may_be(*pid)) => {
+                let first = found.first().map_or_else(String::new, i32::to_string);
+                let text = format!(
+                    "process {first} matches {pattern}, but may not be recorded: waiting for another one"
+                );
+                observer.event(Event::Notice(text));
+                patience
+            }
             (found, _) => return found.map(|pids| running(pids, false)),
         },
     };
@@ -67,6 +79,10 @@ pub(super) fn find_or_wait(
     let found = wait_for(&regex(named)?, left, stop);
     found.iter().for_each(|pid| settle(*pid));
     if found.is_empty() {
+        // Why those that are there may not be recorded is the better answer.
+        if let (false, Ok(found)) = (stop.is_requested(), find(named)) {
+            return Ok(running(found, false));
+        }
         let until = match patience.filter(|_| !stop.is_requested()) {
             Some(patience) => format!(
                 "within {} s: wait longer, or look for its name with `ps -e -o pid,comm,args`",
@@ -130,7 +146,7 @@ fn words(pid: i32) -> String {
     words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Waits until there is one.
+/// Waits until there is one that this user may record.
 fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &Stop) -> Vec<i32> {
     let lineage = Lineage::of_own();
     let begin = Instant::now();
@@ -150,6 +166,7 @@ fn wait_for(regex: &Regex, patience: Option<Duration>, stop: &Stop) -> Vec<i32> 
         };
         let due: Vec<i32> = there.into_iter().filter(|pid| is_due(pid)).collect();
         let found = matching(regex, &lineage, due);
+        let found: Vec<i32> = found.into_iter().filter(|pid| may_be(*pid)).collect();
         if !found.is_empty() {
             return found;
         }
