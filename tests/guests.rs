@@ -68,7 +68,7 @@ fn a_child_that_stays_in_its_parents_memory_is_left_out_and_told_of() {
         text.lines().any(|it| it.contains(label) && it.contains(&told) && it.contains(what))
     };
     assert!(is_told("", "is not recorded yet: it uses the memory of process"), "{text}");
-    assert!(is_told("not recorded", "to the end"), "{text}");
+    assert!(is_told("not recorded", "until the recording ended"), "{text}");
     assert!(is_sampled(&outcome, target.pid(), "burn_beside"), "{text}");
     let refused = trace::load(&outcome.trace.path()).expect("a trace").metadata;
     let refused = refused.get("process_refused.1").expect("it is in the trace");

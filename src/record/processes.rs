@@ -101,14 +101,15 @@ pub(super) fn record(
 ) -> Result<Summary, RecordError> {
     let nursery = Mutex::new(nursery);
     let (tell, news) = channel();
-    let members = std::thread::scope(|scope| {
+    let mut members = std::thread::scope(|scope| {
         let start = Start { scope, common, nursery: &nursery, tell };
         let crew = Crew::new(start, chosen);
         crew.run(&news, observer)
     });
     // None is needed any more, and a started program may go on for long.
     drop(nursery);
-    let Members { roster, refused, missed, late, .. } = members;
+    let late = members.late_lines();
+    let Members { roster, refused, missed, .. } = members;
     if roster.is_empty() {
         return Err(none_of(refused));
     }

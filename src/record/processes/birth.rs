@@ -22,6 +22,8 @@ const EXEC_SOON: Duration = Duration::from_millis(10);
 const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// Longest wait of the others for one that is in its parent's memory.
 const GUEST_MAX: Duration = Duration::from_secs(3);
+/// How long one was in its parent's memory that never had its own.
+const TO_THE_END: &str = "to the end";
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_micros(500);
 /// The same when nobody waits for it any more.
@@ -46,11 +48,12 @@ pub(super) fn wait(
         // Another one may have its number.
         let is_there = start_time.is_some() && proc::start_time(pid).ok() == start_time;
         if stop.is_due() || !is_there {
-            return Err(left_out(pid, parent, late.is_none()));
+            let until = if is_there { "until the recording ended" } else { TO_THE_END };
+            return Err(left_out((pid, parent), late.is_none().then_some(until)));
         }
         let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
         if proc::has_ended(status.state) && status.threads <= 1 {
-            return Err(left_out(pid, parent, late.is_none()));
+            return Err(left_out((pid, parent), late.is_none().then_some(TO_THE_END)));
         }
         let is_forked = own.is_ok() && own.ok() == proc::drawn_bytes(parent).ok();
         let is_early = is_new && is_forked && born.elapsed() < EXEC_SOON;
@@ -74,14 +77,15 @@ pub(super) fn wait(
     }
 }
 
-/// It is gone, or the recording is over. One that was waited for so long is told of by its reason.
-fn left_out(pid: i32, parent: i32, is_late: bool) -> RecordError {
-    match is_late {
-        true => RecordError::Other(anyhow!(
-            "it used the memory of process {parent}, which has started it, to the end: what would be \
+/// It is gone, or the recording is over. One that was waited for so long is told of by its reason, which
+/// was so `until` then.
+fn left_out((pid, parent): (i32, i32), until: Option<&str>) -> RecordError {
+    match until {
+        Some(until) => RecordError::Other(anyhow!(
+            "it used the memory of process {parent}, which has started it, {until}: what would be \
              attached to it would be in that one"
         )),
-        false => RecordError::TargetGone(anyhow!("process {pid} is gone")),
+        None => RecordError::TargetGone(anyhow!("process {pid} is gone")),
     }
 }
 

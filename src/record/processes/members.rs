@@ -60,7 +60,9 @@ pub(super) struct Members {
     /// and how many more there were of which nothing is known.
     pub(super) missed: u64,
     /// Those that were begun with late, and why.
-    pub(super) late: Vec<String>,
+    late: Vec<String>,
+    /// The others of those.
+    late_more: u64,
 }
 
 impl Members {
@@ -120,15 +122,24 @@ impl Members {
     pub(super) fn taken_up(&mut self, number: Number, after: Duration) {
         let Some(member) = self.members.get_mut(&number) else { return };
         member.name = name_of(member.pid);
+        if self.late.len() >= LATE_MAX {
+            self.late_more += 1;
+            return;
+        }
         let text = format!(
             "{}: recorded from {:.1} s after it was found, when it had left the memory of the process \
              that started it",
             member.title(),
             after.as_secs_f64()
         );
-        if self.late.len() < LATE_MAX {
-            self.late.push(text);
-        }
+        self.late.push(text);
+    }
+
+    /// What is told of those that were begun with late.
+    pub(super) fn late_lines(&mut self) -> Vec<String> {
+        let more = self.late_more;
+        let more = (more > 0).then(|| format!("{more} more processes were begun with as late"));
+        std::mem::take(&mut self.late).into_iter().chain(more).collect()
     }
 
     /// How far it is.
@@ -212,4 +223,24 @@ impl Members {
 /// What a process is called; of one that is gone nobody knows.
 fn name_of(pid: i32) -> String {
     proc::status(pid).map_or_else(|_| "gone".to_owned(), |status| status.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_were_begun_with_late_are_told_of_or_counted() {
+        let mut members = Members::default();
+        for _ in 0..LATE_MAX + 3 {
+            let number = members.add(None);
+            members.taken_up(number, Duration::from_secs(4));
+        }
+        let lines = members.late_lines();
+        assert_eq!(lines.len(), LATE_MAX + 1);
+        assert!(lines[0].contains("4.0 s after it was found"), "{lines:?}");
+        assert_eq!(lines[LATE_MAX], "3 more processes were begun with as late");
+        members = Members::default();
+        assert_eq!(members.late_lines(), Vec::<String>::new());
+    }
 }
