@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::common::{
-    Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program_for_everyone,
+    Recorder, Snapshot, Target, Trace, as_nobody, needs_recording, program, program_for_everyone,
     record_cpu, scratch_dir, skip, together, traceprof,
 };
 
@@ -121,6 +121,47 @@ fn steps_in(dir: &Path, options: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_place_that_nothing_can_be_below_is_refused_before_the_program_is_started() {
+    let run = |directory: &str| {
+        let output = format!("{directory}/%p/x.trace");
+        let output = traceprof(&["record", "--dry-run", "-o", &output, "--", "true"]).output();
+        let output = output.expect("traceprof");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = run("/no-such-directory");
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("/no-such-directory is not a directory: create it first"), "{text}");
+    needs_recording!();
+    assert_eq!(run(&scratch_dir().path().display().to_string()).0, Some(0));
+}
+
+#[test]
+fn what_waiting_and_a_name_add_to_the_steps() {
+    needs_recording!();
+    let _machine = together();
+    let folder = scratch_dir();
+    // A name that no other process has.
+    let name = format!("dry{}", std::process::id());
+    let path = folder.path().join(&name);
+    std::fs::copy(program("prey"), &path).expect("a copy");
+    let mut command = Command::new(&path);
+    command.arg("spin");
+    let target = Target::spawn(command);
+    let mut command = traceprof(&["record", "--dry-run", "--mode", "cpu,wall", "--ring", "1m"]);
+    command.args(["--wall-interval", "50ms", "--name", &name, "-o", "y-%p.trace"]);
+    let output = command.current_dir(folder.path()).output().expect("traceprof");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let pid = target.pid();
+    assert!(text.contains(&format!("y-{pid}-1.trace and the next free ones")), "{text}");
+    assert!(text.contains(&format!("at the end to {}", folder.path().display())), "{text}");
+    assert!(!text.contains("%p"), "{text}");
+    let waiting = text.lines().find(|line| line.starts_with("waiting  "));
+    assert!(waiting.is_some_and(|line| line.contains("every 50.000 ms")), "{text}");
+    assert!(text.contains("twice for about a tenth of a millisecond"), "{text}");
+}
+
+#[test]
 fn names_of_all_files_and_what_is_kept_of_them_are_told() {
     needs_recording!();
     let dir = scratch_dir();
@@ -210,6 +251,11 @@ fn outputs_that_a_recording_would_refuse_are_refused() {
     std::fs::set_permissions(dir.path(), mode).expect("a directory for others to read");
     check(true, &["-o", "y.trace"], "a directory of your own");
     check(true, &["-o", "x-0003.trace", "--force"], "a directory of your own");
+    std::fs::create_dir(dir.path().join("open")).expect("a directory");
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(dir.path().join("open"), mode).expect("a directory to write to");
+    let pidfile = ["-o", "open/x.trace", "--pidfile", "other.pid"];
+    check(true, &pidfile, "a directory that is there and that you may write to");
 }
 
 #[test]

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::unistd::{AccessFlags, faccessat};
 
 use super::exit::{ExitCode, Failure};
 use crate::proc;
@@ -50,11 +51,14 @@ impl PidFile {
 
     /// Whether it could be written; writes nothing.
     pub(super) fn check(path: &Path) -> Result<(), Failure> {
-        if let Some(file) = open(path, false).map_err(output)? {
-            let lock = lock(&file, path).map_err(output)?;
-            judge(&file, path).map_err(output)?;
-            drop(lock);
-        }
+        let Some(file) = open(path, false).map_err(output)? else {
+            let access = AccessFlags::W_OK | AccessFlags::X_OK;
+            let may = faccessat(AT_FDCWD, folder_of(path), access, AtFlags::AT_EACCESS);
+            return may.map_err(|error| output(not_opened(path, error.into())));
+        };
+        let lock = lock(&file, path).map_err(output)?;
+        judge(&file, path).map_err(output)?;
+        drop(lock);
         Ok(())
     }
 }
@@ -125,8 +129,7 @@ fn open(path: &Path, create: bool) -> anyhow::Result<Option<File>> {
     let file = match options.open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new("."));
+            let folder = folder_of(path);
             if folder.is_dir() {
                 return Ok(None);
             }
@@ -139,19 +142,27 @@ fn open(path: &Path, create: bool) -> anyhow::Result<Option<File>> {
                  name of the file itself"
             ));
         }
-        Err(error) => {
-            let text = format!(
-                "opening the pid file {shown}; choose another --pidfile, in a directory that is there \
-                 and that you may write to"
-            );
-            return Err(anyhow::Error::new(error).context(text));
-        }
+        Err(error) => return Err(not_opened(path, error)),
     };
     let is_file = file.metadata().is_ok_and(|found| found.is_file());
     match is_file {
         true => Ok(Some(file)),
         false => Err(anyhow!("{shown} is not a file: choose another --pidfile")),
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+fn not_opened(path: &Path, error: io::Error) -> anyhow::Error {
+    let text = format!(
+        "opening the pid file {}; choose another --pidfile, in a directory that is there and that you \
+         may write to",
+        path.display()
+    );
+    anyhow::Error::new(error).context(text)
 }
 
 /// Takes it for this process; others that run have a lock of their own.

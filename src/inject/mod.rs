@@ -3,7 +3,7 @@
 //! # What is changed in a target, and how it comes back
 //! | change | how it comes back |
 //! |---|---|
-//! | one thread is stopped, twice, for some tens of microseconds | it is detached at once |
+//! | one thread is stopped, twice, for about a tenth of a millisecond | it is detached at once |
 //! | its registers, vector state and signal mask | the last frame of its chain holds them |
 //! | bytes below the red zone of its stack, where that is free | nobody reads them |
 //! | an interrupted system call | issued again, or restarted from its restart block |

@@ -7,6 +7,7 @@
 mod files;
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use traceprof_abi::layout::{self, PRIMING, SAMPLING};
@@ -33,15 +34,16 @@ type Step = (String, String);
 pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
     output::check_early(options)?;
     check_proc()?;
-    let mut settled = Cow::Borrowed(options);
+    let (mut settled, mut first) = (Cow::Borrowed(options), None);
     let mut steps = match &options.target {
         Target::Pid(pid) => of_process(*pid, options)?,
         Target::Pids(pids) => of_processes(pids, options)?,
         Target::Name(named) => {
             let named = Named { wait: None, ..named.clone() };
             let found = processes::named::find(&named)?;
-            if let Some(first) = found.first() {
-                settled = output::named(options, *first)?;
+            first = found.first().copied();
+            if let Some(first) = first {
+                settled = output::named(options, first)?;
             }
             of_processes(&found, options)?
         }
@@ -51,7 +53,8 @@ pub fn dry_run(options: &Options) -> Result<Vec<Step>, RecordError> {
         let text = "recorded as well, each with an agent of its own; new ones as they are seen";
         steps.push(step("descendants", text));
     }
-    steps.extend(files::steps(&settled));
+    steps.extend(options.measure.wall_interval().map(waiting));
+    steps.extend(files::steps(&settled, first));
     steps.extend([
         step("exec", exec(options)),
         step("end", end(options)),
@@ -112,7 +115,7 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<Step>, RecordError> {
             format!("unwind tables of the code in {modules} mappings are compiled first"),
         ),
         step("map", segments(base)),
-        step("stop", format!("thread {tid}, twice for some tens of microseconds: {why}")),
+        step("stop", format!("thread {tid}, twice for about a tenth of a millisecond: {why}")),
         signal(&before),
         sampling(&before, threads, options),
     ])
@@ -199,6 +202,17 @@ fn sampling(before: &Before, threads: u32, options: &Options) -> Step {
         format!(
             "each thread (now {threads}) gets {what}; a sample every {period:.3} ms of CPU time{}",
             budget.unwrap_or_default()
+        ),
+    )
+}
+
+/// What mode wall does besides.
+fn waiting(interval: Duration) -> Step {
+    let interval = interval.as_secs_f64() * 1e3;
+    step(
+        "waiting",
+        format!(
+            "threads that do not run are looked at from outside every {interval:.3} ms; one that has gone              to sleep elsewhere is stopped for a moment where its stack cannot be read without"
         ),
     )
 }

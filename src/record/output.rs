@@ -24,7 +24,13 @@ pub(super) fn check_early(options: &Options) -> Result<(), RecordError> {
     }
     // What will be there is known but for the name: a program need not be started for the rest.
     let directory = directory_of(&options.output);
-    if directory.to_string_lossy().contains("%p") { Ok(()) } else { check_place(directory) }
+    let is_known = |path: &&Path| !path.to_string_lossy().contains("%p");
+    match directory.ancestors().find(is_known) {
+        Some(known) if known == directory => check_place(directory),
+        // Without what is above it nothing below can be there.
+        Some(known) => check_directory(if known == Path::new("") { Path::new(".") } else { known }),
+        None => Ok(()),
+    }
 }
 
 /// The options with the name of the output for the process, which may have just been started.
@@ -210,11 +216,16 @@ fn check(options: &Options) -> Result<(), RecordError> {
 
 /// The directory is there, and files can be made in it.
 fn check_place(directory: &Path) -> Result<(), RecordError> {
-    if !directory.is_dir() {
-        let path = directory.display();
-        return Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")));
-    }
+    check_directory(directory)?;
     check_access(directory, AccessFlags::W_OK | AccessFlags::X_OK)
+}
+
+fn check_directory(path: &Path) -> Result<(), RecordError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(RecordError::Output(anyhow!("{path} is not a directory: create it first")))
 }
 
 fn check_access(path: &Path, access: AccessFlags) -> Result<(), RecordError> {

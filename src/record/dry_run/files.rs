@@ -10,8 +10,9 @@ use super::super::trigger::Trigger;
 use super::{Step, step};
 use crate::trace::{Turn, WriteMode, index_path};
 
-/// What is written, where and when, and what is kept of it. The name of the options is settled.
-pub(super) fn steps(options: &Options) -> Vec<Step> {
+/// What is written, where and when, and what is kept of it. The name of the options is settled; of
+/// processes with a name the first was `found`.
+pub(super) fn steps(options: &Options, found: Option<i32>) -> Vec<Step> {
     let mut steps = match options.files {
         Files::One => vec![step("files", pair(options))],
         Files::Limited(bytes) => {
@@ -22,7 +23,7 @@ pub(super) fn steps(options: &Options) -> Vec<Step> {
             ]
         }
         Files::Parts { turn, keep } => parts(options, turn, keep),
-        Files::Ring { time, at_end } => ring(options, time, at_end),
+        Files::Ring { time, at_end } => ring(options, found, (time, at_end)),
     };
     if output::is_named_late(options) && matches!(options.target, Target::Command(_)) {
         steps.push(step("name", "%p is the program's process id"));
@@ -59,11 +60,11 @@ fn parts(options: &Options, turn: Turn, keep: Option<u32>) -> Vec<Step> {
     ]
 }
 
-fn ring(options: &Options, time: Duration, at_end: bool) -> Vec<Step> {
+fn ring(options: &Options, found: Option<i32>, (time, at_end): (Duration, bool)) -> Vec<Step> {
     let pid = match &options.target {
         Target::Pid(pid) => Some(*pid),
         Target::Pids(pids) => pids.first().copied(),
-        Target::Name(_) | Target::Command(_) => None,
+        Target::Name(_) | Target::Command(_) => found,
     };
     let save = absolute(&options.pattern.clone().with_number().path(Occasion::now(pid)));
     let save = save.display();
