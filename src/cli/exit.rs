@@ -19,9 +19,10 @@ pub enum ExitCode {
     Usage = 2,
     /// The target may not be traced by this user.
     NotPermitted = 3,
-    /// The recording is written, and holds no sample.
+    /// The recording is over, and holds no sample. It is written, as with the other codes of one that is
+    /// done, but for a ring that nobody asked to be saved.
     NoSamples = 4,
-    /// The recording is written, and its quality is below `--fail-under`.
+    /// The recording is over, and its quality is below `--fail-under`.
     LowQuality = 5,
     /// The output could not be written.
     Output = 6,
@@ -33,7 +34,7 @@ pub enum ExitCode {
     Lossy = 9,
     /// The file is no trace, or none that can be read.
     Unreadable = 10,
-    /// The recording is written, and something of it was found in the target.
+    /// The recording is over, and something of it was found in the target.
     LeftBehind = 11,
     /// A second signal to end, as from an impatient Ctrl-C.
     Interrupted = 130,
@@ -69,16 +70,14 @@ impl ExitCode {
             Self::Failure => "failed for a reason without a code of its own",
             Self::Usage => "the arguments make no sense",
             Self::NotPermitted => "not permitted to trace the target",
-            Self::NoSamples => "the recording is written, but it holds no sample",
-            Self::LowQuality => "the recording is written, but its quality is below --fail-under",
+            Self::NoSamples => "the recording is done, but it holds no sample",
+            Self::LowQuality => "the recording is done, but its quality is below --fail-under",
             Self::Output => "the output could not be written (exists, no space, no access)",
             Self::TargetGone => "the target ended before there was any data",
             Self::Unfinished => "the trace is sound but was not closed: its recording did not end",
             Self::Lossy => "the trace is readable, but parts of it are lost",
             Self::Unreadable => "the file is not a trace, or none that can be read",
-            Self::LeftBehind => {
-                "the recording is written, but something of it is left in the target"
-            }
+            Self::LeftBehind => "the recording is done, but something of it is left in the target",
             Self::Interrupted => {
                 "ended at once by a second signal: the trace is not closed, the target is put back"
             }

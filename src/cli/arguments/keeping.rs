@@ -46,8 +46,8 @@ pub struct KeepingArguments {
     /// When to save the ring: end (when asked to and at the end), or trigger (only when asked to)
     ///
     /// With trigger, what nobody asked for (with SIGUSR2 or by a --trigger) is dropped at the end, whatever
-    /// ends the recording; the closing report says so, and the exit code is 0. A save that was asked for
-    /// and could not be made is made up for at the end.
+    /// ends the recording; the closing report says so, and the exit code is what it would be with a save.
+    /// A save that was asked for and could not be made is made up for at the end.
     #[arg(long, value_name = "WHEN")]
     pub ring_save: Option<RingSave>,
 

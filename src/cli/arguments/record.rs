@@ -121,10 +121,10 @@ pub struct RecordArguments {
     /// Write what the recording came to as one JSON object to the standard output
     ///
     /// It has exit_code, meaning (of the code) and reason (null, or why the code is not 0); if there is
-    /// a recording, pid, ended (null, or why, if nobody asked for it), output, index, data_bytes,
-    /// index_bytes, samples_in_file, collected_bytes, quality_percent (what --fail-under looks at),
-    /// command_status (null, or code and signal of the program that was started), left_in_target, and
-    /// figures: all numbers of the closing report and of --stats, under the names and in the units that
+    /// a recording, pid, ended (null, or why, if nobody asked for it), output and index (both null of a
+    /// ring that nobody asked to be saved), data_bytes, index_bytes, samples_in_file, collected_bytes,
+    /// quality_percent (what --fail-under looks at), command_status (null, or code and signal of the
+    /// program that was started), left_in_target, and figures: all numbers of the closing report and of --stats, under the names and in the units that
     /// traceprof-data(5) describes as closing metadata. Names and meanings stay; later versions may
     /// add some. It is one line, the last one: what a started program prints comes before it.
     #[arg(long, conflicts_with = "dry_run")]
@@ -171,7 +171,10 @@ pub struct RecordArguments {
     #[arg(long)]
     pub verify_detach: bool,
 
-    /// Leave out time spent in the kernel, also where it could be seen
+    /// Leave out time spent in the kernel, also where it could be seen (not with --engine timer)
+    ///
+    /// Timers count all of a thread's CPU time, and cannot tell the kernel's part: where they sample, by
+    /// --engine timer or because auto takes them, this changes nothing, and a notice says so.
     #[arg(long, aliases = ["all-user", "exclude-kernel"])]
     pub no_kernel: bool,
 
