@@ -115,14 +115,17 @@ impl Table {
         Self { rows, all }
     }
 
-    /// The heaviest rows in themselves, no more than so many and of no less than this weight, and what all
-    /// others come to.
-    pub(super) fn heaviest(&self, most: usize, least: f64) -> (Vec<&TableRow>, Rest) {
+    /// The heaviest rows in themselves, no more than so many and only of a weight that is enough, and what
+    /// all others come to.
+    pub(super) fn heaviest(
+        &self,
+        most: usize,
+        is_enough: impl Fn(u64) -> bool,
+    ) -> (Vec<&TableRow>, Rest) {
         let mut shown = Vec::new();
         let mut rest = Rest::default();
         for row in &self.rows {
-            let is_enough = row.own.weight as f64 >= least;
-            if !row.is_others && is_enough && shown.len() < most {
+            if !row.is_others && shown.len() < most && is_enough(row.own.weight) {
                 shown.push(row);
             } else {
                 rest.add(row);

@@ -49,8 +49,9 @@ impl<'a> Top<'a> {
 
     /// The heaviest rows, no more than so many, and what all others come to.
     pub(super) fn heaviest(&self, most: usize, options: &TreeOptions) -> (Vec<&TableRow>, Rest) {
-        let least = options.rows_min_percent / 100.0 * self.scale.all as f64;
-        self.table.heaviest(most, least)
+        // The share as it is told: a weight made of the limit is a little more than one just at it.
+        let share = |weight| percent(weight, self.scale.all);
+        self.table.heaviest(most, |weight| share(weight) >= options.rows_min_percent)
     }
 
     /// What the idle threads come to.
@@ -188,5 +189,40 @@ impl Columns {
             cells.extend(counts.iter().map(|count| of(*count, &time, 10)));
         }
         cells.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_just_at_the_limit_is_shown() {
+        let row = |weight| {
+            let own = Count { samples: weight, weight };
+            TableRow {
+                name: weight.to_string(),
+                qualifier: String::new(),
+                own,
+                total: own,
+                forks: false,
+                number: 1,
+                is_others: false,
+            }
+        };
+        let rows = [36, 7, 6, 1].map(row).to_vec();
+        let all = Count { samples: 50, weight: 50 };
+        let top = Top {
+            table: Table { rows, all },
+            idle: Vec::new(),
+            of: RowOf::Function,
+            scale: Scale { all: 50, unit: Unit::Periods(None) },
+        };
+        // 14 / 100 of 50 is more than 7 in floating point.
+        for (rows_min_percent, shown) in [(14.0, 2), (14.1, 1), (12.0, 3), (0.0, 4)] {
+            let options = TreeOptions { rows_min_percent, ..TreeOptions::default() };
+            let (rows, rest) = top.heaviest(9, &options);
+            assert_eq!((rows.len(), rest.number), (shown, 4 - shown as u64), "{rows_min_percent}");
+        }
     }
 }
