@@ -200,6 +200,30 @@ fn titles_say_which_processes_they_are_of() {
 }
 
 #[test]
+fn shares_of_processes_say_what_they_are_of() {
+    let made = demo();
+    let line = |options: &[&str]| {
+        let text = run(&made, &["print", "--summary"], options);
+        text.lines().find(|line| line.starts_with("processes ")).unwrap().to_owned()
+    };
+    let of = |front: &str, back: &str, what: &str| {
+        format!("processes 2: front (100) {front} %, 'ba\\u{{1b}}ck' (200) {back} % of {what}")
+    };
+    assert_eq!(line(&[]), of("50.0", "50.0", "the time of all threads"));
+    assert_eq!(line(&["--mode", "cpu"]), of("100.0", "0.0", "CPU time"));
+    let mut maker = Maker::new();
+    for (key, number) in [("processes", 1), ("processes_refused", 3), ("processes_missed", 2)] {
+        maker.writer.set_metadata(key, Value::Unsigned(number)).unwrap();
+    }
+    let main = maker.thread(100, "main");
+    maker.sample(main, 1, "_start main");
+    let text = run(&maker.finish(), &["print", "--summary"], &[]);
+    let tail =
+        "100.0 % of CPU time; 3 could not be recorded; 2 ended before they could be recorded\n";
+    assert!(text.contains(tail), "{text}");
+}
+
+#[test]
 fn what_happened_in_a_recording_is_in_its_json() {
     let mut maker = Maker::new();
     let number = Value::Unsigned;

@@ -12,7 +12,7 @@ use traceprof_abi::unwind::EndReason;
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
 use super::look::{Ink, Look};
-use super::mode::{Unit, wall_seconds};
+use super::mode::{Mode, Unit, wall_seconds};
 use super::rate;
 use super::recording::{Execution, Recording};
 use super::rows::{counted, percent};
@@ -178,8 +178,14 @@ fn processes(recording: &Recording, seen: &Seen) -> Option<String> {
         number.map_or_else(String::new, |number| format!("; {number} {what}"))
     };
     let refused = others("processes_refused", "could not be recorded");
-    let missed = others("processes_missed", "ended before they could be");
-    (count > 0).then(|| format!("{count}: {}{more}{refused}{missed}", named.join(", ")))
+    let missed = others("processes_missed", "ended before they could be recorded");
+    // Time on the processor and time of threads that wait are shared out otherwise.
+    let of = match (all, seen.mode) {
+        (0, _) => "",
+        (_, Mode::Cpu) => " of CPU time",
+        (_, Mode::Wall) => " of the time of all threads",
+    };
+    (count > 0).then(|| format!("{count}: {}{more}{of}{refused}{missed}", named.join(", ")))
 }
 
 /// The programs that the target executed meanwhile; of several processes with whose they are.
