@@ -156,13 +156,13 @@ fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("\nactivity  0.000 s |") && text.contains("[21] "), "{text}");
     assert!(
-        text.contains("demo.std::collections::has…g::String>::insert_unique(): 200 samples"),
+        text.contains("\n    std::collections::hash::ma…g::String>::insert_unique(): 200 samples"),
         "{text}"
     );
     let verbose = print(&made, &all, &TimelineOptions { verbose: true, ..plain });
     assert!(verbose.lines().all(|line| line.chars().count() <= 80), "{verbose}");
-    assert!(verbose.contains("(): 200 samples, ~200 ms at src/demo.c:9\n"), "{verbose}");
-    let indent = " ".repeat(31);
+    assert!(verbose.contains("(): 200 samples, ~200 ms\n        at src/demo.c:9\n"), "{verbose}");
+    let indent = " ".repeat(21);
     let sample =
         format!("[32] sample at 0.000000 s: weight 1, running, trace\n{indent}0x100000005\n");
     assert!(verbose.contains(&sample), "{verbose}");
@@ -174,6 +174,39 @@ fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
         bare.push_str(if place == 0 { part } else { part.split_once('m').unwrap().1 });
     }
     assert_eq!(bare, text, "colours move nothing");
+}
+
+#[test]
+fn deep_calls_keep_their_names_on_a_terminal() {
+    let mut maker = Maker::new();
+    let thread = maker.thread(1, "x");
+    let names = ["reader", "writer"].map(|what| {
+        format!("pyarrow::internal::{what}::VectorKernel::run_on_every_selected_vector:1200")
+    });
+    let callers = "_PyEval_EvalFrameDefault:10 _PyObject_Vectorcall:20 ".repeat(20);
+    for ms in 0..40 {
+        maker.sample(thread, ms, &format!("main {callers} {}", names[(ms / 20) as usize]));
+    }
+    maker.sample_ending(thread, 41, &format!("{callers} {}", names[0]), GAP);
+    let made = maker.finish();
+    let look = Look { width: Some(80), ..Look::default() };
+    for verbose in [false, true] {
+        let options = TimelineOptions { look, ..options(verbose, 0.0, None) };
+        let text = print(&made, &Selection::default(), &options);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for what in ["reader", "writer"] {
+            let name = format!("[42] pyarrow::internal::{what}::V…");
+            let lines = text.lines().filter(|line| line.contains(&name) && line.ends_with("():"));
+            assert_eq!(lines.count(), 1, "{what} in {text}");
+        }
+        // What fits beside its numbers stays there, without the module.
+        assert!(text.contains("[39] _PyObject_Vectorcall(): 41 samples, ~42.0 ms <"), "{text}");
+        assert_eq!(text.contains("at src/demo.c:1200\n"), verbose, "{text}");
+        if verbose {
+            let samples = text.matches(": weight 1, running, trace").count();
+            assert_eq!(samples, 41, "{text}");
+        }
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! - The summary is of one look at all samples, before the first call; it has no functions, which
 //!   would need memory for all that there are.
 
+mod call;
 mod folded;
 mod json;
 mod leaf;
@@ -17,15 +18,13 @@ mod tally;
 
 use std::io::{self, Write};
 
-use unicode_width::UnicodeWidthStr;
-
 use super::error::ViewError;
 use super::escape::escaped;
 use super::filter::Filter;
 use super::look::{Ink, Look};
 use super::mode::Mode;
 use super::recording::Recording;
-use super::rows::{Limits, counted};
+use super::rows::Limits;
 use super::seen::Seen;
 use super::selection::Selected;
 use super::summary;
@@ -45,11 +44,6 @@ const DEEP_NODES: usize = 32 << 10;
 /// Calls of more samples than this are rarely found whole in one block: where only these are shown,
 /// nothing is loaded ahead.
 const SMALL: f64 = 2000.0;
-/// Deeper than this, lines are not indented further: the depth is the target's choice, and a line
-/// of thousands of spaces is of no use. The depth is written instead. On a terminal a third of its
-/// width is all that they take.
-const INDENT_MAX: usize = 128;
-
 /// How a timeline is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelineOptions {
@@ -375,53 +369,5 @@ impl Walk<'_> {
             return self.folded_objects(&mut level.folded, (whole, depth), out);
         }
         level.folded.write(whole, &self.shared.indent(depth), (&self.shared.options.look, out))
-    }
-
-    fn call(&self, call: &LazyCall, depth: usize, out: &mut dyn Write) -> Result<(), ViewError> {
-        if self.shared.options.json {
-            return self.call_object(call, depth, out);
-        }
-        let share = self.share(call);
-        let observed = match self.shared.filter.mode {
-            Mode::Cpu => {
-                format!("~{}", duration(share.span_ns.saturating_add(self.shared.period_ns)))
-            }
-            Mode::Wall => duration(share.weight.saturating_mul(1000)),
-        };
-        let known = call.location().map(|location| self.shared.names.of(location)).transpose()?;
-        let name = known.as_ref().map_or("[unknown]", |known| &known.name);
-        let place =
-            known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
-        let mut numbers = format!(": {}, {observed}", counted(share.samples, "sample"));
-        for (is_so, mark) in [
-            (call.begin_lost(), " <begin lost>"),
-            (call.end_lost(), " <end lost>"),
-            (call.unfinished(), " <unfinished>"),
-        ] {
-            numbers.push_str(if is_so { mark } else { "" });
-        }
-        let lead = self.shared.indent(depth);
-        let look = self.shared.options.look;
-        let used = lead.len() + numbers.width();
-        // The place has what the name leaves it, or half of the line.
-        let half = look.width.map_or(0, |width| width.saturating_sub(used) / 2);
-        let name = look.fit(name, used + place.width().min(half));
-        let place = look.fit(place, used + name.width());
-        Ok(writeln!(out, "{lead}{name}{numbers}{place}")?)
-    }
-}
-
-impl Shared<'_> {
-    /// What is before a line.
-    fn indent(&self, depth: usize) -> String {
-        let most = match self.options.look.width {
-            // Two columns a level.
-            Some(width) => (width / 6).min(INDENT_MAX),
-            None => INDENT_MAX,
-        };
-        match depth <= most {
-            true => "  ".repeat(depth),
-            false => format!("{}[{depth}] ", "  ".repeat(most)),
-        }
     }
 }

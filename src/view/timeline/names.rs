@@ -18,6 +18,8 @@ const UNNAMED: &str = "[unnamed]";
 pub(super) struct CallName {
     /// `module.function()`; as it is for what stands for a function, such as `[truncated]`.
     pub(super) name: String,
+    /// The same without the module.
+    pub(super) bare: String,
     /// ` at file:line`, or ` at module+offset`.
     pub(super) place: String,
     /// The same apart, as the trace has it: the function,
@@ -47,11 +49,11 @@ impl<'a> CallNames<'a> {
         let location = self.trace.location(id)?;
         let method = self.trace.method(location.method)?;
         let module = module_name(self.trace, &method)?;
-        let name = name(&method, module.as_deref());
-        let place = place(&location, module.as_deref());
-        let (name, place) = (escaped(&name).into_owned(), escaped(&place).into_owned());
+        let [name, bare] = [module.as_deref(), None]
+            .map(|module| escaped(&self::name(&method, module)).into_owned());
+        let place = escaped(&place(&location, module.as_deref())).into_owned();
         let function = if method.name.is_empty() { UNNAMED.to_owned() } else { method.name };
-        let name = Rc::new(CallName { name, place, function, module, location });
+        let name = Rc::new(CallName { name, bare, place, function, module, location });
         let mut known = self.known.borrow_mut();
         if known.len() >= REMEMBERED {
             known.clear();
