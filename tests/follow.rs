@@ -108,7 +108,7 @@ fn the_objects_of_a_timeline_can_be_followed() {
     maker.flush();
     let mut follower = Follower::start(maker.trace(), &["--timeline", "--json", "--verbose"]);
     follower.sees("\"name\":\"first\"");
-    maker.sample(thread, 20, "main second");
+    maker.sample(thread, 11, "main second");
     maker.flush();
     follower.sees("\"name\":\"second\"");
     maker.finish();
@@ -119,8 +119,22 @@ fn the_objects_of_a_timeline_can_be_followed() {
     let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
     assert_eq!(of_kind("recording").count(), 1, "{lines:?}");
     let times: Vec<_> = of_kind("sample").map(|object| &object["time_ns"]).collect();
-    assert_eq!(times, [10_000_000, 20_000_000], "{lines:?}");
-    assert!(objects[1..].iter().all(|object| object["tid"] == 7), "{lines:?}");
+    assert_eq!(times, [10_000_000, 11_000_000], "{lines:?}");
+    // Where what came since begins, and what of it was told of before.
+    let windows: Vec<usize> =
+        (0..objects.len()).filter(|place| objects[*place]["kind"] == "window").collect();
+    let [window] = windows[..] else { panic!("{windows:?} in {lines:?}") };
+    let times =
+        |object: &serde_json::Value| [&object["from_ns"], &object["to_ns"]].map(|ns| ns.as_u64());
+    assert_eq!(times(&objects[window]), [Some(10_000_001), Some(11_000_000)]);
+    let calls = |objects: &[serde_json::Value]| -> Vec<String> {
+        let calls = objects.iter().filter(|object| object["kind"] == "call");
+        calls.map(|it| format!("{} {} {}", it["name"], it["continued"], it["samples"])).collect()
+    };
+    assert_eq!(calls(&objects[..window]), ["\"main\" false 1", "\"first\" false 1"]);
+    assert_eq!(calls(&objects[window..]), ["\"main\" true 1", "\"second\" false 1"]);
+    let others = objects[1..].iter().filter(|object| object["kind"] != "window");
+    assert!(others.clone().all(|object| object["tid"] == 7), "{lines:?}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The timeline as whole texts, from traces made by hand.
 
 use serde_json::Value as Json;
-use traceprof::trace::{LazyTrace, Sample};
+use traceprof::trace::{LazyTrace, Sample, Value};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{Limits, Look, Selection};
+use traceprof::view::{Limits, Look, Mode, Selection};
+use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
 use crate::snapshot;
@@ -117,6 +118,67 @@ fn objects_of_a_timeline_say_what_its_text_says() {
     }
 }
 
+/// CPU time whose rate was halved and halved again, and wall clock time; some stacks are truncated.
+fn thinned() -> Trace {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
+    let thread = maker.thread(1, "x");
+    for ms in 1..=200 {
+        let stack = ["main a", "main b f", "main b g", "main a f h"][(ms / 7 % 4) as usize];
+        let plain = Sample { time_ns: BEGIN_NS + ms * 1_000_000, ..Sample::default() };
+        let plain =
+            Sample { end_reason: if ms % 9 == 0 { GAP } else { plain.end_reason }, ..plain };
+        let wall = Sample { flags: WALL, weight: 1000 + ms as u32, ..plain.clone() };
+        maker.full_sample(thread, &Sample { weight: 1 << (ms / 70), ..plain }, stack);
+        maker.full_sample(thread, &wall, stack);
+    }
+    maker.finish()
+}
+
+/// Calls, threads and all are what is in them, in samples and in weight.
+fn weights_add_up(made: &Trace, selection: &Selection) {
+    for (min_percent, depth) in [(0.0, None), (12.0, Some(2)), (0.0, Some(1)), (30.0, None)] {
+        let options = TimelineOptions { json: true, ..options(false, min_percent, depth) };
+        let text = print(made, selection, &options);
+        let all: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let is_wall = all[0]["mode"] == "wall";
+        for key in ["samples", "weight"] {
+            let sum = |objects: &mut dyn Iterator<Item = &Json>| -> u64 {
+                let told =
+                    objects.filter(|it| ["self", "others"].contains(&it["kind"].as_str().unwrap()));
+                told.map(|object| number(object, key)).sum()
+            };
+            let threads: u64 = of_kind(&all, "thread").map(|object| number(object, key)).sum();
+            assert!(threads > 0 && threads == number(&all[0]["all"], key), "{key} {text}");
+            assert_eq!(sum(&mut all.iter()), threads, "{key} {text}");
+            for (place, call) in all.iter().enumerate().filter(|(_, it)| it["kind"] == "call") {
+                let deeper = |it: &&Json| {
+                    it["kind"] != "thread" && number(it, "depth") > number(call, "depth")
+                };
+                let below = sum(&mut all[place + 1..].iter().take_while(deeper));
+                assert_eq!(below, number(call, key), "{key} of {call} in {text}");
+            }
+        }
+        for object in all.iter().filter(|it| !it["wall_us"].is_null()) {
+            assert!(is_wall && object["wall_us"] == object["weight"], "{object}");
+        }
+        for kind in ["self", "others", "call"] {
+            let is_told = |object: &Json| object["wall_us"].is_u64() == is_wall;
+            assert!(of_kind(&all, kind).all(is_told), "{text}");
+        }
+        // Shares of what is left out are of the thread, in whatever window.
+        for others in of_kind(&all, "others") {
+            let of_thread = |it: &&Json| it["thread"] == others["thread"];
+            let thread = of_kind(&all, "thread").find(of_thread).unwrap();
+            let share = number(others, "weight") as f64 * 100.0 / number(thread, "weight") as f64;
+            assert!(
+                (others["percent"].as_f64().unwrap() - share).abs() < 1e-9,
+                "{others} {thread}"
+            );
+        }
+    }
+}
+
 #[test]
 fn objects_of_a_timeline_add_up_to_its_samples() {
     for (min_percent, depth) in [(0.0, None), (12.0, Some(4)), (0.0, Some(1)), (60.0, None)] {
@@ -128,6 +190,12 @@ fn objects_of_a_timeline_add_up_to_its_samples() {
         assert_eq!(threads.sum::<u64>(), sum);
         let strip = all[0]["strip"]["weights"].as_array().unwrap().iter();
         assert_eq!(strip.map(|it| it.as_u64().unwrap()).sum::<u64>(), 68, "periods");
+    }
+    for (mode, made) in [(Mode::Cpu, demo()), (Mode::Cpu, thinned()), (Mode::Wall, thinned())] {
+        let whole = Selection { mode: Some(mode), ..Selection::default() };
+        weights_add_up(&made, &whole);
+        let moment = |text: &str| Some(text.parse().unwrap());
+        weights_add_up(&made, &Selection { from: moment("12ms"), to: moment("118ms"), ..whole });
     }
     let all = objects(&demo(), &options(true, 0.0, None));
     assert_eq!((of_kind(&all, "sample").count(), of_kind(&all, "self").count()), (66, 0));
@@ -162,10 +230,8 @@ fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
     let verbose = print(&made, &all, &TimelineOptions { verbose: true, ..plain });
     assert!(verbose.lines().all(|line| line.chars().count() <= 80), "{verbose}");
     assert!(verbose.contains("(): 200 samples, ~200 ms\n        at src/demo.c:9\n"), "{verbose}");
-    let indent = " ".repeat(21);
-    let sample =
-        format!("[32] sample at 0.000000 s: weight 1, running, trace\n{indent}0x100000005\n");
-    assert!(verbose.contains(&sample), "{verbose}");
+    let sample = "[32] sample at 0.000000 s: weight 1, running, trace 0x100000005\n";
+    assert!(verbose.contains(sample), "{verbose}");
     let look = Look { color: true, ..look };
     let colored = print(&made, &all, &TimelineOptions { look, ..plain });
     assert!(colored.contains("\u{1b}[1m# Thread 1 (x, tid 1)\u{1b}[0m\n"), "{colored}");

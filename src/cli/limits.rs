@@ -51,8 +51,9 @@ pub(super) const LIMITS: [Limit; 4] = [
                others, with --json too. --inverted without --depth needs the same again for the callers \
                of each function in which samples were taken, with --min-percent 0 for all of them: at \
                most one for each step of each distinct stack. --timeline needs memory for the depth of \
-               the stacks only, and where there is wall clock time or samples are chosen by what they \
-               are (--span, --tag, --state) 24 bytes for each sample of one thread.",
+               the stacks only, and where there is wall clock time, the rate changed or samples are \
+               chosen by what or when they are (--span, --tag, --state, --from, --to, --follow) 24 bytes \
+               for each sample of one thread.",
     },
 ];
 

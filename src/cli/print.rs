@@ -117,7 +117,7 @@ impl Style {
         !self.json
     }
 
-    /// What follows the summary, alone.
+    /// What came since: what follows the summary, alone.
     pub(super) fn trees(
         &self,
         trace: &LazyTrace,
@@ -125,7 +125,7 @@ impl Style {
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
         if self.timeline {
-            return timeline::write_threads(trace, selected, &self.of_timeline(), out);
+            return timeline::write_news(trace, selected, &self.of_timeline(), out);
         }
         self.write(&self.load(trace, selected)?, out)
     }

@@ -35,6 +35,8 @@ pub(super) struct Seen {
     pub(super) processes: BTreeMap<u32, SeenProcess>,
     /// Some sample has a context, whether or not it is looked at.
     pub(super) told: bool,
+    /// Some sample that is looked at weighs other than one period. Of a profile nobody looked.
+    pub(super) uneven: bool,
 }
 
 /// A process, as far as it was looked at.
@@ -77,6 +79,7 @@ impl Seen {
                 seen.told |= is_told(sample);
                 if selected.filter.has(sample) {
                     let count = Count { samples: 1, weight: u64::from(sample.weight) };
+                    seen.uneven |= sample.weight != 1;
                     *counts.entry(thread).or_default() += count;
                     *seen.ends.entry(sample.end_reason).or_default() += 1;
                     seen.states.add(sample.state, count.weight);

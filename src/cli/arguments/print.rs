@@ -65,9 +65,11 @@ pub struct PrintArguments {
     /// Print calls in the order of their times
     ///
     /// Below a summary without functions, each thread has its calls as a tree, with its samples (with
-    /// --verbose) and gaps in between. Of a call that reaches beyond --from or --to all is told. Memory
-    /// does not grow with the trace, but for some 24 bytes for each sample of one thread where there is
-    /// wall clock time or --span, --root-span, --tag, --state or --syscall is given.
+    /// --verbose) and gaps in between. A call that reaches beyond --from or --to has the samples between
+    /// them, as what is left out has. For the summary all that is looked at is read once before the first
+    /// line. Memory does not grow with the trace, but for some 24 bytes for each sample of one thread where
+    /// there is wall clock time, the rate of samples changed, or --from, --to, --follow, --span, --root-span,
+    /// --tag, --state or --syscall is given.
     #[arg(long)]
     pub timeline: bool,
 
@@ -130,13 +132,21 @@ pub struct PrintArguments {
     /// caller, or null. What is left out is a call of the kind `others`.
     ///
     /// With --timeline the first line is an object of the `kind` `recording`, with all of this but functions
-    /// and trees. Then each thread has one of the kind `thread` (`name`, `samples`), which its others follow
-    /// in the order of their times, all with the number of the `thread`, its `pid` and `tid`, and the `depth`: a `call` is a caller
-    /// of those below it that are deeper. A `call` has `name`, `module`, `file`, `line`, `svma`, `inlined`, `from_ns` and
-    /// `to_ns` (its first and its last sample), `samples`, `wall_us` (of wall clock time) and whether it is
-    /// `unfinished` or its begin or end are lost. `gap` and `lost` have `from_ns` and `to_ns`; `state`, `thread_start` and
-    /// `thread_exit` have `time_ns`. `self` counts samples of the caller itself, of which each is an object of the kind `sample` with
-    /// --verbose; `others` counts calls that are left out. Times count from the begin of the recording.
+    /// and trees. Then each thread has one of the kind `thread` (`name`, `samples`, `weight`), which its
+    /// others follow in the order of their times (but for calls of `[truncated]`, which hold the samples
+    /// whose stack does not reach the root and come at the end of the thread), all with the number of the
+    /// `thread`, its `pid` and `tid`, and the `depth`: a `call` is a caller of those below it that are
+    /// deeper. A `call` has `name`, `module`, `file`, `line`, `svma`, `inlined`, `from_ns` and `to_ns` (its
+    /// first and its last sample, whatever --from and --to are), `samples`, their `weight` (in the
+    /// `weight_unit` of the first line), `wall_us` (the same, of wall clock time) and whether it is
+    /// `continued` (it began before --from, or was told of before), `unfinished` or its begin or end are
+    /// lost. `gap` and `lost` have `from_ns` and `to_ns`; `state`, `thread_start` and `thread_exit` have
+    /// `time_ns`. `self` counts samples of the caller itself, of which each is an object of the kind `sample`
+    /// with --verbose; `others` counts calls that are left out (their `number`, `samples`, `weight`,
+    /// `wall_us`, and `percent` of the thread). What `self` and `others` weigh below a call adds up to its
+    /// weight, and so do threads to `all`. With --follow, the first line is of what there was at that moment,
+    /// and each time that more is written an object of the kind `window` (`from_ns`, `to_ns`) comes before
+    /// it. Times count from the begin of the recording.
     #[arg(long)]
     pub json: bool,
 

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use serde_json::{Map, Value as Json, json};
 
 use super::names::duration;
+use super::tally::Share;
 use crate::view::look::{Ink, Look};
+use crate::view::mode::Mode;
 use crate::view::rows::{counted, percent};
 
 /// A run of children without a line of their own.
@@ -15,12 +17,14 @@ pub(super) struct Folded {
     kinds: Vec<Kind>,
     /// Samples that are children themselves.
     own: u64,
+    /// What these weigh.
+    own_weight: u64,
     /// Microseconds of these, of wall clock time.
     own_us: u64,
     children: u64,
     /// Samples in these.
     samples: u64,
-    /// What shares of these are measured by.
+    /// What these weigh.
     weight: u64,
     gaps: u64,
     gaps_ns: u64,
@@ -36,19 +40,20 @@ enum Kind {
 }
 
 impl Folded {
-    /// A sample, of so many microseconds of wall clock time.
-    pub(super) fn sample(&mut self, us: u64) {
+    /// A sample of this weight, of so many microseconds of wall clock time.
+    pub(super) fn sample(&mut self, weight: u32, us: u64) {
         self.note(Kind::Own);
         self.own += 1;
+        self.own_weight = self.own_weight.saturating_add(u64::from(weight));
         self.own_us = self.own_us.saturating_add(us);
     }
 
-    /// Children that are not shown, with so many samples of so much weight.
-    pub(super) fn children(&mut self, children: u32, (samples, weight): (u64, u64)) {
+    /// Children that are not shown, with these samples.
+    pub(super) fn children(&mut self, children: u32, share: Share) {
         self.note(Kind::Children);
         self.children += u64::from(children);
-        self.samples = self.samples.saturating_add(samples);
-        self.weight = self.weight.saturating_add(weight);
+        self.samples = self.samples.saturating_add(share.samples);
+        self.weight = self.weight.saturating_add(share.weight);
     }
 
     /// A gap.
@@ -98,22 +103,25 @@ impl Folded {
     }
 
     /// What there is as objects, each of a kind and its numbers, and forgets it: of the gaps and changes
-    /// of state, which have objects of their own, there is nothing.
-    pub(super) fn take_objects(&mut self, whole: u64) -> Vec<Map<String, Json>> {
+    /// of state, which have objects of their own, there is nothing. `whole` is what shares are of, in this mode.
+    pub(super) fn take_objects(&mut self, whole: u64, mode: Mode) -> Vec<Map<String, Json>> {
         let folded = std::mem::take(self);
-        let us = |us: u64| (us > 0).then_some(us);
+        let us = |weight: u64| (mode == Mode::Wall).then_some(weight);
         let object = |kind: &Kind| match kind {
             Kind::Own => {
                 vec![
                     ("kind", json!("self")),
                     ("samples", json!(folded.own)),
-                    ("wall_us", json!(us(folded.own_us))),
+                    ("weight", json!(folded.own_weight)),
+                    ("wall_us", json!(us(folded.own_weight))),
                 ]
             }
             Kind::Children => vec![
                 ("kind", json!("others")),
                 ("number", json!(folded.children)),
                 ("samples", json!(folded.samples)),
+                ("weight", json!(folded.weight)),
+                ("wall_us", json!(us(folded.weight))),
                 ("percent", json!(percent(folded.weight, whole))),
             ],
             Kind::Gaps | Kind::States => Vec::new(),

@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use traceprof_abi::storage::log::flags::CARRIED;
 
 use super::folded::Folded;
+use super::tally::Share;
 use super::{Shared, ViewError, Walk};
 use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
 use crate::view::escape::json_escaped;
@@ -15,6 +16,7 @@ use crate::view::json::Head;
 use crate::view::mode::{Mode, is_wall};
 use crate::view::recording::Recording;
 use crate::view::seen::Seen;
+use crate::view::selection::Selected;
 use crate::view::told::{TagWord, Told};
 use crate::view::waits::{call_name, state_name};
 
@@ -30,11 +32,31 @@ pub(super) fn recording(recording: &Recording, seen: Seen, out: &mut dyn Write) 
     line(object, out)
 }
 
-/// A thread with so many samples that are looked at.
-pub(super) fn thread(summary: &ThreadSummary, samples: u64) -> Map<String, Json> {
+/// Writes what times are looked at next.
+pub(super) fn window(
+    recording: &Recording,
+    selected: &Selected,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let base_ns = recording.begin_ns().unwrap_or(0);
+    let since = |time_ns: Option<u64>| time_ns.map(|time_ns| time_ns.saturating_sub(base_ns));
+    let windows = selected.windows.iter();
+    let mut object = Map::new();
+    let fields = [
+        ("kind", json!("window")),
+        ("from_ns", json!(since(windows.clone().map(|it| it.from_ns).min()))),
+        ("to_ns", json!(since(windows.map(|it| it.to_ns).max()))),
+    ];
+    put(&mut object, fields);
+    line(object, out)
+}
+
+/// A thread with its samples that are looked at.
+pub(super) fn thread(summary: &ThreadSummary, all: Share) -> Map<String, Json> {
     let mut object = of_thread("thread", summary);
     object.insert("name".to_owned(), json!(summary.thread.name));
-    object.insert("samples".to_owned(), json!(samples));
+    object.insert("samples".to_owned(), json!(all.samples));
+    object.insert("weight".to_owned(), json!(all.weight));
     object
 }
 
@@ -85,7 +107,9 @@ impl Walk<'_> {
                 ("inlined", json!(location.is_some_and(|it| it.inline_parent.is_some()))),
                 ("from_ns", json!(shared.since(call.first_ns()))),
                 ("to_ns", json!(shared.since(call.last_ns()))),
+                ("continued", json!(call.first_ns() < self.window.from_ns)),
                 ("samples", json!(share.samples)),
+                ("weight", json!(share.weight)),
                 ("wall_us", json!(wall_us)),
                 ("begin_lost", json!(call.begin_lost())),
                 ("end_lost", json!(call.end_lost())),
@@ -138,7 +162,7 @@ impl Walk<'_> {
         (whole, depth): (u64, usize),
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        for fields in folded.take_objects(whole) {
+        for fields in folded.take_objects(whole, self.shared.filter.mode) {
             let mut object = self.object("", depth);
             object.extend(fields);
             line(object, out)?;

@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! - A limited number of nodes is in memory, besides some for each open level of the tree, whatever
-//!   the size of the trace; also some bytes for each sample of a thread that is looked at, of a trace
-//!   with wall clock time or where contexts are asked for.
+//!   the size of the trace; also some bytes for each sample of a thread that is looked at, where only
+//!   the samples tell what is looked at or what it weighs.
 //! - Every child of a call that is shown has a line, or is counted in one, unless it has no sample
 //!   that is looked at.
+//! - What calls have in themselves and what is left out of them adds up to their weights, and these to
+//!   those of their threads, in any window.
 //! - The summary is of one look at all samples, before the first call; it has no functions, which
 //!   would need memory for all that there are.
 
@@ -68,6 +70,7 @@ pub fn write(
         return Err(ViewError::NoStacks);
     }
     let (seen, shown) = Seen::selected(trace, selected)?;
+    let is_even = !seen.uneven;
     // What is lost shows when it is read.
     let recording = Recording::of(trace).showing(selected);
     selected.check_told(&recording, seen.told)?;
@@ -76,12 +79,12 @@ pub fn write(
     } else {
         summary::write_with_strip(&recording, &seen, (&options.look, out))?;
     }
-    write_threads(trace, selected, options, out)?;
+    write_threads(trace, selected, (options, is_even), out)?;
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let without = covered.filter(|thread| !shown.contains(&thread.id));
     if options.json {
         for summary in without {
-            json::line(json::thread(summary, 0), out)?;
+            json::line(json::thread(summary, Share::default()), out)?;
         }
         return Ok(());
     }
@@ -90,11 +93,26 @@ pub fn write(
     Ok(())
 }
 
-/// Writes the timelines alone.
-pub fn write_threads(
+/// Writes the timelines alone, of what came since others were written: as JSON Lines with an object before
+/// them that says which times these are of.
+pub fn write_news(
     trace: &LazyTrace,
     selected: &Selected,
     options: &TimelineOptions,
+    out: &mut dyn Write,
+) -> Result<(), ViewError> {
+    if options.json {
+        json::window(&Recording::of(trace), selected, out)?;
+    }
+    // Nobody looked at the samples yet.
+    write_threads(trace, selected, (options, false), out)
+}
+
+/// Writes the timelines; of samples that are known to weigh one period each, or not.
+fn write_threads(
+    trace: &LazyTrace,
+    selected: &Selected,
+    (options, is_even): (&TimelineOptions, bool),
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     let recording = Recording::of(trace);
@@ -117,15 +135,16 @@ pub fn write_threads(
             if !chosen || later || earlier {
                 continue;
             }
-            let tally = if looks_closer(&recording, selected) {
-                Some(Tally::new(trace, (thread.id, window), filter)?)
-            } else {
-                None
+            // Else what the trace has of its calls is all there is to know.
+            let looks_closer = recording.has_wall()
+                || selected.filter.is_narrow()
+                || !is_even
+                || !is_whole(window, thread);
+            let tally = match looks_closer {
+                true => Some(Tally::new(trace, (thread.id, window), filter)?),
+                false => None,
             };
-            let all = match &tally {
-                Some(tally) => tally.all(),
-                None => Share { samples: samples_in(trace, window, thread)?, ..Share::default() },
-            };
+            let all = tally.as_ref().map_or_else(|| Share::even(thread.samples), Tally::all);
             if all.samples > 0 || tally.is_none() {
                 Walk { shared: &shared, window, thread, tally, all }.write(out)?;
             }
@@ -134,31 +153,16 @@ pub fn write_threads(
     Ok(())
 }
 
-/// Whether only the samples themselves say which of them are looked at.
-fn looks_closer(recording: &Recording, selected: &Selected) -> bool {
-    recording.has_wall() || selected.filter.is_narrow()
-}
-
 fn are_of_several(threads: &[ThreadSummary]) -> bool {
     let mut pids = threads.iter().map(|summary| summary.thread.pid);
     let first = pids.next();
     pids.any(|pid| Some(pid) != first)
 }
 
-/// How many samples of a thread lie in a window.
-fn samples_in(
-    trace: &LazyTrace,
-    window: &Window,
-    thread: &ThreadSummary,
-) -> Result<u64, ViewError> {
-    let starts = thread.first_ns.is_some_and(|first_ns| window.from_ns <= first_ns);
-    if starts && thread.last_ns.is_some_and(|last_ns| last_ns <= window.to_ns) {
-        return Ok(thread.samples);
-    }
-    let window = Window { threads: Some([thread.id].into()), ..window.clone() };
-    let mut count = 0;
-    trace.for_each_sample(&window, &mut |_, _, _| count += 1)?;
-    Ok(count)
+/// Whether all samples of a thread lie in a window.
+fn is_whole(window: &Window, thread: &ThreadSummary) -> bool {
+    thread.first_ns.is_some_and(|first_ns| window.from_ns <= first_ns)
+        && thread.last_ns.is_some_and(|last_ns| last_ns <= window.to_ns)
 }
 
 /// What the timelines of all threads have in common.
@@ -181,7 +185,7 @@ struct Walk<'a> {
     shared: &'a Shared<'a>,
     window: &'a Window,
     thread: &'a ThreadSummary,
-    /// Which samples are looked at, if not all.
+    /// Which samples are looked at, and what they weigh; none if it is all of them, a period each.
     tally: Option<Tally>,
     /// All of the thread in the window.
     all: Share,
@@ -217,7 +221,7 @@ impl Level {
 impl Walk<'_> {
     fn write(&self, out: &mut dyn Write) -> Result<(), ViewError> {
         match self.shared.options.json {
-            true => json::line(json::thread(self.thread, self.all.samples), out)?,
+            true => json::line(json::thread(self.thread, self.all), out)?,
             false => self.title(out)?,
         }
         let mut root = self.shared.trace.roots(self.thread.id)?;
@@ -244,7 +248,7 @@ impl Walk<'_> {
                 Some(LazyNode::Call(call)) => {
                     let share = self.share(&call);
                     if share.samples > 0 {
-                        level.folded.children(1, (share.samples, self.weight(share)));
+                        level.folded.children(1, share);
                     }
                 }
                 Some(leaf) if self.is_left_out(&leaf) => {}
@@ -291,7 +295,7 @@ impl Walk<'_> {
         if let Some(level) = levels.last_mut().filter(|_| too_deep) {
             let children = self.shared.trace.count_children(&mut level.call)?;
             let share = self.share(&level.call);
-            level.folded.children(children, (share.samples, self.weight(share)));
+            level.folded.children(children, share);
             self.flush(level, depth, out)?;
             levels.pop();
         }
@@ -320,23 +324,15 @@ impl Walk<'_> {
     fn is_shown(&self, call: &LazyCall) -> bool {
         let share = self.share(call);
         let least = self.shared.options.limits.min_percent / 100.0;
-        let all = self.weight(self.all) as f64;
-        (share.samples > 0 || self.tally.is_none()) && self.weight(share) as f64 >= least * all
+        let all = self.all.weight as f64;
+        (share.samples > 0 || self.tally.is_none()) && share.weight as f64 >= least * all
     }
 
     /// The samples in a call that are looked at.
     fn share(&self, call: &LazyCall) -> Share {
         let span_ns = call.last_ns().saturating_sub(call.first_ns());
-        let all = || Share { samples: call.samples(), weight: 0, span_ns };
+        let all = || Share { span_ns, ..Share::even(call.samples()) };
         self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
-    }
-
-    /// What shares are measured by: time, of CPU time samples.
-    fn weight(&self, share: Share) -> u64 {
-        match self.shared.filter.mode {
-            Mode::Cpu => share.samples,
-            Mode::Wall => share.weight,
-        }
     }
 
     /// Whether a leaf is a sample that is not looked at.
@@ -350,7 +346,7 @@ impl Walk<'_> {
         let TimelineOptions { verbose, json, .. } = *self.shared.options;
         match leaf {
             _ if verbose => return false,
-            LazyNode::Sample(sample) => folded.sample(self.shared.time_us(sample)),
+            LazyNode::Sample(sample) => folded.sample(sample.weight, self.shared.time_us(sample)),
             _ if json => return false,
             LazyNode::Gap { from_ns, to_ns } => folded.gap(to_ns.saturating_sub(*from_ns)),
             LazyNode::State { .. } => folded.state(),
@@ -360,11 +356,7 @@ impl Walk<'_> {
     }
 
     fn flush(&self, level: &mut Level, depth: usize, out: &mut dyn Write) -> io::Result<()> {
-        // Samples that a filter leaves out are not of the whole.
-        let whole = match self.tally {
-            Some(_) => self.weight(self.all),
-            None => self.thread.samples,
-        };
+        let whole = self.all.weight;
         if self.shared.options.json {
             return self.folded_objects(&mut level.folded, (whole, depth), out);
         }

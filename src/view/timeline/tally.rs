@@ -37,6 +37,13 @@ pub(super) struct Share {
     pub(super) span_ns: u64,
 }
 
+impl Share {
+    /// So many samples that weigh one period each.
+    pub(super) fn even(samples: u64) -> Self {
+        Self { samples, weight: samples, span_ns: 0 }
+    }
+}
+
 impl Tally {
     /// The samples of a thread in a window that the filter keeps.
     pub(super) fn new(
