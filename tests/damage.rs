@@ -256,33 +256,42 @@ fn threads_and_times_are_selected() {
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
 
+/// Of a trace that is large enough for all that is limited to be at its limit.
+const SAMPLES: u64 = 50_000;
+
 /// A call with a hundred thousand children, and samples without end.
 #[test]
 fn memory_of_a_view_does_not_grow_with_the_trace() {
-    let mut maker = Maker::new();
-    let thread = maker.thread(1, "x");
-    let stacks = ["main:1 even leaf", "main:2 odd leaf"]
-        .map(|stack| stack.split(' ').map(|place| maker.location(place)).collect::<Vec<_>>());
-    let samples = if crate::common::is_long_run() { 3_000_000 } else { 300_000 };
-    for number in 0..samples {
-        let time_ns = maker::BEGIN_NS + number * 1_000_000 + number % 1009 * 317;
-        let sample = traceprof::trace::Sample { time_ns, ..Default::default() };
-        maker.writer.sample(thread, &sample, &stacks[(number / 3 % 2) as usize]).unwrap();
-    }
-    let trace = maker.finish();
-    let bytes = fs::metadata(trace.path()).expect("the trace").len();
+    let made = |samples: u64| {
+        let mut maker = Maker::new();
+        let thread = maker.thread(1, "x");
+        let stacks = ["main:1 even leaf", "main:2 odd leaf"]
+            .map(|stack| stack.split(' ').map(|place| maker.location(place)).collect::<Vec<_>>());
+        for number in 0..samples {
+            let time_ns = maker::BEGIN_NS + number * 1_000_000 + number % 1009 * 317;
+            let sample = traceprof::trace::Sample { time_ns, ..Default::default() };
+            maker.writer.sample(thread, &sample, &stacks[(number / 3 % 2) as usize]).unwrap();
+        }
+        maker.finish()
+    };
+    let many = if crate::common::is_long_run() { 3_000_000 } else { 4 * SAMPLES };
+    let (small, large) = (made(SAMPLES), made(many));
     for args in [
         &["print"][..],
         &["export", "--format", "folded"],
         &["print", "--timeline"],
         &["print", "--timeline", "--min-percent", "0", "--depth", "2"],
+        &["print", "--timeline", "--min-percent", "0", "--json"],
     ] {
-        let mut command = traceprof(args);
-        command.arg(trace.path());
-        let kib = peak_kib(command);
-        assert!(
-            kib > 1 << 10 && kib < 64 << 10,
-            "{args:?}: {kib} KiB for a trace of {bytes} bytes"
-        );
+        let peak = |trace: &Trace| {
+            let mut command = traceprof(args);
+            command.arg(trace.path());
+            peak_kib(command)
+        };
+        let (few, all) = (peak(&small), peak(&large));
+        assert!(few > 1 << 10, "{args:?}: {few} KiB");
+        // Half of what a timeline keeps for each sample where it must.
+        let most = few + (many - SAMPLES) * 12 / 1024;
+        assert!(all < most, "{args:?}: {few} KiB of {SAMPLES} samples, {all} KiB of {many}");
     }
 }
