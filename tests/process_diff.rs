@@ -91,6 +91,21 @@ fn parts_of_one_recording_have_the_processes_of_its_export() {
     assert_eq!(both, expected.collect::<Vec<_>>());
 }
 
+/// What a process was before it executed another program has the same first thread.
+#[test]
+fn a_process_that_is_not_listed_has_the_name_of_its_last_program_every_time() {
+    let mut maker = Maker::new();
+    for (pid, name) in [(7, "bash"), (7, "python3"), (8, "other")] {
+        let thread = maker.thread_of(pid, pid, name);
+        maker.sample(thread, 1, "_start main");
+    }
+    let made = maker.finish();
+    for _ in 0..8 {
+        let expected = ["other/8;_start;main 1 1", "python3/7;_start;main 2 2"];
+        assert_eq!(lines(&[&made, &made], &[]), expected);
+    }
+}
+
 #[test]
 fn one_process_against_another_meets_it_by_its_functions() {
     let [before, after] = &two();

@@ -90,7 +90,7 @@ impl Side {
         profile.waits.resolve(trace)?;
         selected.check_told(&recording, told)?;
         let tree = growing.finish();
-        let processes = pids.finish(&recording);
+        let processes = pids.finish(trace, &recording);
         let Objects { modules, methods, locations } = trace.load_objects()?;
         let recording = recording.showing(selected);
         let profile =
@@ -158,12 +158,15 @@ impl<'a> Pids<'a> {
         place
     }
 
-    fn finish(self, recording: &Recording) -> Vec<Process> {
-        let names = processes::names(self.of.into_values(), recording);
+    fn finish(self, trace: &LazyTrace, recording: &Recording) -> Vec<Process> {
+        // In the trace's order, as every view has them: of several first threads the last one names it.
+        let threads = trace.threads().iter().map(|summary| &summary.thread);
+        let names = processes::names(threads, recording);
         let listed = recording.processes();
         let process = |pid: u32| {
             let id = u64::from(pid);
-            let started = listed.iter().find(|process| process.pid == id);
+            // Of an id that was used again the last one, whose name it has.
+            let started = listed.iter().rfind(|process| process.pid == id);
             let name = names.get(&id).copied().unwrap_or_default().to_owned();
             Process { pid, started: started.and_then(|process| process.started), name }
         };
