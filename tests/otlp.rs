@@ -213,18 +213,47 @@ fn a_service_is_called_as_it_calls_itself() {
         ("otel.service.name", text("shop")),
         ("otel.deployment.zones", Value::List(vec![text("a"), text("b")])),
         ("otel.process.pid", text("1")),
+        ("otel.process.executable.name", text("other")),
+        ("otel.process.runtime.name", text("nodejs")),
+        ("otel.process.owner", text("shop")),
         ("pid", Value::Unsigned(100)),
         ("command_line", Value::List(vec![text("/usr/bin/node"), text("shop.js")])),
     ] {
         maker.writer.set_metadata(key, value).unwrap();
     }
-    let main = maker.thread(100, "node");
+    let main = maker.thread(100, "node-MainThread");
     maker.sample(main, 1, "_start main");
     let resource = &read(&maker.finish(), &[])["100"]["resource"];
+    assert_eq!(resource["process.runtime.name"], "nodejs");
+    assert_eq!(resource["process.owner"], "shop");
     assert_eq!(resource["service.name"], "shop");
     assert_eq!(resource["deployment.zones"], serde_json::json!(["a", "b"]));
     assert_eq!(resource["process.executable.name"], "node");
     assert_eq!(resource["process.pid"], 100);
+}
+
+#[test]
+fn an_executable_is_the_program_that_runs_whatever_its_thread_is_called() {
+    needs_messages!();
+    let text = |text: &str| Value::Text(text.to_owned());
+    let name = |word: &str, executed: &[(&str, bool)]| {
+        let mut maker = Maker::new();
+        let mut set = |key: &str, value| maker.writer.set_metadata(key, value).unwrap();
+        set("pid", Value::Unsigned(100));
+        set("command_line", Value::List(vec![text(word), text("-x")]));
+        for (number, (path, sampled)) in (1..).zip(executed) {
+            let fate = if *sampled { Value::Unsigned(BEGIN_NS) } else { text("too short") };
+            let program = vec![text(path), Value::Unsigned(BEGIN_NS + number), fate];
+            set(&format!("executed.{number}"), Value::List(program));
+        }
+        let main = maker.thread(100, "MainThread");
+        maker.sample(main, 1, "_start main");
+        read(&maker.finish(), &[])["100"]["resource"]["process.executable.name"].clone()
+    };
+    assert_eq!(name("/usr/bin/python3", &[]), "python3");
+    assert_eq!(name("server: master process", &[]), "MainThread", "that is a title");
+    let executed = [("/bin/env", true), ("/usr/bin/ruby (deleted)", true), ("/bin/true", false)];
+    assert_eq!(name("/bin/sh", &executed), "ruby");
 }
 
 #[test]

@@ -14,13 +14,20 @@ use crate::view::recording::{Recording, words};
 /// What the metadata of what a process tells of itself begins with.
 const TOLD: &str = "otel.";
 const SERVICE: &str = "service.name";
-/// How much of a name the kernel keeps for a process.
-const COMM_MAX: usize = 15;
+/// What is ours to say, whatever the process tells of itself.
+const OURS: [&str; 7] = [PID, EXECUTABLE, COMMAND, COMMAND_ARGS, COMMAND_LINE, HOST, OS];
+const PID: &str = "process.pid";
+const EXECUTABLE: &str = "process.executable.name";
+const COMMAND: &str = "process.command";
+const COMMAND_ARGS: &str = "process.command_args";
+const COMMAND_LINE: &str = "process.command_line";
+const HOST: &str = "host.name";
+const OS: &str = "os.type";
 
 /// The resource of a process.
 pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
     let recording = &profile.recording;
-    let mut attributes = vec![attribute("process.pid", Word::IntValue(pid))];
+    let mut attributes = vec![attribute(PID, Word::IntValue(pid))];
     attributes.extend(told(recording));
     let command_line = command_line(pid, recording);
     let executable = executable(pid, profile, command_line.first().copied());
@@ -33,18 +40,18 @@ pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
         attributes.push(attribute(SERVICE, Word::StringValue(name)));
     }
     if let Some(executable) = executable {
-        attributes.push(attribute("process.executable.name", Word::StringValue(executable)));
+        attributes.push(attribute(EXECUTABLE, Word::StringValue(executable)));
     }
     if let Some(command) = command_line.first() {
         let args = command_line.iter().map(|word| text(word)).collect();
-        attributes.push(attribute("process.command", text(command)));
-        attributes.push(attribute("process.command_args", list(args)));
-        attributes.push(attribute("process.command_line", text(&command_line.join(" "))));
+        attributes.push(attribute(COMMAND, text(command)));
+        attributes.push(attribute(COMMAND_ARGS, list(args)));
+        attributes.push(attribute(COMMAND_LINE, text(&command_line.join(" "))));
     }
     if let Some(host) = recording.text("host") {
-        attributes.push(attribute("host.name", text(host)));
+        attributes.push(attribute(HOST, text(host)));
     }
-    attributes.push(attribute("os.type", Word::StringValue("linux".to_owned())));
+    attributes.push(attribute(OS, Word::StringValue("linux".to_owned())));
     Resource { attributes, ..Resource::default() }
 }
 
@@ -60,9 +67,7 @@ fn told(recording: &Recording) -> Vec<KeyValue> {
             Value::List(_) => list(words(value).into_iter().map(text).collect()),
             _ => return None,
         };
-        // Those below are ours to say.
-        let is_ours = name.starts_with("process.") || ["host.name", "os.type"].contains(&name);
-        (!is_ours).then(|| attribute(&escaped(name), value))
+        (!OURS.contains(&name)).then(|| attribute(&escaped(name), value))
     });
     own.collect()
 }
@@ -79,19 +84,49 @@ fn command_line(pid: i64, recording: &Recording) -> Vec<&str> {
     line.map(words).unwrap_or_default()
 }
 
-/// The name of the file that a process executes. The kernel keeps the begin of it; where the command line
-/// goes on with it, that has all.
+/// The name of the file that a process executes: of the last program that it was seen to execute, else
+/// as it was called by its command line. What the kernel calls it is the name of its first thread, which
+/// many set: only where there is nothing else.
 fn executable(pid: i64, profile: &Profile, command: Option<&str>) -> Option<String> {
-    let threads = profile.threads.iter().map(|profile| &profile.thread);
-    let names = processes::names(threads, &profile.recording);
-    let name = u64::try_from(pid).ok().and_then(|pid| names.get(&pid)).copied().unwrap_or_default();
-    let file = command.map(|path| path.rsplit('/').next().unwrap_or(path));
+    let recording = &profile.recording;
+    let file = executed(pid, recording).and_then(file_name).or_else(|| command.and_then(program));
     let name = match file {
-        Some(file) if name.is_empty() => file,
-        Some(file) if name.len() >= COMM_MAX && file.starts_with(name) => file,
-        _ => name,
+        Some(file) => file,
+        None => {
+            let threads = profile.threads.iter().map(|profile| &profile.thread);
+            let names = processes::names(threads, recording);
+            u64::try_from(pid).ok().and_then(|pid| names.get(&pid).copied())?
+        }
     };
     (!name.is_empty()).then(|| escaped(name).into_owned())
+}
+
+/// The file of the last program that a process executed and that was sampled.
+fn executed(pid: i64, recording: &Recording) -> Option<&str> {
+    let asked = recording.number("pid");
+    let is_it = |of: Option<u64>| of.or(asked).is_some_and(|of| i64::try_from(of) == Ok(pid));
+    let mut programs = recording.executed().into_iter();
+    let last = programs.rfind(|it| it.not_sampled.is_none() && is_it(it.pid))?;
+    // What the recorder could not see.
+    Some(last.name).filter(|name| *name != "[unknown]")
+}
+
+/// The file's name in the first word of a command line, unless it is a title that a process has given
+/// itself, as `nginx: master process` is.
+fn program(word: &str) -> Option<&str> {
+    // Some write all of their command line into one word.
+    let path = word.split(" -").next().unwrap_or(word);
+    let is_title = path.contains(": ")
+        || path.ends_with(':')
+        || (path.contains(' ') && !path.starts_with('/'));
+    // That of a login shell is `-bash`.
+    file_name(path.strip_prefix('-').unwrap_or(path)).filter(|_| !is_title)
+}
+
+fn file_name(path: &str) -> Option<&str> {
+    // As the kernel says it of a file that has been replaced.
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit('/').next().filter(|name| !name.is_empty())
 }
 
 fn text(said: &str) -> Word {
@@ -106,4 +141,30 @@ fn list(words: Vec<Word>) -> Word {
 fn attribute(key: &str, value: Word) -> KeyValue {
     let value = Some(AnyValue { value: Some(value) });
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_no_program() {
+        for (word, name) in [
+            ("/usr/bin/node", Some("node")),
+            ("node", Some("node")),
+            ("-bash", Some("bash")),
+            ("/opt/My App/bin/app", Some("app")),
+            ("/usr/lib/chromium/chromium --type=renderer --lang=a/b", Some("chromium")),
+            ("nginx: master process /usr/sbin/nginx", None),
+            ("/usr/sbin/php-fpm: pool www", None),
+            ("[celeryd: celery@host:MainProcess] -active- (worker)", None),
+            ("celery worker", None),
+            ("sshd: ", None),
+            ("postgres:", None),
+            ("", None),
+            ("/", None),
+        ] {
+            assert_eq!(program(word), name, "{word}");
+        }
+    }
 }
