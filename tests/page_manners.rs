@@ -97,6 +97,44 @@ fn escape_goes_one_step_back() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
+/// Everything at once is gone by a button only.
+#[test]
+fn escape_takes_one_thing_at_a_time() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let mut browser = Browser::open(&page_of(&made), "#mode=cpu&from=0.5&to=1.5", LARGE);
+    browser.evaluate(
+        "traceprof.change({ threads: new Set([0]), context: { kind: 'span', value: NONE },\
+         zoom: [traceprof.flame.boxes[1].frame.name] })",
+    );
+    let chosen = "['zoom', 'window', 'context', 'threads', 'search'].filter(name => {\
+        const it = traceprof.choice[name];\
+        return Array.isArray(it) ? it.length : it; }).join(' ')";
+    assert_eq!(browser.evaluate(chosen), "zoom window context threads");
+    // Nothing was searched for: what is left is the field.
+    browser.key("/");
+    assert_eq!(browser.evaluate("document.activeElement.id"), "search");
+    browser.key("Escape");
+    assert_eq!(browser.evaluate("document.activeElement.id"), "");
+    assert_eq!(browser.evaluate(chosen), "zoom window context threads");
+    browser.evaluate("traceprof.change({ search: 'main' })");
+    for left in [
+        "window context threads search",
+        "context threads search",
+        "threads search",
+        "search",
+        "",
+        "",
+    ] {
+        browser.key("Escape");
+        assert_eq!(browser.evaluate(chosen), left);
+    }
+    assert_eq!(browser.evaluate("traceprof.choice.write()"), "mode=cpu");
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
 /// All rows, dark on white, whatever the screen is like and shows of them.
 #[test]
 fn a_page_is_printed_whole_and_in_the_colours_of_paper() {

@@ -242,18 +242,21 @@ class Page {
     }
   }
 
-  /** One step back, of what has the focus; where there is none, everything as it was at first. */
+  /** One step back, first of what has the focus. Everything at once goes by its button only. */
   back(from) {
-    const { search, window, zoom } = this.choice;
+    hideTooltip();
+    const { search, window, zoom, context, threads } = this.choice;
     if (from === at('search')) {
       from.blur();
-      if (search) return this.change({ search: '' });
+      if (search) this.change({ search: '' });
     } else if (from === at('strip') && window) {
-      return this.change({ window: null });
+      this.change({ window: null });
     } else if (zoom.length) {
-      return this.change({ zoom: zoom.slice(0, -1) });
+      this.change({ zoom: zoom.slice(0, -1) });
+    } else {
+      const chosen = Object.entries({ window, context, threads, search }).find(([, value]) => value);
+      if (chosen) this.change({ [chosen[0]]: chosen[0] === 'search' ? '' : null });
     }
-    return this.reset();
   }
 
   /** Draws for paper, in the colours of light, or for the screen again. */
