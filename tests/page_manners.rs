@@ -135,6 +135,21 @@ fn escape_takes_one_thing_at_a_time() {
     assert_eq!(browser.problems(), [""; 0]);
 }
 
+#[test]
+fn a_hint_is_read_from_its_begin_in_a_narrow_window() {
+    if !has_command(BROWSER) {
+        skip!("chromium, which shows the page");
+    }
+    let made = demo();
+    let mut browser = Browser::open(&page_of(&made), "", (420, 900));
+    let shown = "(it => [it.scrollLeft, it.scrollWidth <= it.clientWidth])(at('crumbs'))";
+    assert_eq!(browser.evaluate(shown), json!([0, true]));
+    // The graph has the room that the hint leaves.
+    let fits = "traceprof.flame.canvas.clientHeight <= at('scroll').clientHeight";
+    assert_eq!(browser.evaluate(fits), true);
+    assert_eq!(browser.problems(), [""; 0]);
+}
+
 /// All rows, dark on white, whatever the screen is like and shows of them.
 #[test]
 fn a_page_is_printed_whole_and_in_the_colours_of_paper() {

@@ -105,8 +105,9 @@ class Flame {
     this.all = all;
     const path = this.focus && this.focus.path.join('.');
     this.focus = path === null || path === undefined ? null : this.boxes.find(box => box.path.join('.') === path) || null;
-    this.draw();
+    // Their height is taken from the graph's.
     this.showCrumbs();
+    this.draw();
   }
 
   put(frame, x, width, depth, path, isAbove = depth === 0) {
@@ -307,7 +308,9 @@ class Flame {
     const crumbs = at('crumbs');
     const colours = this.page.mode.isWall ? ' Frames are pale, a colour for each module; states are strong and striped.' : '';
     crumbs.replaceChildren(...all.length ? all : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
-    crumbs.scrollLeft = crumbs.scrollWidth;
+    crumbs.classList.toggle('hint', !all.length);
+    // The last one is where the view is; a hint is read from its begin.
+    crumbs.scrollLeft = all.length ? crumbs.scrollWidth : 0;
   }
 }
 
