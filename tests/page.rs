@@ -218,8 +218,14 @@ fn page_with(made: &Trace, options: PageOptions) -> Page {
     });
     let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
     let mut text = Vec::new();
-    html::write(&trace, &sides, &options, &mut text).unwrap();
-    Page::parse(&String::from_utf8(text).unwrap())
+    let notes = html::write(&trace, &sides, &options, &mut text).unwrap();
+    let page = Page::parse(&String::from_utf8(text).unwrap());
+    let modes = page.head["modes"].as_array().unwrap().iter();
+    let told: Vec<String> = modes
+        .filter_map(|mode| Some(format!("the page has {}", mode["large"].as_str()?)))
+        .collect();
+    assert_eq!(notes, told, "what is told is on the page, too");
+    page
 }
 
 /// Whatever is merged, sums stay, by stack, thread and context, and times are near.
@@ -244,6 +250,26 @@ fn samples_that_are_too_many_are_merged_and_their_sums_stay() {
         assert_eq!(whole.mode(mode).unwrap()["cellUs"], 0);
         assert!(thinned.mode(mode).unwrap()["cellUs"].as_u64().unwrap() >= 1000);
     }
+}
+
+/// Nothing is merged of stacks that are there once, so nothing is gained by longer cells of time.
+#[test]
+fn a_page_of_too_many_stacks_keeps_their_times_and_says_so() {
+    let mut maker = Maker::new();
+    maker.writer.set_metadata("mode", Value::Text("cpu,wall".to_owned())).unwrap();
+    let main = maker.thread(100, "main");
+    for ms in 0..300 {
+        maker.sample(main, ms * 10, &format!("main f{ms}"));
+    }
+    let made = maker.finish();
+    let page =
+        |entries_max| page_with(&made, PageOptions { entries_max, ..PageOptions::default() });
+    let large = page(100);
+    let mode = large.mode("cpu").unwrap();
+    assert_eq!((large.samples("cpu").len(), &mode["cellUs"]), (300, &1000.into()));
+    let told = mode["large"].as_str().unwrap();
+    assert!(told.starts_with("300 entries of cpu time, where 100 are meant to be"), "{told}");
+    assert!(page(200).mode("cpu").unwrap()["large"].is_null());
 }
 
 /// The heaviest of all contexts begins when there are too many already.

@@ -186,7 +186,8 @@ pub enum Action {
     /// a switch if both were recorded.
     ///
     /// Of more than a million samples, those of one thread, one stack and one context are merged that are
-    /// near in time; the page says how near. Weights always add up to those of the trace.
+    /// near in time; the page says how near. Where too few have one stack, more stay, which is told. Weights
+    /// always add up to those of the trace.
     View(ViewArguments),
     /// Say what changed between two traces, or two parts of one
     ///

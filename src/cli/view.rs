@@ -59,7 +59,13 @@ pub(super) fn write(
     }
     let options = PageOptions { no_idle, ..PageOptions::default() };
     let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
-    destination.write(|out| html::write(trace, &sides, &options, out).map_err(Failure::of_view))
+    let mut notes = Vec::new();
+    destination.write(|out| {
+        notes = html::write(trace, &sides, &options, out).map_err(Failure::of_view)?;
+        Ok(())
+    })?;
+    notes.iter().for_each(|text| source::note(text));
+    Ok(())
 }
 
 /// Leaves out modes without a sample, unless none has any.

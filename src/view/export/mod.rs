@@ -167,7 +167,7 @@ pub fn write(
         Format::PerfScript => perf_script::write(trace, (selected, profile), options, out),
         Format::Html => {
             let page = PageOptions { no_idle: options.no_idle, ..PageOptions::default() };
-            html::write(trace, &[(selected, profile)], &page, out)
+            html::write(trace, &[(selected, profile)], &page, out).map(drop)
         }
     }
 }

@@ -3,6 +3,9 @@
 //! # Invariants
 //! - Entries are in the order of their times.
 //! - Merging changes no sum: not the weight, nor the number of samples, of a stack and a context.
+//! - There are no more than there should be, or than twice as many as there are stacks in contexts.
+
+use std::collections::HashSet;
 
 /// Where merging begins.
 const CELL_US: u64 = 1_000;
@@ -24,9 +27,9 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     all: Vec<Entry>,
-    /// How many there should be; all there are if it is not said.
+    /// How many there should be, or twice as many as there are stacks; all there are if it is not said.
     most: Option<usize>,
-    /// The same while they come, as there may be more stacks than that.
+    /// The same while they come.
     now_most: Option<usize>,
     /// Weights are microseconds, at whose end the sample was taken.
     is_wall: bool,
@@ -65,33 +68,36 @@ impl Entries {
         if self.cell_us > 0 {
             merge_cells(&mut self.all, self.cell_us);
         }
-        self.now_most = self.most;
         if self.most.is_some_and(|most| self.all.len() > most) {
             self.thin();
         }
         (self.all, self.cell_us)
     }
 
-    /// Merges until there are as few as there should be, or one of each stack.
+    /// Merges until there are as few as there should be.
     fn thin(&mut self) {
-        let most = self.now_most.unwrap_or(usize::MAX);
-        let times = self.all.first().zip(self.all.last());
-        let length_us = times.map_or(0, |(first, last)| last.time_us - first.time_us);
+        let most = self.most.unwrap_or(usize::MAX);
         // Those since the last time may be merged as far as the others are: that is often enough.
         self.cell_us = self.cell_us.max(CELL_US);
-        loop {
-            merge_cells(&mut self.all, self.cell_us);
-            if self.all.len() <= most {
-                return;
-            }
-            if self.cell_us > length_us {
-                // So many stacks there are; to look for others at each sample would take forever.
-                self.now_most = Some(self.all.len().saturating_mul(2));
-                return;
-            }
+        merge_cells(&mut self.all, self.cell_us);
+        if self.all.len() <= most {
+            return;
+        }
+        // However long a cell is, there is one of each stack: where that is most of them, longer ones
+        // would take the times and leave the entries.
+        let most = most.max(distinct(&self.all).saturating_mul(2));
+        self.now_most = Some(most);
+        // In one cell of all times there is but one of each.
+        while self.all.len() > most {
             self.cell_us = self.cell_us.saturating_mul(2);
+            merge_cells(&mut self.all, self.cell_us);
         }
     }
+}
+
+/// How many there are of different stacks or contexts.
+fn distinct(all: &[Entry]) -> usize {
+    all.iter().map(|entry| (entry.call, entry.context)).collect::<HashSet<_>>().len()
 }
 
 fn is_alike(one: &Entry, other: &Entry) -> bool {
@@ -173,6 +179,32 @@ mod tests {
         // Two of each at most: the last two cells may meet in the middle.
         assert!((100..=200).contains(&all.len()), "{}", all.len());
         assert_eq!(all.iter().map(|entry| entry.samples).sum::<u64>(), 10_000);
+    }
+
+    /// A longer cell would merge hardly any of them.
+    #[test]
+    fn where_most_stacks_are_distinct_times_stay() {
+        let mut entries = Entries::new(Some(100), false);
+        for at in 0..20_000u32 {
+            // Every tenth is of one stack, the others are of one each.
+            entries.add(entry(u64::from(at) * 500, if at % 10 == 0 { 0 } else { at }, 1));
+        }
+        let (all, cell_us) = entries.finish();
+        assert_eq!(cell_us, CELL_US, "of ten seconds");
+        assert!((18_000..=20_000).contains(&all.len()), "{}", all.len());
+        assert_eq!(all.iter().map(|entry| entry.samples).sum::<u64>(), 20_000);
+    }
+
+    /// Few stacks are merged as far as it takes, however many samples there are of each.
+    #[test]
+    fn entries_are_no_more_than_twice_the_stacks() {
+        let mut entries = Entries::new(Some(10), false);
+        for at in 0..50_000u64 {
+            entries.add(entry(at * 700, (at % 1_000) as u32, 1));
+        }
+        let (all, cell_us) = entries.finish();
+        assert!((1_000..=2_000).contains(&all.len()), "{}", all.len());
+        assert!(cell_us < 35_000_000, "not all of the time: {cell_us}");
     }
 
     #[test]

@@ -56,9 +56,24 @@ pub(super) struct ModeEntries {
     pub(super) threads: Vec<Vec<Entry>>,
     /// How far apart samples may have been that are one entry; 0 if none are merged.
     pub(super) cell_us: u64,
+    /// How many entries there should be.
+    most: u64,
 }
 
 impl ModeEntries {
+    /// That there are far more than there should be, if so: what a browser is slow with.
+    pub(super) fn excess(&self) -> Option<String> {
+        let (count, most) = (self.all().count() as u64, self.most);
+        (count > most.saturating_mul(2)).then(|| {
+            format!(
+                "{count} entries of {} time, where {most} are meant to be: stacks and threads differ so \
+                 much that no more can be merged; browsers are slow with them, choose less with --from, \
+                 --to, --thread or --process",
+                self.mode.name()
+            )
+        })
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
         self.threads.iter().flatten()
     }
@@ -172,7 +187,7 @@ fn look<'a>(
     meter::pass("drawing", Unit::Samples, samples.saturating_mul(sides.len() as u64));
     for (selected, profile) in sides.iter().copied() {
         let mode = selected.filter.mode;
-        let mut of_mode = ModeEntries { mode, threads: Vec::new(), cell_us: 0 };
+        let mut of_mode = ModeEntries { mode, threads: Vec::new(), cell_us: 0, most: entries_max };
         let all = profile.count().samples;
         for thread in threads {
             let own = profile.threads.get(thread.place);

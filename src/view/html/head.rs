@@ -85,6 +85,7 @@ fn mode(profile: &Profile, entries: &ModeEntries) -> Result<Value, ViewError> {
         "samples": samples,
         "entries": entries.threads.iter().map(Vec::len).collect::<Vec<_>>(),
         "cellUs": entries.cell_us,
+        "large": entries.excess(),
         "about": about,
     }))
 }

@@ -4,7 +4,8 @@
 //! - The page loads nothing: its policy forbids it. Script and style are in it, and no others run.
 //! - No text of a trace is markup: all of it is in one block of base64, which the script reads as data.
 //! - Weights add up to those of the trace, also where samples had to be merged.
-//! - Memory is that of [`ENTRIES_MAX`] samples of each mode, and of the distinct stacks and names.
+//! - Memory is that of [`ENTRIES_MAX`] samples of each mode, and of the distinct stacks of each thread and
+//!   names.
 
 mod columns;
 mod entries;
@@ -28,9 +29,10 @@ use super::recording::Recording;
 use super::selection::{Selected, Selection};
 use crate::trace::LazyTrace;
 use columns::Columns;
-use gather::Gathered;
+use gather::{Gathered, ModeEntries};
 
-/// Most samples of a mode that are kept one by one; of more, neighbours are merged.
+/// Most samples of a mode that are kept one by one; of more, neighbours of one stack are merged. Where stacks
+/// are nearly as many, there are up to twice as many samples as stacks.
 pub const ENTRIES_MAX: u64 = 1_000_000;
 /// Most contexts that are told apart, the heaviest.
 pub const CONTEXTS_MAX: usize = 1 << 16;
@@ -78,7 +80,8 @@ impl Default for PageOptions {
     }
 }
 
-/// Writes the page of what is selected, of each mode that it shows; each profile was loaded from that.
+/// Writes the page of what is selected, of each mode that it shows; each profile was loaded from that. Says
+/// what its reader should know of it.
 ///
 /// # Errors
 /// Those of reading and of writing.
@@ -87,7 +90,7 @@ pub fn write(
     sides: &[(&Selected, &Profile)],
     options: &PageOptions,
     out: &mut dyn Write,
-) -> Result<(), ViewError> {
+) -> Result<Vec<String>, ViewError> {
     let gathered = Gathered::new(trace, sides, options)?;
     let mut columns = Columns::default();
     let tables = stacks::Tables::new(&gathered, sides.first().map(|(_, profile)| *profile));
@@ -104,7 +107,8 @@ pub fn write(
             Part::Trace => write_packed(&head, &columns, out)?,
         }
     }
-    Ok(())
+    let excess = gathered.modes.iter().filter_map(ModeEntries::excess);
+    Ok(excess.map(|excess| format!("the page has {excess}")).collect())
 }
 
 /// Writes the length of the head, the head and the columns: deflated, in base64.

@@ -107,10 +107,11 @@ class Page {
       const entries = mode.time.length, factor = mode.samples / Math.max(entries, 1);
       rows.push(['merged', `${mode.samples.toLocaleString('en')} samples to ${entries.toLocaleString('en')} (1 in ${factor.toFixed(1)}): those of one thread and one stack within ${timeText(mode.cellUs)}; weights are those of all`]);
     }
+    if (mode.large) rows.push(['large', mode.large]);
     at('facts').replaceChildren(...rows.flatMap(([label, text]) => [
       element('dt', { textContent: label }), element('dd', { textContent: text }),
     ]));
-    const quality = ['rooted', 'lost', 'cpu time', 'damage', 'note', 'merged'];
+    const quality = ['rooted', 'lost', 'cpu time', 'damage', 'note', 'merged', 'large'];
     const told = rows.filter(([label]) => quality.includes(label)).map(([label, text]) => label === 'lost' ? `lost: ${text}` : text);
     at('quality').textContent = told.join('; ');
   }
