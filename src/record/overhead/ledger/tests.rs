@@ -2,6 +2,8 @@
 
 use std::hint::black_box;
 
+use nix::sys::signal::{Signal, kill};
+
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -105,6 +107,69 @@ fn burn(length: Duration) {
     while clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID) - begin < length.as_nanos() as u64 {
         black_box((0..1000).sum::<u64>());
     }
+}
+
+/// A process that computes when it is told to.
+struct Busy(std::process::Child);
+
+impl Busy {
+    fn start() -> Self {
+        let mut shell = std::process::Command::new("sh");
+        let busy = Self(shell.args(["-c", "kill -STOP $$; while :; do :; done"]).spawn().unwrap());
+        busy.wait_for("it to stop", || busy.is_stopped());
+        busy
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn used_ns(&self) -> u64 {
+        clock_ns(nix::time::clock_getcpuclockid(Pid::from_raw(self.pid())).unwrap())
+    }
+
+    fn is_stopped(&self) -> bool {
+        crate::proc::task_stat(self.pid(), self.pid()).is_ok_and(|stat| stat.state == 'T')
+    }
+
+    fn wait_for(&self, what: &str, is_there: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_there() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "waited for {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Computes for at least so long, and stands still again.
+    fn compute(&self, ns: u64) {
+        let until_ns = self.used_ns() + ns;
+        kill(Pid::from_raw(self.pid()), Signal::SIGCONT).unwrap();
+        self.wait_for("its CPU time", || self.used_ns() >= until_ns);
+        kill(Pid::from_raw(self.pid()), Signal::SIGSTOP).unwrap();
+        self.wait_for("it to stop", || self.is_stopped());
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // Already gone is as good as killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_guardian_uses_is_charged_once_and_nothing_of_before() {
+    let guardian = Busy::start();
+    guardian.compute(20 * MS);
+    let ledger = Arc::new(Ledger::default());
+    let charge = ledger.open(1, guardian.pid());
+    let begin_ns = guardian.used_ns();
+    // What other tests of this process use is common, and would be charged as well.
+    charge.set_open(false);
+    let before_ns = charge.ns(true);
+    guardian.compute(20 * MS);
+    assert_eq!(charge.ns(true) - before_ns, guardian.used_ns() - begin_ns);
 }
 
 #[test]
