@@ -339,6 +339,15 @@ mod tests {
     }
 
     #[test]
+    fn others_are_counted_in_words() {
+        let groups = Groups::named(["span", "spans"], Vec::new());
+        assert_eq!(
+            (groups.others(1), groups.others(2)),
+            ("1 other span".into(), "2 other spans".into())
+        );
+    }
+
+    #[test]
     fn samples_of_equal_ids_are_of_one_group() {
         let by = Grouping::new(&By::RootSpan, &[]);
         let mut grouper = Grouper::new(&by);

@@ -107,6 +107,10 @@ mod tests {
             [&["worker/*"], &["worker/*", "worker/*", "process"]],
         );
         check(
+            [&[("worker", 7, 1), ("worker", 8, 1)], &[("worker", 9, 2)]],
+            [&["worker/*", "worker/*"], &["worker/*"]],
+        );
+        check(
             [&[("worker", 7, 1), ("worker", 8, 1)], &[("worker", 7, 1), ("worker", 9, 1)]],
             [&["worker/7", "worker"], &["worker/7", "worker"]],
         );
