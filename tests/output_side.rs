@@ -235,11 +235,25 @@ fn a_sleep_behind_a_process_says_for_how_long() {
     let pid = target.pid().to_string();
     let dir = scratch_dir();
     let mut command = traceprof(&["record", "-F", "99", "-p", &pid, "-o", "x.trace"]);
-    let output = command.args(["--", "sleep", "0.5"]).current_dir(dir.path()).output();
-    let output = output.expect("traceprof");
+    command.args(["--", "sleep", "0.5"]).current_dir(dir.path());
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("traceprof");
+    let has_ended = || child.try_wait().expect("a child").is_some();
+    let ends = wait_until(Duration::from_secs(120), has_ended);
+    if !ends {
+        child.kill().expect("a kill");
+    }
+    let output = child.wait_with_output().expect("its end");
+    assert!(ends, "it goes on");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let trace = trace::load(&dir.path().join("x.trace")).expect("a trace");
-    assert_eq!(trace.metadata["pid"], trace::Value::Unsigned(target.pid() as u64));
+    let number = |key: &str| match trace.metadata[key] {
+        trace::Value::Unsigned(number) => number,
+        ref other => panic!("{key}: {other:?}"),
+    };
+    assert_eq!(number("pid"), target.pid() as u64);
+    let length_ns = number("end_monotonic_ns") - number("start_monotonic_ns");
+    assert!(length_ns >= 500_000_000, "{length_ns} ns");
     target.goes_on_and_ends_by_itself();
 }
 
