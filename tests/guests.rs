@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -30,8 +31,11 @@ fn start_beside_a_guest() -> (Target, i32, Recorder) {
     let dir = scratch_dir();
     let fifo = dir.path().join("fifo");
     let recorder = start(target.pid(), &fifo);
+    let (tell, told) = channel();
     // It is the end of the file after the line, or there would be no end.
-    assert_eq!(fs::read_to_string(&fifo).expect("the fifo"), "READY=1\n");
+    std::thread::spawn(move || tell.send(fs::read_to_string(fifo)));
+    let line = told.recv_timeout(Duration::from_secs(60)).expect("the child is waited for");
+    assert_eq!(line.expect("the fifo"), "READY=1\n");
     (target, guest, recorder)
 }
 
