@@ -43,6 +43,21 @@ fn numbers(row: &str) -> Vec<f64> {
     row.split_whitespace().take(4).map(|word| word.parse().unwrap_or(0.0)).collect()
 }
 
+/// What a table says of the use of the processor is no less than its samples stand for, by a wide margin:
+/// those that come while it ends are in it, too.
+fn check_use(table: &str) {
+    let before = |what: &str| -> f64 {
+        let part = table.split("  ").find_map(|part| part.strip_suffix(what));
+        part.and_then(|text| text.trim().parse().ok())
+            .unwrap_or_else(|| panic!("no {what}: {table}"))
+    };
+    let hz =
+        table.lines().find_map(|line| line.strip_suffix(" Hz")?.rsplit(' ').next()?.parse().ok());
+    let hz: f64 = hz.unwrap_or_else(|| panic!("no rate: {table}"));
+    let (samples, percent) = (before(" samples/s"), before(" % CPU"));
+    assert!(percent >= samples / hz * 25.0, "{table}");
+}
+
 /// Ends the child as Ctrl-C would; what it printed.
 fn interrupt(child: Child) -> Output {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("a signal");
@@ -75,6 +90,7 @@ fn so_many_tables_are_printed_as_were_asked_for_with_the_hot_function_first() {
     assert!(!out.contains('\x1b') && !err.contains('\x1b'), "{out}\n{err}");
     let tables: Vec<&str> = out.split("\n\n").collect();
     assert_eq!(tables.len(), 3, "{out}");
+    check_use(tables[2]);
     let rows: Vec<&str> = tables[2].lines().skip(4).collect();
     assert!(rows[0].contains("kernel_alpha") && rows[0].ends_with("split"), "{out}");
     let alpha = numbers(rows[0]);
@@ -127,6 +143,7 @@ fn a_signal_ends_it_as_a_recording_and_the_last_samples_are_shown() {
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(out.contains("kernel_alpha"), "{out}");
+    check_use(&out);
     target.goes_on_and_ends_by_itself();
 }
 
