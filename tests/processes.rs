@@ -8,8 +8,9 @@ use nix::sys::signal::Signal;
 use traceprof::trace::{self, LoadedTrace, Value};
 
 use crate::common::{
-    Outcome, Recorder, Snapshot, Target, Trace, as_nobody, needs_fault_points, needs_recording,
-    program, program_for_everyone, scratch_dir, skip, together, traceprof, wait_until,
+    Outcome, Recorder, Snapshot, Target, Trace, as_nobody, is_long_run, needs_fault_points,
+    needs_recording, program, program_for_everyone, scratch_dir, skip, together, traceprof,
+    wait_until,
 };
 
 /// How long anything may take on a busy machine.
@@ -407,6 +408,37 @@ fn children_that_begin_in_their_parents_memory_are_recorded_in_their_own() {
     needs_recording!();
     let _machine = together();
     workers("spawn", "burn_spawned");
+}
+
+/// Whatever becomes of each, all are counted, and what is told of all is what is told of each.
+#[test]
+fn of_many_short_children_all_are_counted_and_the_sums_are_theirs() {
+    needs_recording!();
+    let _machine = together();
+    let count = if is_long_run() { 400 } else { 20 };
+    let trace = Trace::new();
+    let mut command = traceprof(&["record", "--subprocesses", "--freq", FREQ, "--output"]);
+    command.arg(trace.path()).arg("--").arg(program("workers"));
+    command.args(["fork", &count.to_string(), "60"]);
+    let outcome = Outcome { output: command.output().expect("traceprof"), trace };
+    // On a busy machine none may live long enough for a sample.
+    assert!(matches!(outcome.code(), Some(0 | 4)), "{}", outcome.text());
+    let number = |key: &str| outcome.trace.number(key);
+    let known = ["processes", "processes_refused", "processes_missed"].map(number);
+    // One that came and went between two looks was not seen.
+    assert!((2..=count + 1).contains(&known.iter().sum::<u64>()), "{known:?}\n{}", outcome.text());
+    assert_eq!(number("processes_summed"), 0);
+    let (mut listed, mut samples, mut cpu_ns) = (0, 0, 0);
+    for (key, value) in &loaded(&outcome.trace).metadata {
+        let is_process = key.strip_prefix("process.").is_some_and(|it| it.parse::<u32>().is_ok());
+        if let (true, Value::List(fields)) = (is_process, value)
+            // One that was gone before its sampling began is listed without what it came to.
+            && let Some([Value::Unsigned(more), Value::Unsigned(ns), ..]) = fields.get(7..)
+        {
+            (listed, samples, cpu_ns) = (listed + 1, samples + more, cpu_ns + ns);
+        }
+    }
+    assert_eq!([listed, samples, cpu_ns], ["processes", "samples", "cpu_time_ns"].map(number));
 }
 
 /// With children that come for ever it would never end if each was begun with.
