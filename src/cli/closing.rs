@@ -95,7 +95,7 @@ mod tests {
         let object = object(Some(&summary), Some(&failure));
         let expected = json!({
             "exit_code": 5,
-            "meaning": "the recording is written, but its quality is below --fail-under",
+            "meaning": "the recording is done, but its quality is below --fail-under",
             "reason": "too low",
             "pid": 7,
             "ended": null,
