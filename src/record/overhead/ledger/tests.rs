@@ -163,7 +163,8 @@ fn what_a_guardian_uses_is_charged_once_and_nothing_of_before() {
     let guardian = Busy::start();
     guardian.compute(20 * MS);
     let ledger = Arc::new(Ledger::default());
-    let charge = ledger.open(1, guardian.pid());
+    let mut charge = ledger.account(1, guardian.pid());
+    charge.begin();
     let begin_ns = guardian.used_ns();
     // What other tests of this process use is common, and would be charged as well.
     charge.set_open(false);
