@@ -167,7 +167,7 @@ fn a_flipped_bit_costs_its_frame_and_is_named() {
     fs::remove_file(trace.index_path()).expect("no index");
     // Now that all is read before anything is printed.
     let timeline = run(&["print", "--timeline", "--min-percent", "0"], &[&trace.path()]);
-    let summary = format!("samples   {left} in 2 threads\n");
+    let summary = format!("samples   {left} for {left} periods in 2 threads\n");
     assert!(stdout(&timeline).contains(&summary), "{}", stdout(&timeline));
     assert!(stdout(&timeline).contains("damage    100 samples"), "{}", stdout(&timeline));
     let saved = Trace::new();
