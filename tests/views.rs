@@ -200,7 +200,8 @@ fn a_trace_without_metadata_or_samples_prints_what_there_is() {
     let bare = Maker::new().thread(7, "", &[]).profile;
     assert_eq!(
         print(&bare, false, 0.5, None),
-        "samples   0 for 0 periods in 0 threads\n\n1 thread without a sample: \"\"\n"
+        "samples   none; what threads wait for is recorded with --mode wall\n\n\
+         1 thread without a sample: \"\"\n"
     );
     assert_eq!(folded(&bare, true), "");
 }
