@@ -86,8 +86,11 @@ fn program(error: &clap::Error, words: &[OsString]) -> Option<String> {
         return None;
     }
     let unknown = text_of(error, ContextKind::InvalidArg)?;
-    let name = joined(program.get(..1)?);
-    let text = match text_of(error, ContextKind::SuggestedArg) {
+    let first = program.first()?;
+    let name = joined(std::slice::from_ref(first));
+    // A path is no name that a process is looked for by.
+    let is_path = first.to_string_lossy().contains('/');
+    let text = match text_of(error, ContextKind::SuggestedArg).filter(|_| !is_path) {
         // No line to be pasted: it would start what is meant to be found, once more.
         Some(similar) => format!(
             "unexpected argument '{unknown}', a similar one is '{similar}'; {name} is not a process id: \
