@@ -65,13 +65,15 @@ fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
     assert!(told["reason"].as_str().expect("a reason").contains(&advice), "{told}");
     let removed = traceprof(&["detach", "--pid", &raw_pid]).output().expect("traceprof");
     assert_eq!(removed.status.code(), Some(0), "{}", String::from_utf8_lossy(&removed.stderr));
-    let differences = || before.differences(&Snapshot::take(target.pid()));
-    assert!(
-        wait_until(Duration::from_secs(10), || differences().is_empty()),
-        "{:#?}",
-        differences()
-    );
+    expect_as_before(&before, &target);
     target.goes_on_and_ends_by_itself();
+}
+
+/// Nothing of the recording stays in it.
+fn expect_as_before(before: &Snapshot, target: &Target) {
+    let differences = || before.differences(&Snapshot::take(target.pid()));
+    let is_over = wait_until(Duration::from_secs(10), || differences().is_empty());
+    assert!(is_over, "{:#?}", differences());
 }
 
 #[test]
@@ -91,11 +93,6 @@ fn a_second_signal_does_not_wait_for_anything() {
     assert!(!recorder.has_ended());
     recorder.send(Signal::SIGINT);
     recorder.finish().expect_code(130);
-    let differences = || before.differences(&Snapshot::take(target.pid()));
-    assert!(
-        wait_until(Duration::from_secs(10), || differences().is_empty()),
-        "{:#?}",
-        differences()
-    );
+    expect_as_before(&before, &target);
     target.goes_on_and_ends_by_itself();
 }

@@ -43,7 +43,8 @@ pub(crate) fn demo() -> Trace {
     maker.finish()
 }
 
-fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> {
+/// What the command writes.
+pub(crate) fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> {
     let mut command = traceprof(&["export", "--format", format]);
     let output = command.arg(made.path()).args(options).output().expect("traceprof");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -13,8 +13,8 @@ use traceprof::trace::{Sample, Value};
 use traceprof::view::export::Format;
 use traceprof_abi::storage::log::flags::WALL;
 
-use crate::common::{Maker, Page, Trace, maker, traceprof};
-use crate::exports::is_wall;
+use crate::common::{Maker, Page, Trace, maker};
+use crate::exports::{exported, is_wall};
 
 use maker::BEGIN_NS;
 
@@ -68,13 +68,6 @@ pub(crate) fn three() -> Trace {
         }
     }
     maker.finish()
-}
-
-fn exported(made: &Trace, format: &str, options: &[&str]) -> Vec<u8> {
-    let mut command = traceprof(&["export", "--format", format]);
-    let output = command.arg(made.path()).args(options).output().expect("traceprof");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
 }
 
 /// What its processes weigh, from the trace.
