@@ -24,17 +24,12 @@ pub fn time(text: &str) -> Result<Duration, String> {
     while !rest.is_empty() || before_s == f64::INFINITY {
         let (digits, tail) = rest.split_at(rest.find(is_letter).unwrap_or(rest.len()));
         let (unit, tail) = tail.split_at(tail.find(|c| !is_letter(c)).unwrap_or(tail.len()));
-        let unit_s = match unit {
-            "ns" => 1e-9,
-            "us" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
+        let unit_s = match (unit, unit_s(unit)) {
+            (_, Some(unit_s)) => unit_s,
             // Without a unit it is the only number.
-            "" if before_s == f64::INFINITY => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            "" => return Err(TIME_EXPECTED.to_owned()),
-            unit => return Err(format!("unknown unit `{unit}`: use ns, us, ms, s, m or h")),
+            ("", None) if before_s == f64::INFINITY => 1.0,
+            ("", None) => return Err(TIME_EXPECTED.to_owned()),
+            _ => return Err(format!("unknown unit `{unit}`: use ns, us, ms, s, m or h")),
         };
         if unit_s >= before_s {
             return Err("give the larger units first, each once".to_owned());
@@ -54,16 +49,40 @@ pub fn time(text: &str) -> Result<Duration, String> {
 /// A sentence for the user.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(is_letter);
-    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" | "kb" => 10,
-        "m" | "mib" | "mb" => 20,
-        "g" | "gib" | "gb" => 30,
-        "t" | "tib" | "tb" => 40,
-        unit => return Err(format!("unknown unit `{unit}`: use K, M, G or T")),
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let shift = match unit.as_str() {
+        "" => 0,
+        unit => {
+            unit_shift(unit).ok_or_else(|| format!("unknown unit `{unit}`: use K, M, G or T"))?
+        }
     };
     let bytes = number(digits).ok_or(SIZE_EXPECTED)? * (1u64 << shift) as f64;
     if bytes < SIZE_MAX { Ok(bytes as u64) } else { Err(SIZE_EXPECTED.to_owned()) }
+}
+
+/// How many seconds a unit of times has.
+pub fn unit_s(unit: &str) -> Option<f64> {
+    match unit {
+        "ns" => Some(1e-9),
+        "us" => Some(1e-6),
+        "ms" => Some(1e-3),
+        "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    }
+}
+
+/// The power of two that a unit of sizes stands for, in whatever letters.
+pub fn unit_shift(unit: &str) -> Option<u32> {
+    match unit.to_ascii_lowercase().as_str() {
+        "b" => Some(0),
+        "k" | "kib" | "kb" => Some(10),
+        "m" | "mib" | "mb" => Some(20),
+        "g" | "gib" | "gb" => Some(30),
+        "t" | "tib" | "tb" => Some(40),
+        _ => None,
+    }
 }
 
 /// A decimal number without sign, exponent, `inf` or `nan`.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::quantity::{bytes, time};
+use crate::quantity::{bytes, time, unit_s, unit_shift};
 use crate::trace::Turn;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,11 +53,12 @@ impl FromStr for RotateAt {
         let unit = &unit[..unit.find(|character| !is_letter(character)).unwrap_or(unit.len())];
         match unit {
             "" => Err(format!("needs a unit: {text}M for a size, {text}m for a time")),
-            "ns" | "us" | "ms" | "s" | "m" | "min" | "h" => match time(text)? {
+            _ if unit_s(unit).is_some() => match time(text)? {
                 age if age >= SECOND => Ok(Self(Turn::Age(age))),
                 _ => Err("the shortest part is 1s".to_owned()),
             },
-            _ if is_of_size(unit) => match bytes(text)? {
+            // A lone `m` is that of a time.
+            _ if unit_shift(unit).is_some() => match bytes(text)? {
                 bytes if bytes >= 64 << 10 => Ok(Self(Turn::Bytes(bytes))),
                 _ => Err("the smallest part is 64K".to_owned()),
             },
@@ -66,13 +67,6 @@ impl FromStr for RotateAt {
             )),
         }
     }
-}
-
-/// A unit of sizes, in whatever letters: a lone `m` is that of a time before this is asked.
-fn is_of_size(unit: &str) -> bool {
-    let unit = unit.to_ascii_lowercase();
-    let letter = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit);
-    unit == "b" || matches!(letter, "k" | "m" | "g" | "t")
 }
 
 #[cfg(test)]
