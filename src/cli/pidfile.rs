@@ -19,7 +19,7 @@ use nix::unistd::{AccessFlags, faccessat};
 
 use super::exit::{ExitCode, Failure};
 use crate::proc;
-use crate::trace::index_path;
+use crate::trace::{directory_of, index_path};
 
 /// How often a file is opened that somebody removes in between.
 const TRIES: u32 = 8;
@@ -53,7 +53,7 @@ impl PidFile {
     pub(super) fn check(path: &Path) -> Result<(), Failure> {
         let Some(file) = open(path, false).map_err(output)? else {
             let access = AccessFlags::W_OK | AccessFlags::X_OK;
-            let may = faccessat(AT_FDCWD, folder_of(path), access, AtFlags::AT_EACCESS);
+            let may = faccessat(AT_FDCWD, directory_of(path), access, AtFlags::AT_EACCESS);
             return may.map_err(|error| output(not_opened(path, error.into())));
         };
         let lock = lock(&file, path).map_err(output)?;
@@ -129,7 +129,7 @@ fn open(path: &Path, create: bool) -> anyhow::Result<Option<File>> {
     let file = match options.open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = folder_of(path);
+            let folder = directory_of(path);
             if folder.is_dir() {
                 return Ok(None);
             }
@@ -149,11 +149,6 @@ fn open(path: &Path, create: bool) -> anyhow::Result<Option<File>> {
         true => Ok(Some(file)),
         false => Err(anyhow!("{shown} is not a file: choose another --pidfile")),
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
 }
 
 fn not_opened(path: &Path, error: io::Error) -> anyhow::Error {

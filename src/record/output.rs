@@ -14,7 +14,8 @@ use nix::unistd::{AccessFlags, faccessat};
 use super::pattern::{Occasion, taken};
 use super::{Files, Options, RecordError, Target, output_error};
 use crate::trace::{
-    self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn, index_path,
+    self, RingPlan, SeriesPlan, TraceError, TraceSeries, TraceWriter, Turn, directory_of,
+    index_path,
 };
 
 /// Checks a name that is known before the target is.
@@ -154,11 +155,6 @@ pub(super) fn notice(options: &Options) -> Option<String> {
              recording ends, and what is written is kept"
         )
     })
-}
-
-fn directory_of(path: &Path) -> &Path {
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    directory.unwrap_or(Path::new("."))
 }
 
 /// Existing files are refused before the target is touched; they are created after the attach, so

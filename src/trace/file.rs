@@ -61,8 +61,7 @@ pub(super) fn create(path: &Path, force: bool, role: Role) -> Result<Target, Tra
         Role::Index => None,
     };
     file.set_len(0).map_err(write)?;
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new(".")).to_owned();
+    let directory = directory_of(path).to_owned();
     let reserve = if role == Role::Data { reserve(&directory) } else { None };
     let file = OutputFile {
         file,
@@ -182,6 +181,12 @@ impl Sink for OutputFile {
         self.reserve = None;
         self.released = true;
     }
+}
+
+/// The directory that a file is in, or would be.
+pub fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub use budget::LoadLimits;
 pub use call_traces::CallTraces;
 pub use dump::{FieldValue, Object, dump_objects};
 pub use error::TraceError;
-pub use file::is_being_written;
+pub use file::{directory_of, is_being_written};
 pub use index::{IndexCell, Reindexed, Unsorted, dump_index, index_path, reindex};
 pub use join::join;
 pub use kind::Kind;

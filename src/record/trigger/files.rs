@@ -15,6 +15,7 @@ use std::time::Instant;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use super::LOOK;
+use crate::trace::directory_of;
 
 /// Readings of a turn; what is left of a storm is read in the next one.
 const READS: usize = 64;
@@ -148,11 +149,10 @@ impl Watched {
 /// Has changes in a file's folder told of. For a folder that is watched it is the same watch.
 fn watch(events: &Inotify, path: &Path) -> Option<WatchDescriptor> {
     let _: &OsStr = path.file_name()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // A new time, as of touch, is no writing: then the state says whether it changed.
     let changes = WRITTEN | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF;
     let changes = changes | AddWatchFlags::IN_ONLYDIR;
-    events.add_watch(folder.unwrap_or(Path::new(".")), changes).ok()
+    events.add_watch(directory_of(path), changes).ok()
 }
 
 fn state_of(path: &Path) -> Option<FileState> {

@@ -16,6 +16,7 @@ use super::pages::MAX_BYTES;
 use super::sorted::{self, Stamp};
 use super::tables::Tables;
 use crate::trace::TraceError;
+use crate::trace::file::directory_of;
 
 /// Permissions without those of file types and set-id bits.
 const PERMISSIONS: u32 = 0o777;
@@ -100,6 +101,5 @@ fn fill(file: &File, tables: &Tables, stamp: &Stamp, mode: u32) -> io::Result<u6
 
 /// Makes the new name durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(directory_of(path))?.sync_all()
 }
