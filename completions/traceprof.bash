@@ -118,12 +118,32 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__diff)
-            opts="-I -X -f -o -h --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-process --base-from --base-to --base-span --base-root-span --base-tag --paths --top --format --json --output --force --help"
+            opts="-f -o -I -X -h --paths --top --format --json --output --force --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --base-thread --base-process --base-from --base-to --base-span --base-root-span --base-tag --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --thread)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -220,26 +240,6 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --top)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --format)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -f)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --output)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -284,7 +284,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__export)
-            opts="-f -o -t -I -X -h --format --output --threads --no-idle --by --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --force --help"
+            opts="-f -o -t -I -X -h --format --output --force --threads --by --no-idle --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -400,21 +400,25 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__print)
-            opts="-v -t -I -X -o -h --verbose --summary --timeline --threads --aggregate --inverted --by --top --idle --follow --json --color --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --min-percent --depth --output --force --help"
+            opts="-t -v -I -X -o -h --summary --top --inverted --timeline --by --threads --aggregate --verbose --idle --min-percent --depth --follow --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --output --force --json --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --by)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --top)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --color)
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-percent)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --depth)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -486,19 +490,15 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --min-percent)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --depth)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -510,7 +510,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__record)
-            opts="-p -P -s -d -o -F -i -m -q -e -g -n -j -a -c -t -f -u -G -D -S -b -v -I -X -h --pid --name --wait --subprocesses --duration --output --max-size --rotate --rotate-keep --ring --ring-save --trigger --freq --interval --max-overhead --mode --wall-interval --engine --follow-exec --force --quiet --json --ready-fd --pidfile --dry-run --allow-seccomp --verify-detach --no-kernel --debuginfod --jvm-names --fail-under --collect --no-trace-ids --call-traces --preserve --stats --compress --durability --block-size --event --wall --idle --call-graph --cstack --native --jstackdepth --max-stack --branch-filter --max-depth --all --all-cpus --cpu --count --tid --per-thread --threads --main-thread-only --format --file --nonblocking --gil --on-cpu --off-cpu --all-kernel --locals --nolineno --function --full-filenames --uid --cgroup --delay --no-inherit --inherit --mmap-pages --overwrite --tail-synthesize --snapshot --control --timestamp-filename --branch-any --verbose --no-open --save-only --unstable-presymbolicate --presymbolicate --lock --live --nativemem --nativelock --alloc --include --filter --exclude --timeout --help"
+            opts="-p -P -d -F -m -o -q -s -e -i -g -n -j -a -c -t -f -u -G -D -S -b -v -I -X -h --pid --name --wait --duration --freq --mode --wall-interval --engine --no-kernel --max-overhead --output --force --quiet --json --compress --durability --subprocesses --follow-exec --max-size --rotate --rotate-keep --ring --ring-save --trigger --dry-run --fail-under --debuginfod --jvm-names --allow-seccomp --verify-detach --ready-fd --pidfile --collect --preserve --event --wall --interval --idle --call-graph --cstack --native --jstackdepth --max-stack --branch-filter --max-depth --all --all-cpus --cpu --count --tid --per-thread --threads --main-thread-only --format --file --nonblocking --gil --on-cpu --off-cpu --all-kernel --locals --nolineno --function --full-filenames --uid --cgroup --delay --no-inherit --inherit --mmap-pages --overwrite --tail-synthesize --snapshot --control --timestamp-filename --branch-any --verbose --no-open --save-only --unstable-presymbolicate --presymbolicate --lock --live --nativemem --nativelock --alloc --include --filter --exclude --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -544,11 +544,47 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --freq)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -F)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wall-interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --engine)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-overhead)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --compress)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --durability)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -576,39 +612,7 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --freq)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -F)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --interval)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -i)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-overhead)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wall-interval)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --engine)
+                --fail-under)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -620,23 +624,7 @@ _traceprof() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --fail-under)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --preserve)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --compress)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --durability)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --block-size)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -649,6 +637,14 @@ _traceprof() {
                     return 0
                     ;;
                 --wall)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -978,7 +974,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__top)
-            opts="-p -i -n -m -F -o -q -h --pid --interval --iterations --by --sort --cumulative --top --mode --idle --wall-interval --freq --engine --output --force --max-size --no-kernel --allow-seccomp --jvm-names --quiet --help"
+            opts="-p -i -n -m -F -o -q -h --pid --interval --iterations --by --sort --cumulative --top --idle --mode --wall-interval --freq --engine --no-kernel --output --force --max-size --quiet --allow-seccomp --jvm-names --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1078,7 +1074,7 @@ _traceprof() {
             return 0
             ;;
         traceprof__subcmd__view)
-            opts="-o -I -X -h --output --open --no-idle --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --force --help"
+            opts="-o -I -X -h --output --open --force --no-idle --thread --process --from --to --time-range --mode --state --syscall --span --root-span --tag --focus --include --ignore --exclude --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

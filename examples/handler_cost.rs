@@ -1,10 +1,11 @@
 //! What one sample costs inside the handler: the real agent image, laid out in this process, is
 //! called with a real signal frame at the bottom of stacks of known depth.
 //!
-//! Prints one line for each depth given (8, 32 and 128 without any), the medians of many batches, warm:
-//! `DEPTH STEPPED FRESH SAME`, in nanoseconds. STEPPED is of a thread that has no room for a previous
-//! stack, FRESH of one that has it and finds nothing in it, SAME of one whose stack is the previous one.
-//! The kernel's share (timer, signal delivery, sigreturn) is not in it. `scripts/bench` reads this.
+//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH STEPPED FRESH SAME`,
+//! the medians of many warm batches in nanoseconds. STEPPED is a thread without room for a
+//! previous stack. FRESH is a thread with such room and nothing in it. SAME is a thread whose
+//! stack is the previous one. The kernel's share (timer, signal delivery, sigreturn) is not
+//! included. `scripts/bench` reads this.
 //!
 //! # Safety
 //! A benchmark: it maps memory at an address of its own choosing and jumps into it.
@@ -47,7 +48,7 @@ struct Info {
 
 thread_local! {
     static HANDLER: Cell<u64> = const { Cell::new(0) };
-    /// The thread's previous stack is forgotten before each hit.
+    /// The thread's previous stack is forgotten before each sample.
     static FORGETS: Cell<Option<Previous<'static>>> = const { Cell::new(None) };
     static RESULT: Cell<f64> = const { Cell::new(0.0) };
 }
@@ -69,7 +70,7 @@ impl Bench {
         std::thread::spawn(move || {
             let Ok((handler, data)) = grounds.recv() else { return };
             HANDLER.set(handler);
-            // Frames besides those of `down`: what is between it and the root, and the signal's own.
+            // Frames besides those of `down`: those between it and the root, and the signal's.
             let others = measured(data, 1).0 - 1;
             for (depth, forgets) in asked {
                 let slot = data.threads().find(nix::unistd::gettid().as_raw() as u32);
@@ -91,7 +92,7 @@ impl Bench {
     }
 }
 
-/// Frames of a stack with so many calls, and nanoseconds of a hit.
+/// Frames of a stack with so many calls, and nanoseconds of a sample.
 fn measured(data: DataSegment, calls: u32) -> (u32, f64) {
     let table = data.table(0).expect("there is a first table");
     table.reset(1);

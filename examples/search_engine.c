@@ -73,7 +73,7 @@ APART static void count_words(struct entry **index, const char *text) {
         count_word(index, text, (size_t)(space - text));
 }
 
-/* Time in the kernel, too, belongs to who asked for it. */
+/* Time in the kernel is attributed to this function, too. */
 APART static void save_page(int file, const char *text, size_t length) {
     for (int copy = 0; copy < 10; copy++)
         if (pwrite(file, text, length, (off_t)length * copy) != (ssize_t)length)

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release --example stack_corpus -- IN.trace OUT.stacks.zst [SKIP [SAMPLES]]
 //!
-//! SKIP samples are left out at the begin, SAMPLES (all, by default) follow, in the order of their
-//! times over all threads. What names the program is left out; `examples/corpus/codec.rs` says what
-//! is kept, and how. Prints a line about the corpus.
+//! SKIP samples at the start are left out. SAMPLES (all, by default) follow, in the order of their
+//! times over all threads. Everything that names the program is left out;
+//! `examples/corpus/codec.rs` says what is kept, and how. Prints a line about the corpus.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::collections::HashMap;

@@ -1,11 +1,11 @@
-//! What the call-trace storage costs a handler: the put of a trace that is known and of one that is
-//! new, by several threads at once into one table; and how often threads collide at their first
-//! hazard slot.
+//! What the call-trace storage costs a handler: puts of known and of new traces, by several
+//! threads at once into one table, and how often threads collide at their first hazard slot.
 //!
-//! Prints `known THREADS NS SCALE` and `new THREADS NS SCALE`: CPU time of a put with its hazard, and
-//! puts per second of all threads as a multiple of what one does (best of many batches). Then
-//! `collisions KEYS THREADS PERCENT REFUSED`. `scripts/bench` reads this. With more threads than
-//! cores the times show contention (and preemption inside of a put), and no scaling.
+//! Prints `known THREADS NS SCALE` and `new THREADS NS SCALE`: the CPU time of a put with its
+//! hazard, and the puts per second of all threads as a multiple of one thread's (best of many
+//! batches). Then it prints `collisions KEYS THREADS PERCENT REFUSED`. `scripts/bench` reads this.
+//! With more threads than cores the times show contention and preemption inside a put, and no
+//! scaling.
 //!
 //! # Safety
 //! One system call that reads a clock.
@@ -17,7 +17,6 @@ use std::thread;
 use std::time::Instant;
 
 use traceprof_abi::layout::HAZARD_SLOTS;
-use traceprof_abi::storage::Storage;
 use traceprof_abi::storage::hazard::{HazardSlots, owner};
 use traceprof_abi::storage::table::{ARENA_WORDS, Put, SLOTS, TableHeader, TraceTable};
 use traceprof_abi::sync::{AtomicU64, Ordering};
@@ -30,6 +29,13 @@ const BATCH: u64 = 40_000;
 const BATCHES: usize = 25;
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
+/// What a put takes part of; no other table becomes ACTIVE.
+struct Storage<'a> {
+    active: &'a AtomicU64,
+    hazards: HazardSlots<'a>,
+    table: TraceTable<'a>,
+}
+
 fn main() {
     let (slots, arena) = (words(SLOTS), words(ARENA_WORDS));
     let header = TableHeader::default();
@@ -37,7 +43,7 @@ fn main() {
     let table = TraceTable { header: &header, slots: &slots, arena: &arena, log: &[] };
     let (active, hazards) = (AtomicU64::new(0), words(HAZARD_SLOTS));
     let hazards = HazardSlots(&hazards);
-    let storage = Storage { active: &active, hazards, tables: &[table] };
+    let storage = Storage { active: &active, hazards, table };
     for (name, is_new) in [("known", false), ("new", true)] {
         let mut one = 0.0;
         for threads in THREADS {
@@ -63,7 +69,7 @@ fn words(count: usize) -> Vec<AtomicU64> {
 fn best(storage: &Storage<'_>, threads: usize, is_new: bool) -> (f64, f64) {
     let (mut least, mut most) = (f64::MAX, 0.0_f64);
     for _ in 0..BATCHES {
-        storage.tables[0].reset(1);
+        storage.table.reset(1);
         if !is_new {
             (0..KNOWN).for_each(|stack| put(storage, 0, stack, false));
         }
@@ -103,7 +109,10 @@ fn put(storage: &Storage<'_>, thread: usize, stack: u64, is_new: bool) {
     let base = (stack + 1) << 20 | u64::from(is_new);
     let frames: [AtomicU64; DEPTH] =
         std::array::from_fn(|place| AtomicU64::new(base + place as u64 * 16));
-    let put = storage.put(owner(thread as u32, 0), &frames, 0, 1);
+    let hazard = storage.hazards.protect(owner(thread as u32, 0), storage.active);
+    let hazard = hazard.expect("a hazard slot is free");
+    let put = storage.table.put(&frames, 0, 1);
+    assert!(storage.hazards.release(hazard), "nobody took the claim away");
     assert!(!matches!(put, Put::Dropped(_)), "the table has room for a batch");
 }
 

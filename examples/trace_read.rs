@@ -1,5 +1,5 @@
-//! What it costs to look into a large trace: the first root, a level of many children, a stack at a
-//! time, and to make the index anew.
+//! What it costs to read parts of a large trace: the first root, a level of many children, the
+//! stack at one time, and a new index.
 //!
 //!   trace_read FILE
 

@@ -1,4 +1,5 @@
-//! What a trace of real stacks takes: bytes of data, index and symbols, and CPU time of the writer.
+//! What a trace of real stacks costs: bytes of data, index and symbols, and CPU time of the
+//! writer.
 //!
 //!     cargo run --release --example trace_size -- [OPTIONS] [CORPUS[+CORPUS...]...]
 //!
@@ -8,16 +9,16 @@
 //! | `--threads N` | threads that are busy at a time, 8 by default |
 //! | `--flush-every MS` | of the trace's time; 1000 as the recorder does, 0 for never |
 //! | `--compress LEVEL` | of zstd, or `none` |
-//! | `--output FILE` | keep the trace, with ids, of the one corpus (or sum of corpora) that is given |
+//! | `--output FILE` | keep the trace with ids of the one corpus, or sum of corpora, on the line |
 //!
-//! The numbers are honest as long as no frame holds a sample twice: busy threads times seconds between
-//! two flushes must be less than the CPU time that the corpus covers, 11 s or more. Without flushes
-//! blocks of threads that wait a lot get old, and results flatter.
+//! The numbers are honest as long as no frame holds a sample twice. So busy threads times seconds
+//! between two flushes must be less than the CPU time that the corpus covers, 11 s or more.
+//! Without flushes the blocks of threads that wait a lot get old, and the results flatter.
 //!
-//! A corpus is a name in tests/corpus; a sum of them is one trace with threads of each, and the same
-//! number of samples. Each trace is written with call-trace ids and without. Only calls of the writer
-//! are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole process, which `samples/s`
-//! is from, too.
+//! A corpus is a name in tests/corpus. A sum of them is one trace with threads of each, and the
+//! same number of samples. Each trace is written with call-trace ids and without. Only calls of
+//! the writer are timed, by the CPU clocks: `ns` is the calling thread, `all ns` the whole
+//! process. `samples/s` comes from `all ns`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
@@ -92,7 +93,8 @@ fn options() -> Outcome<Options> {
 
 fn run(options: &Options) -> Outcome<()> {
     println!(
-        "| {:<18} | {:>3} | {:>9} | {:>5} | {:>7} | {:>7} | {:>7} | {:>9} | {:>6} | {:>6} | {:>9} |",
+        "| {:<18} | {:>3} | {:>9} | {:>5} | {:>7} | {:>7} | {:>7} | {:>9} | {:>6} | {:>6} \
+         | {:>9} |",
         "corpus",
         "ids",
         "samples",
@@ -129,7 +131,8 @@ fn run(options: &Options) -> Outcome<()> {
 fn print_row(sum: &str, trace_ids: bool, size: &Size) {
     let each = |value: u64| value as f64 / size.samples.max(1) as f64;
     println!(
-        "| {sum:<18} | {:>3} | {:>9} | {:>5.1} | {:>7.2} | {:>7.3} | {:>7.2} | {:>9} | {:>6.0} | {:>6.0} | {:>9.0} |",
+        "| {sum:<18} | {:>3} | {:>9} | {:>5.1} | {:>7.2} | {:>7.3} | {:>7.2} | {:>9} | {:>6.0} \
+         | {:>6.0} | {:>9.0} |",
         if trace_ids { "yes" } else { "no" },
         size.samples,
         each(size.frames),

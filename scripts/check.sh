@@ -1,30 +1,77 @@
 #!/usr/bin/env bash
 # The whole gate. A rule that is not in here is taste.
+#
+#   scripts/check.sh [--quick]
+#
+# --quick   after a change of a file: format, clippy, unit tests, views, a recording with each engine
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/install.sh
+source scripts/install.sh
+
+is_quick=false
+case "${1-}" in
+--quick) is_quick=true ;;
+"") ;;
+*)
+    echo "usage: scripts/check.sh [--quick]" >&2
+    exit 2
+    ;;
+esac
+target=${CARGO_TARGET_DIR:-target}
 
 gate() {
     printf '\n== %s\n' "$*" >&2
     "$@"
 }
 
+# What reads the code only. It has a directory of its own, so that it does not wait for the build of
+# the tests: each alone leaves a processor idle for most of its time.
+lint() {
+    gate cargo clippy --workspace --all-targets --target-dir "$target/lint" -- -D warnings
+    if $is_quick; then
+        return
+    fi
+    # Code under cfg(agent_image) is invisible to the line above. The flag goes to the shared crate
+    # too, so the build has a directory of its own.
+    RUSTFLAGS="--cfg agent_image" \
+        gate cargo clippy -p traceprof-agent --lib --target-dir "$target/image" -- -D warnings
+    # Private items are documented too, so links to them are right.
+    RUSTDOCFLAGS="-D warnings" gate cargo doc --workspace --no-deps --document-private-items \
+        --target-dir "$target/lint"
+    # Every interleaving of the lock-free storage, within loom's bounds.
+    gate scripts/loom.sh
+}
+
+tests=(--workspace --all-targets)
+chosen=()
+if $is_quick; then
+    tests=(-p traceprof --lib --bins --test main)
+    chosen=(-E "kind(lib) + not (group(recordings) + group(alone) + group(exclusive))
+        + test(=engine::where_perf_events_are_refused_timers_sample)
+        + test(=recorded_views::tree_shows_the_split_under_its_thread)")
+fi
+# What random choices of the tests start from.
+export TRACEPROF_TEST_SEED=${TRACEPROF_TEST_SEED-$(date +%s)}
+
+install_nextest
 gate cargo fmt --all --check
-gate cargo clippy --workspace --all-targets -- -D warnings
-# Code under cfg(agent_image) is invisible to the line above. The flag goes to the shared crate too,
-# so the build has a directory of its own.
-RUSTFLAGS="--cfg agent_image" \
-    gate cargo clippy -p traceprof-agent --lib --target-dir target/image -- -D warnings
-# So is what the fuzz targets call.
-RUSTFLAGS="--cfg fuzzing" \
-    gate cargo clippy -p traceprof --lib --target-dir target/fuzzing -- -D warnings
-# Private items are documented too, so links to them are right.
-RUSTDOCFLAGS="-D warnings" gate cargo doc --workspace --no-deps --document-private-items
-# Every interleaving of the lock-free storage, within loom's bounds.
-gate scripts/loom.sh
-gate cargo test --workspace --doc
-gate cargo test --workspace --exclude traceprof --all-targets
-gate cargo test -p traceprof --bins --examples
-gate scripts/tests.sh -p traceprof --lib
-# House rules (tests/tidy.rs) are among these. They come last: their count is the last word. One at a
-# time: what each of them measures of its own target, another's recording would disturb.
-gate scripts/tests.sh --threads 1 -p traceprof --test main
+log=$(mktemp)
+lint >"$log" 2>&1 &
+linter=$!
+trap 'rm -f "$log"; kill "$linter" 2>/dev/null || true' EXIT
+# A failure here is seen at once, and so is one of the other half, at its end.
+gate cargo nextest run "${tests[@]}" --no-run || built=$?
+wait "$linter" || linted=$?
+cat "$log" >&2
+if ((${built-0} != 0 || ${linted-0} != 0)); then
+    exit 1
+fi
+if ! $is_quick; then
+    gate cargo test --workspace --doc
+fi
+printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
+# One more than there are processors: those that record sleep now and then.
+gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) + 1)) || failed=$?
+scripts/slowest.sh "$target/nextest/default/junit.xml"
+exit "${failed-0}"

@@ -65,6 +65,15 @@ install_firefox_profiler() {
     fi
 }
 
+# What runs the tests. Without optimisation it is built in half the time, and is fast enough.
+install_nextest() {
+    if ! cargo nextest --version >/dev/null 2>&1; then
+        echo "installing: cargo-nextest" >&2
+        cargo install --debug --locked --no-default-features --features default-no-update \
+            cargo-nextest --version 0.9.143 >&2
+    fi
+}
+
 install_packages() {
     local as_root=()
     if ((EUID != 0)); then

@@ -1,22 +1,23 @@
-//! Fault points: the moments between two steps of a recording at which a test has somebody die.
+//! Fault points: the moments between two steps of a recording at which a test kills a process.
 //!
 //! A recorder and its guardian may be killed at any instruction. Between two steps it makes no
-//! difference at which, so a point stands between any two that change something, and a test kills at
-//! each of them, and at each of them the target. [`Point::ThreadTouched`] is one that is passed after
-//! every system call that does something to a thread; there the guardian dies at each passing. The list
-//! below is all there are: one that is nowhere reached is a compiler's warning, and one that no scenario
-//! reaches fails the test.
+//! difference at which, so there is a point between any two steps that change something. A test
+//! kills the recorder, the guardian and the target at each of them. [`Point::ThreadTouched`] is
+//! passed after every system call that changes a traced thread; the guardian dies at each passing.
+//! The compiler warns of a point that no code reaches, and a test fails for a point that no
+//! scenario reaches.
 //!
-//! Builds without debug assertions have none: there [`at`] is empty.
+//! Without debug assertions there are no points, and [`at`] is empty.
 //!
-//! # In a build that has them
-//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached first, and
-//! `POINT.N=DEED` when a process reaches it for the Nth time: who it names dies, or the thread that is
-//! there stands still, for a time (`stall`) or for ever (`hang`). `TRACEPROF_FAULT_LOG=FILE` has a line
-//! for each point that is reached, for each deed, and before [`Point::ThreadTouched`] one with `call` and
-//! the name of the system call.
+//! # In a build with fault points
+//! `TRACEPROF_FAULT=POINT=DEED[,POINT=DEED]...` does each deed when its point is reached for the
+//! first time, and `POINT.N=DEED` when a process reaches it for the Nth time. A deed names who is
+//! killed, or makes the thread pause for a time (`stall`) or for ever (`hang`).
+//!
+//! `TRACEPROF_FAULT_LOG=FILE` gets a line for each point that is reached and for each deed. Before
+//! each [`Point::ThreadTouched`] it gets a line with `call` and the name of the system call.
 
-/// Who a fault is about.
+/// A process that a deed can concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Party {
     /// The process that records.
@@ -27,10 +28,10 @@ pub enum Party {
     Target,
 }
 
-/// This build has fault points.
+/// Whether this build has fault points.
 pub const IS_ARMED: bool = cfg!(debug_assertions);
 
-/// Lists the points, so that none is without a place in [`Point::ALL`].
+/// Lists the points, so that none is missing in [`Point::ALL`].
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A moment between two steps.
@@ -38,10 +39,10 @@ macro_rules! points {
         pub enum Point { $($(#[$doc])* $name,)* }
 
         impl Point {
-            /// All of them.
+            /// All points.
             pub const ALL: &[Point] = &[$(Point::$name),*];
 
-            /// What a fault calls it.
+            /// Its name in `TRACEPROF_FAULT`.
             pub fn name(self) -> &'static str {
                 match self { $(Point::$name => stringify!($name)),* }
             }
@@ -50,165 +51,165 @@ macro_rules! points {
 }
 
 points! {
-    /// The guardian has become independent of what the recorder is bound to.
-    GuardianBorn,
+    /// The guardian is independent of the recorder's terminal and descriptors.
+    GuardianStarted,
     /// A program is seized before its exec.
     HoldSeized,
-    /// It has executed.
+    /// The held program has executed.
     HoldExecuted,
-    /// It is stopped before its first instruction.
+    /// The held program is stopped before its first instruction.
     HoldStopped,
     /// The guardian got the command to attach.
-    AttachAsked,
-    /// It has the claim on the target.
+    AttachRequested,
+    /// The guardian has the claim on the target.
     AttachClaimed,
-    /// It has the data segment, and nothing else stands in the target.
+    /// The guardian has attached the data segment, and has no other reason to refuse.
     AttachReady,
-    /// The attach is done, and not yet answered.
+    /// The attach is done, and not answered yet.
     AttachDone,
-    /// The guardian got the command to run the entry once more.
-    EnterAsked,
-    /// That is done.
-    EnterDone,
-    /// The guardian got the command to cure.
-    DetachAsked,
-    /// The cure is done, and not yet answered.
+    /// The guardian got the command to run the agent's entry.
+    EntryRequested,
+    /// The run of the entry is done.
+    EntryDone,
+    /// The guardian got the command to restore the target.
+    DetachRequested,
+    /// The restore is done, and not answered yet.
     DetachDone,
-    /// The recorder has ended without a word.
+    /// The recorder has ended without a message.
     OrphanNoticed,
-    /// The guardian has cured for it.
-    OrphanCured,
-    /// Rests of another recording are about to be removed.
-    RestFound,
-    /// One of them is removed.
-    RestRemoved,
+    /// The guardian has restored the target for a recorder that ended.
+    OrphanRestored,
+    /// The residue of another recording is about to be removed.
+    ResidueFound,
+    /// One agent of that residue is removed.
+    ResidueRemoved,
     /// A thread is chosen for the mapping, its state complete.
     MapStopped,
     /// The data segment is attached by a call with nothing behind it.
-    MapNaked,
+    MapBare,
     /// The code segment is attached by a chain that returns through it.
     MapOwnRestorer,
-    /// All are attached by a thread that was led.
-    MapLed,
-    /// A thread that attaches them was set going and let go.
+    /// All segments are attached by a thread that was stepped.
+    MapStepped,
+    /// A thread that attaches the segments was launched.
     MapLaunched,
-    /// All segments are seen in the target.
+    /// All segments are visible in the target's maps.
     MapSeen,
-    /// Something of a traced thread was changed by one system call, or its stop was waited for.
+    /// A system call changed something of a traced thread, or its stop was consumed.
     ThreadTouched,
     /// A thread is seized.
     ThreadSeized,
-    /// It was asked to stop.
-    ThreadAsked,
-    /// It has stopped, its state is saved.
+    /// A seized thread was interrupted.
+    ThreadInterrupted,
+    /// A thread has stopped, and its state is saved.
     ThreadStopped,
-    /// It has stopped to take a signal.
+    /// A thread has stopped for a signal.
     ThreadTakesSignal,
-    /// It was told to take it.
+    /// A stopped thread was resumed with its signal.
     ThreadTookSignal,
-    /// The frames of a chain are written for a thread that is to be set going.
+    /// The frames of a chain are written for a thread that is to be launched.
     LaunchWritten,
-    /// Its registers are at the chain's begin.
+    /// The thread's registers are at the start of its chain.
     LaunchSet,
-    /// Its signals are blocked.
+    /// The signals of a thread that is to be launched are blocked.
     LaunchMasked,
-    /// It was let go.
+    /// The launched thread was detached.
     LaunchGone,
-    /// A thread that was set going is seized to take it off its chain.
-    RecallSeized,
-    /// It has stopped on its chain.
-    RecallStopped,
-    /// It was put back.
-    RecallDone,
-    /// The frames of a chain are written for a thread that is to be led.
-    LeadWritten,
-    /// Its registers are those of a step.
-    LeadSet,
-    /// Its signals are blocked, the step is next.
-    LeadMasked,
-    /// It is at the entry of the step's call.
-    LeadEntry,
-    /// It has made the step's call.
-    LeadExit,
-    /// It has run the agent's entry.
-    LeadEntered,
-    /// The registers of a thread are those of a call with nothing behind it.
+    /// A launched thread is seized to take it off its chain.
+    WithdrawSeized,
+    /// A launched thread has stopped on its chain.
+    WithdrawStopped,
+    /// A launched thread was put back to its saved state.
+    WithdrawDone,
+    /// The frames of a chain are written for a thread that is to be stepped.
+    StepWritten,
+    /// The thread's registers are those of a step.
+    StepSet,
+    /// The signals of a stepped thread are blocked, and the step is next.
+    StepMasked,
+    /// A stepped thread is at the entry of its system call.
+    StepSyscallEntry,
+    /// A stepped thread has made its system call.
+    StepSyscallExit,
+    /// A stepped thread has run the agent's entry.
+    StepEntryDone,
+    /// A thread's registers are those of a call with nothing behind it.
     BareSet,
-    /// It is at the call's entry.
+    /// The thread is at the entry of the bare call.
     BareEntry,
-    /// It has made the call.
+    /// The thread has made the bare call.
     BareExit,
-    /// A thread has its own mask again.
+    /// A thread has its own signal mask again.
     BackMasked,
-    /// It has its own registers again.
+    /// A thread has its own registers again.
     BackSet,
-    /// It was let go.
+    /// A thread was detached.
     BackGone,
     /// A thread is stopped for the agent's entry.
     EntryStopped,
-    /// A thread was used for the agent's entry; what came of it is waited for.
+    /// A thread was used for the agent's entry, whose outcome is awaited.
     EntryAwaited,
-    /// The agent was told to do nothing any more.
-    CureBegun,
-    /// Its timers are deleted, as far as the agent could do that.
-    CureDisarmed,
+    /// The agent is stopped.
+    RestoreStarted,
+    /// The agent has deleted the timers that it could.
+    RestoreDisarmed,
     /// All threads of the target are stopped.
-    CureStopped,
+    RestoreStopped,
     /// No timer is left.
-    CureTimeless,
-    /// The action of a signal is known.
-    CureActionKnown,
+    RestoreTimersGone,
+    /// The current action of a signal is known.
+    RestoreActionKnown,
     /// The old action of a signal is back.
-    CureActionBack,
-    /// All threads but one were let go.
-    CureOthersGone,
-    /// A thread that detaches the segments was set going and let go.
-    CureLaunched,
-    /// Segments are detached on frames.
-    CureUnmapped,
+    RestoreActionBack,
+    /// All threads except the worker were released.
+    RestoreOthersReleased,
+    /// A thread was launched to detach the segments.
+    RestoreLaunched,
+    /// Segments are detached with frames.
+    RestoreUnmapped,
     /// A segment is detached by a call with nothing behind it.
-    CureUnmappedBare,
-    /// Nothing is left.
-    CureDone,
+    RestoreUnmappedBare,
+    /// Nothing of the agent is left.
+    RestoreDone,
     /// The recorder has its guardian.
-    RecordBegun,
-    /// It has made a segment, which would outlive it.
+    RecordStarted,
+    /// The recorder has made a segment, which would outlive it.
     SegmentMade,
-    /// It has marked the segment for removal.
+    /// The recorder has marked the segment for removal.
     SegmentMarked,
-    /// It knows the target, and has touched nothing.
+    /// The recorder knows the target, and has touched nothing.
     RecordOpened,
-    /// It has asked its guardian for something.
-    GuardianAsked,
+    /// The recorder has sent its guardian a request.
+    GuardianRequested,
     /// The agent is in the target.
     RecordAttached,
     /// The trace has its first frame.
     RecordWriting,
-    /// Events are open, or timers armed.
+    /// Events are open, or timers are armed.
     RecordReady,
     /// Sampling is on.
     RecordSampling,
-    /// A program that was parked goes on.
+    /// A held program continues.
     RecordReleased,
-    /// The first turn of the loop.
-    RecordTurned,
-    /// Samples have been read from the storage.
+    /// The recording loop has started its first round.
+    RecordLooped,
+    /// Samples were read from the storage.
     RecordDrained,
-    /// Events of another rate are open, and off; those before are on.
+    /// Events of another rate are open and disabled; those before are enabled.
     RateOpened,
-    /// All of them are off.
+    /// All events of the old rate are disabled.
     RateOff,
     /// The recording is about to end.
     RecordEnding,
-    /// Its events are closed.
-    RecordSilent,
+    /// The recording's events are closed.
+    RecordEventsClosed,
     /// The agent is out of the target.
     RecordDetached,
     /// The trace is written.
     RecordWritten,
 }
 
-/// The moment is here: a test may have somebody die.
+/// Passes a fault point, at which a test may kill a process.
 #[inline]
 pub fn at(point: Point) {
     if IS_ARMED {
@@ -216,7 +217,7 @@ pub fn at(point: Point) {
     }
 }
 
-/// A thread was touched by this system call: [`Point::ThreadTouched`], and its name for the log.
+/// Passes [`Point::ThreadTouched`], and logs the name of the system call.
 #[inline]
 pub fn touched(call: &'static str) {
     if IS_ARMED {
@@ -225,7 +226,7 @@ pub fn touched(call: &'static str) {
     }
 }
 
-/// Tells who is who, for deeds.
+/// Tells which process has which role, for deeds.
 #[inline]
 pub fn is(party: Party, pid: i32) {
     if IS_ARMED {
@@ -244,16 +245,16 @@ mod armed {
 
     use super::{Party, Point};
 
-    /// Time for another process to die of a signal, or to act upon it.
+    /// Time for another process to die of a signal, or to act on it.
     const EFFECT: Duration = Duration::from_millis(3);
-    /// How long a thread stands still that is not to hang.
+    /// How long a stalled thread pauses.
     const STALL: Duration = Duration::from_secs(5);
     /// Pids by [`Party`]. Relaxed everywhere: set before the threads start that read them.
     static PARTIES: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 
     struct Fault {
         point: String,
-        /// Which time the point is reached.
+        /// The passing at which the deed is done, from 1.
         turn: usize,
         deed: String,
         reached: AtomicUsize,
@@ -300,7 +301,7 @@ mod armed {
         let all = faults();
         log(all, &format!("{} {}\n", point.name(), own_name()));
         for fault in all.faults.iter().filter(|fault| fault.point == point.name()) {
-            // Relaxed: each turn is one's who passes.
+            // Relaxed: each passing has a number of its own.
             if fault.reached.fetch_add(1, Ordering::Relaxed) + 1 == fault.turn {
                 log(all, &format!("{}={}\n", fault.point, fault.deed));
                 act(&fault.deed);
@@ -320,11 +321,11 @@ mod armed {
     fn log(all: &Faults, line: &str) {
         let Some(path) = &all.log else { return };
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // One write: lines of two processes do not mix. A test that finds none fails.
+        // One write, so that lines of two processes do not mix. A test without the file fails.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
 
-    /// Others die first.
+    /// Does a deed; other processes die before this one.
     fn act(deed: &str) {
         let (mut doomed, signal) = match deed {
             "recorder" => (vec![Party::Recorder], Signal::SIGKILL),
@@ -342,7 +343,7 @@ mod armed {
         doomed.sort_by_key(|party| pid_of(*party) == own);
         for party in doomed {
             if pid_of(party) > 0 {
-                // One that is gone is as good as killed.
+                // A process that is gone counts as killed.
                 let _ = kill(Pid::from_raw(pid_of(party)), signal);
             }
         }

@@ -5,14 +5,14 @@
 //!
 //! # Bird's eye view
 //! ```text
-//!   target (any process)              shared memory, mapped in both        recorder (traceprof record)
-//!  +---------------------------+     +-----------------------------+     +---------------------------+
-//!  | application threads       |     | control block: counters     |     | inject: map, start, cure  |
-//!  |   ^ a sampling signal     |     | thread slots                |     | perf events opened here   |
-//!  | agent image, a few kB,    |<--->| unwind tables, mappings     |<--->| rotate, drain, infer      |
-//!  |   no libc: handler        |     | three call-trace tables     |     |   calls, symbolize, write |
-//!  |   unwind, put, append     |     |   with sample logs          |     | data file, index file     |
-//!  +---------------------------+     +-----------------------------+     +---------------------------+
+//!   target (any process)             shared memory, mapped in both    recorder
+//!  +--------------------------+     +---------------------------+    +------------------------+
+//!  | application threads      |     | control block: counters   |    | attach, restore        |
+//!  |   ^ a sampling signal    |     | thread slots              |    | open perf events       |
+//!  | agent image, a few kB,   |<--->| unwind tables, mappings   |<-->| rotate, drain, weigh   |
+//!  |   no libc: handler       |     | three call-trace tables   |    | name, infer calls      |
+//!  |   unwind, put, append    |     |   with sample logs        |    | write data and index   |
+//!  +--------------------------+     +---------------------------+    +------------------------+
 //! ```
 //! The target does the least possible: a signal handler that unwinds, stores and returns (the crate
 //! `traceprof-agent`). It never locks, allocates or calls a libc; nothing is loaded by the target's
@@ -21,25 +21,28 @@
 //! published there survives the target's death.
 //!
 //! # A sample's life
-//! 1. A thread uses up its period of CPU time; the kernel signals exactly that thread
-//!    (`record::perf`). A hit in the kernel sends no signal: its stack comes through a ring buffer
-//!    that the recorder reads (`record::kernel`).
-//! 2. The handler unwinds with tables that [`unwind`] compiled from the modules' call frame
-//!    information before, takes over what is unchanged of the thread's previous stack, and puts the
-//!    stack into the active call-trace table ([`traceprof_abi::storage`]).
-//! 3. The recorder rotates the tables, drains the one that went out of use, and has each new address
-//!    named once ([`symbol`]), from file descriptors that it kept ([`elf`] reads the files); samples
-//!    wait for that, the recorder does not.
-//! 4. [`trace`] infers calls from consecutive samples of a thread and writes them: frames of blocks,
-//!    each readable without those before it, and an index that can always be made anew.
-//! 5. [`view`] prints, lists or converts what a trace holds.
+//! 1. A thread uses up its period of CPU time. The kernel signals exactly that thread
+//!    (`record::source::perf`, or `timer` where events are refused). In the kernel an expiry sends
+//!    no signal: its stack comes through a ring buffer that the recorder reads
+//!    (`record::source::kernel`).
+//! 2. The handler, in the crate `traceprof-agent`, unwinds with tables that [`unwind`] compiled
+//!    before. It puts the stack into the active call-trace table ([`traceprof_abi::storage`]).
+//! 3. The recorder rotates the tables and drains the one that went out of use (`record::store`).
+//! 4. `record::weigh` decides how much CPU time each sample stands for.
+//! 5. `record::name` has each new address named once ([`symbol`]), from file descriptors that it
+//!    kept. Samples wait for that, the recorder does not.
+//! 6. The writer thread (`record::write`) hands the batch to [`trace`]. It infers calls from
+//!    consecutive samples of a thread. It writes frames of blocks, each readable without those
+//!    before it, and an index that can be made anew from them.
+//! 7. [`view`] prints, lists or converts what a trace holds.
 //!
 //! # Floors
-//! Imports point downwards only; `tests/tidy.rs` checks it.
+//! Imports point downwards only; `tests/tidy` checks it.
 //!
 //! | floor | modules | knows |
 //! |---|---|---|
-//! | 4 | [`cli`] | arguments, terminal, exit codes |
+//! | 5 | [`cli`] | arguments, terminal, exit codes |
+//! | 4 | [`inspect`] | one look at a process or a host, without a recording |
 //! | 3 | [`record`], [`view`] (not each other) | the story of a recording; pure views of a trace |
 //! | 2 | [`inject`], [`unwind`], [`symbol`], [`trace`] (not each other) | one mechanism each |
 //! | 1 | [`elf`], [`proc`], [`quantity`], [`fault`] | parsers; where tests have somebody die |
@@ -47,7 +50,7 @@
 //!
 //! # Where to start reading
 //! - [`record::record`] is a recording from attach to detach, [`cli::run`] the command around it;
-//!   [`record::stacks`] looks at all threads once, without an agent.
+//!   [`inspect::stacks`] looks at all threads once, without an agent.
 //! - [`inject`] lists every change that is made in a target, and how it comes back.
 //! - `traceprof-data(5)` specifies the files; [`trace::TraceWriter`] writes them.
 //! - `build.rs` compiles the agent image, which [`inject::image`] lays out for the target.
@@ -56,8 +59,8 @@
 //! - The trace format knows nothing of ptrace, arguments or terminals; injection knows nothing of
 //!   profiling: it maps an image and calls its entry.
 //! - Options go down as values, events come up through [`record::Observer`]; only [`cli`] prints.
-//! - Shared memory is not trusted: the target may scribble over it, and every length and offset that
-//!   is read from it is checked. The same holds for ELF files and for traces.
+//! - Shared memory is not trusted: the target may scribble over it, and every length and offset
+//!   that is read from it is checked. The same holds for ELF files and for traces.
 //! - A sample that is not stored adds to a named counter, which the closing report shows.
 //! - Whatever ends a recording, the target is put back as it was; a guardian process does it if the
 //!   recorder dies.
@@ -67,6 +70,7 @@ pub mod cli;
 pub mod elf;
 pub mod fault;
 pub mod inject;
+pub mod inspect;
 pub mod proc;
 pub mod quantity;
 pub mod record;

@@ -1,21 +1,21 @@
-//! Times and sizes as users write them, the same for every option.
+//! Parses times and sizes, the same way for every option.
 //!
 //! # Invariants
-//! - A number is decimal, without sign or exponent; there is no space in front of its unit.
-//! - What an option makes of it, its limits, are its own.
+//! - A number is decimal, without sign or exponent, and its unit follows without a space.
+//! - Each option has limits of its own.
 
 use std::time::Duration;
 
-/// What is said of what is no time.
+/// The message for a time that cannot be parsed.
 pub const TIME_EXPECTED: &str = "expected a time such as 5, 5s, 500ms, 5m or 1h30m";
 const SIZE_EXPECTED: &str = "expected a size such as 65536, 64K, 500M or 2G";
-/// Longer than any recording; keeps all sums of times far from their limits.
+/// Longer than any recording, and small enough to add times safely.
 const TIME_MAX_S: f64 = 100.0 * 366.0 * 86_400.0;
-/// More than there can be in a file.
+/// Larger than any file.
 const SIZE_MAX: f64 = (1u64 << 50) as f64;
 
-/// A time: a number with a unit (ns, us, ms, s, m, min, h), or several, the larger units first. A bare
-/// number is seconds.
+/// Parses a time: numbers with units (ns, us, ms, s, m, min, h), larger units first. A bare number
+/// is seconds.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -26,7 +26,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
         let (unit, tail) = tail.split_at(tail.find(|c| !is_letter(c)).unwrap_or(tail.len()));
         let unit_s = match (unit, unit_s(unit)) {
             (_, Some(unit_s)) => unit_s,
-            // Without a unit it is the only number.
+            // A number without a unit must be the only one.
             ("", None) if before_s == f64::INFINITY => 1.0,
             ("", None) => return Err(TIME_EXPECTED.to_owned()),
             _ => return Err(format!("unknown unit `{unit}`: use ns, us, ms, s, m or h")),
@@ -38,12 +38,13 @@ pub fn time(text: &str) -> Result<Duration, String> {
         (rest, before_s) = (tail, unit_s);
     }
     if sum_s > TIME_MAX_S {
-        return Err("no recording is that long: give at most some years".to_owned());
+        return Err("the time is too long: give at most 100 years".to_owned());
     }
     Ok(Duration::from_secs_f64(sum_s))
 }
 
-/// Bytes: a number, or one with a unit (K, M, G, T, of 1024 each; also KiB or KB, in small letters too).
+/// Parses a size in bytes: a number, or one with a unit (K, M, G, T, each 1024 times the last; also
+/// KiB or KB, in either case).
 ///
 /// # Errors
 /// A sentence for the user.
@@ -60,7 +61,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     if bytes < SIZE_MAX { Ok(bytes as u64) } else { Err(SIZE_EXPECTED.to_owned()) }
 }
 
-/// How many seconds a unit of times has.
+/// The seconds of a unit of time.
 pub fn unit_s(unit: &str) -> Option<f64> {
     match unit {
         "ns" => Some(1e-9),
@@ -73,7 +74,7 @@ pub fn unit_s(unit: &str) -> Option<f64> {
     }
 }
 
-/// The power of two that a unit of sizes stands for, in whatever letters.
+/// The power of two of a unit of size, in either case.
 pub fn unit_shift(unit: &str) -> Option<u32> {
     match unit.to_ascii_lowercase().as_str() {
         "b" => Some(0),
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_what_is() {
+    fn malformed_times_are_refused_with_an_example() {
         for text in ["", "s", "-1", "5 s", "ä", "1h30", ".", "5µs"] {
             assert_eq!(time(text), Err(TIME_EXPECTED.to_owned()), "{text}");
         }
@@ -130,7 +131,7 @@ mod tests {
             ("9e99h", "unknown unit `e`"),
             ("1e9", "unknown unit `e`"),
             ("inf", "unknown unit `inf`"),
-            ("99999999999999h", "no recording is that long"),
+            ("99999999999999h", "the time is too long"),
         ] {
             assert!(time(text).unwrap_err().contains(words), "{text}: {:?}", time(text));
         }

@@ -1,9 +1,9 @@
-//! The built agent image, read with an ELF reader: what it must not contain. And the few functions in it
-//! that the compiler may call, called.
+//! The built agent image, read with an ELF reader: what it must not contain. And the few functions
+//! in it that the compiler may call, called.
 //!
 //! # Safety
-//! The image is laid out in memory of its own, and its functions are called as C's of the same name, with
-//! slices of this process.
+//! The image is laid out in memory of its own, and its functions are called as C's of the same
+//! name, with slices of this process.
 #![allow(unsafe_code, reason = "calls machine code out of an image")]
 
 use std::ffi::c_int;
@@ -60,8 +60,9 @@ fn it_has_no_thread_local_storage_and_no_interpreter() {
     }
 }
 
-/// A thread's context is read through the thread pointer as a number, never through the segment register
-/// by which a compiler reaches thread-local variables: they may not be there yet, or belong to nobody.
+/// A thread's context is read through the thread pointer as a number, never through the segment
+/// register by which a compiler reaches thread-local variables: they may not be there yet, or
+/// belong to nobody.
 #[test]
 fn it_reads_the_thread_pointer_and_no_thread_local_variable() {
     let dir = scratch_dir();

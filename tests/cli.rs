@@ -297,7 +297,7 @@ fn an_output_file_is_whole_and_replaced_only_by_force() {
         place.refuse(&["print", "out.trace", "-o", own, "--force"], 6);
     }
     place.check(&["print", "out.trace"], 0);
-    // Nothing but what was asked for is left.
+    // Only the requested files are left.
     let mut names: Vec<_> = fs::read_dir(place.directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -19,7 +19,7 @@ fn record_command(options: &[&str], name: &str, args: &[&str]) -> Outcome {
 fn first_period_of_main_is_sampled_and_the_exit_code_reported() {
     needs_recording!();
     let _machine = alone();
-    // The clock of a virtual machine alone is off by some percent in a second; the mean is not.
+    // The clock of a virtual machine may be off by some percent in one second; the mean is not.
     const RUNS: u64 = 5;
     let mut counts = [0; 2];
     for _ in 0..RUNS {
@@ -52,7 +52,7 @@ fn program_longer_than_the_duration_is_left_alone_and_waited_for() {
     let folded = outcome.trace.folded();
     assert!(folded.count_of("first_phase") > 100, "{} samples", folded.total());
     assert_eq!(folded.count_of("second_phase"), 0, "sampled after the duration");
-    // All that it used in that second, however busy the machine was.
+    // Compared with the CPU time that it used in that second, on a machine of any load.
     let used_s = outcome.trace.number("cpu_time_ns") as f64 / 1e9;
     let sampled_s = folded.total() as f64 / 1999.0;
     assert!((sampled_s - used_s).abs() < 0.05, "{sampled_s:.3} s of {used_s:.3} s");
@@ -63,7 +63,7 @@ fn program_that_ends_at_once_is_no_error_of_ours() {
     needs_recording!();
     let _machine = together();
     let outcome = record_command(&["--freq", "997"], "exitcode", &["7", "0", "0"]);
-    // A program this short may have used no full period: 4 says so, with the file written.
+    // So short a program may use less than one period. The code is then 4, and the file is written.
     assert!(matches!(outcome.code(), Some(0 | 4)), "{:?} {}", outcome.code(), outcome.text());
     assert!(outcome.trace.path().exists());
 }
@@ -90,7 +90,7 @@ fn output_of_the_program_stays_its_own() {
     assert_eq!(String::from_utf8_lossy(&outcome.output.stdout), "from the program\n");
 }
 
-/// The child must not keep the recorder's descriptors, nor live in its tracing relation.
+/// The child must not inherit the recorder's descriptors, and must not stay traced.
 #[test]
 fn program_starts_as_if_from_a_shell() {
     needs_recording!();
@@ -150,7 +150,7 @@ fn go_program_is_sampled_and_lives() {
     assert!(computing > total / 2 && computing > 100, "{computing} of {total}");
 }
 
-/// A program that hands over to another one by exec, as wrappers do.
+/// A program that executes another one, as wrappers do.
 #[test]
 fn program_that_executes_another_is_no_crash_at_any_moment() {
     needs_recording!();

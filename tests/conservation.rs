@@ -19,7 +19,8 @@ fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "measured: {line}");
 }
 
-/// Records threads that use so much CPU time each, from their first to their last instruction of it.
+/// Records threads that use so much CPU time each, from their first to their last instruction of
+/// it.
 fn record_busy(
     program: &str,
     (threads, each): (usize, Duration),
@@ -73,8 +74,8 @@ fn every_thread_has_its_cpu_time_with_perf_events() {
     check_engine(&["--engine", "perf"]);
 }
 
-/// The hits of a family fall into one part for hundreds of rounds. Unless weights are put right by the
-/// threads' clocks, one thread is off by 2 to 5 %, and by more than 1 % nearly always.
+/// The hits of a family fall into one part for hundreds of rounds. Unless weights are put right by
+/// the threads' clocks, one thread is off by 2 to 5 %, and by more than 1 % nearly always.
 #[test]
 fn threads_in_step_with_the_sampler_have_their_cpu_time() {
     needs_recording!();
@@ -87,8 +88,8 @@ fn every_thread_has_its_cpu_time_with_timers() {
     check_engine(&["--engine", "timer"]);
 }
 
-/// Records the storm; the share of its threads' CPU time that samples stand for. What the thread uses
-/// that starts them is left out.
+/// Records the storm; the share of its threads' CPU time that samples stand for. What the thread
+/// uses that starts them is left out.
 fn record_storm(options: &[&str], cpu: Duration) -> (f64, Outcome) {
     let mut target = Target::start("shortlived", &[]);
     let pid = target.pid().to_string();
@@ -142,13 +143,15 @@ struct Storm {
     starter: f64,
     /// The same of all the others together.
     others: f64,
+    /// Of all CPU time, what the thread uses that starts the others, by their clocks.
+    starter_part: f64,
     outcome: Outcome,
 }
 
 /// Records `storm` until its first thread has used so much CPU time.
-fn record_short(options: &[&str], loops: u32, starter: Duration) -> Storm {
-    let (loops, ms) = (loops.to_string(), starter.as_millis().to_string());
-    let mut target = Target::start("storm", &["16", &loops, &ms]);
+fn record_short(options: &[&str], each_us: u32, starter: Duration) -> Storm {
+    let (each, ms) = (each_us.to_string(), starter.as_millis().to_string());
+    let mut target = Target::start("storm", &["16", &each, &ms]);
     let pid = target.pid();
     let pid_text = pid.to_string();
     let args = ["--pid", &pid_text, "--duration", "3600", "--freq", "999"];
@@ -172,10 +175,11 @@ fn record_short(options: &[&str], loops: u32, starter: Duration) -> Storm {
     let storm = Storm {
         starter: share(starter, starter_ns),
         others: share(all - starter, all_ns - starter_ns),
+        starter_part: starter_ns as f64 / all_ns as f64,
         outcome,
     };
     report(&format!(
-        "storm of threads of {loops} loops {options:?}: {:.1} % of the time of who starts them, \
+        "storm of threads of {each_us} us {options:?}: {:.1} % of the time of who starts them, \
          {:.1} % of theirs",
         100.0 * storm.starter,
         100.0 * storm.others,
@@ -188,16 +192,17 @@ fn record_short(options: &[&str], loops: u32, starter: Duration) -> Storm {
 fn who_starts_a_storm_has_its_cpu_time_with_perf_events() {
     needs_recording!();
     let _machine = alone();
-    // Some 25 us.
-    let storm = record_short(&["--engine", "perf"], 20_000, Duration::from_secs(3));
+    let storm = record_short(&["--engine", "perf"], 25, Duration::from_secs(3));
     let text = storm.outcome.text();
     assert!((0.98..=1.02).contains(&storm.starter), "{:.1} %\n{text}", 100.0 * storm.starter);
-    // Most of what these use is spent on their ends, after the kernel's last word on them.
-    assert!((0.3..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
+    // Most of what these use is spent on their ends, after the kernel's last word on them. How much
+    // that is is the kernel's affair; the microseconds that they compute before are not lost.
+    assert!((0.1..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
     // Most of it was hit: an anchor, not a guess.
     let folded = storm.outcome.trace.folded();
     let share = folded.count_of("main") as f64 / folded.total() as f64;
-    assert!(share > 0.15, "main is in {:.1} %\n{text}", 100.0 * share);
+    let own = storm.starter_part;
+    assert!(share > 0.5 * own, "main is in {share:.3}, and uses {own:.3} of the time\n{text}");
 }
 
 /// Threads that never ask for their own time: the scheduler's count of them is that of their last
@@ -209,8 +214,7 @@ fn threads_shorter_than_a_tick_have_their_cpu_time_with_perf_events() {
         skip!("root: the kernel tells the privileged only how long ended threads ran");
     }
     let _machine = alone();
-    // Nearly a millisecond.
-    let storm = record_short(&["--engine", "perf"], 700_000, Duration::from_millis(60));
+    let storm = record_short(&["--engine", "perf"], 900, Duration::from_millis(60));
     let text = storm.outcome.text();
     assert!((0.9..=1.02).contains(&storm.others), "{:.1} %\n{text}", 100.0 * storm.others);
 }
@@ -219,10 +223,19 @@ fn threads_shorter_than_a_tick_have_their_cpu_time_with_perf_events() {
 fn who_starts_a_storm_has_its_cpu_time_with_timers() {
     needs_recording!();
     let _machine = alone();
-    let storm = record_short(&["--engine", "timer"], 20_000, Duration::from_secs(3));
+    let storm = record_short(&["--engine", "timer"], 25, Duration::from_secs(3));
     let text = storm.outcome.text();
     assert!((0.96..=1.04).contains(&storm.starter), "{:.1} %\n{text}", 100.0 * storm.starter);
     assert!(storm.others < 1.02, "{:.1} %\n{text}", 100.0 * storm.others);
+}
+
+/// Of a process's CPU time, what it has spent outside of the kernel, as that counts it.
+fn user_share(pid: i32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let fields: Vec<f64> = fields.split_whitespace().map(|it| it.parse().unwrap_or(0.0)).collect();
+    // utime and stime, counted behind the name.
+    fields[11] / (fields[11] + fields[12])
 }
 
 /// Every hit of ten thousand a second and core is written, or counted.
@@ -243,6 +256,7 @@ fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
     target.send(Signal::SIGUSR1);
     let whole = each * cores as u32;
     assert!(wait_until(PATIENCE, || cpu_clock(target.pid()) > whole), "it does not run");
+    let in_user = user_share(target.pid());
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
     target.goes_on_and_ends_by_itself();
@@ -273,7 +287,8 @@ fn no_sample_is_lost_at_ten_kilohertz_on_all_cores() {
         + trace.number("lost.overtaken by rotations")
         + trace.number("lost.control block unusable");
     assert_eq!(samples + lost - unput, puts, "{}", outcome.text());
-    // Some 7 % of this target's time is inside the kernel.
-    assert!((0.88..1.01).contains(&share), "{share}\n{}", outcome.text());
+    // The rest is inside the kernel, the delivery of the signals included.
+    let least = 0.95 * in_user;
+    assert!((least..1.01).contains(&share), "{share}, {in_user}\n{}", outcome.text());
     assert!(lost <= samples / 50, "{}", outcome.text());
 }

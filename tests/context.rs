@@ -136,7 +136,8 @@ fn hits_in_the_kernel_have_a_span_that_lasts_and_never_that_of_a_parent() {
     assert!(all >= 100 && known * 3 >= all * 2, "{known} of {all}: {lasting:?}");
     assert!(lasting.keys().all(|it| *it == right || *it == said(0, 0, &[])), "{lasting:?}");
     assert_eq!(outcome.trace.number("contexts.carried") > 0, known > 0, "{}", outcome.text());
-    // Handlers see this thread in its parent span alone; what they do not see is not taken for that.
+    // Handlers see this thread in its parent span alone; what they do not see is not taken for
+    // that.
     let child = &in_kernel[&("tracer".to_owned(), "in_child".to_owned())];
     let parent = child.get(&said(0x4444, 0x4444, &[])).copied().unwrap_or(0);
     let all: u64 = child.values().sum();
@@ -161,7 +162,8 @@ fn threads_that_sleep_know_the_span_that_they_sleep_in() {
     let ran = &in_state(RunState::Running)[&("worker".to_owned(), "in_first".to_owned())];
     let all: u64 = ran.values().sum();
     assert!(ran[&first] * 20 >= all * 19, "{ran:?}");
-    // Which of two threads waits for a processor is seen at a look; a span that lasts is there at each.
+    // Which of two threads waits for a processor is seen at a look; a span that lasts is there at
+    // each.
     let waited = &in_state(RunState::Runnable)[&("caller".to_owned(), "in_lasting".to_owned())];
     let known = waited.get(&said(0x3333, 0x3000, &[])).copied().unwrap_or(0);
     let all: u64 = waited.values().sum();
@@ -253,8 +255,8 @@ fn an_unprivileged_user_sees_spans_too() {
     expect_spans_of_handlers(&spans(&loaded, |it| it.flags & (WALL | KERNEL) == 0), 10);
 }
 
-/// The samples of `span_storm.c`: how many there are, how many say something, and those of the latter that
-/// are no span of it.
+/// The samples of `span_storm.c`: how many there are, how many say something, and those of the
+/// latter that are no span of it.
 fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
     let names = tag_names(loaded);
     let (mut all, mut told, mut wrong) = (0, 0, Vec::new());
@@ -283,32 +285,37 @@ fn of_storm(loaded: &LoadedTrace) -> (u64, u64, Vec<String>) {
     (all, told, wrong)
 }
 
+/// Samples of a second of CPU time of the storm.
+const STORM_HZ: f64 = 9973.0;
+
 fn check_storm(args: &[&str], least: u64) {
     let mut target = Target::start("span_storm", &[]);
-    let outcome = record(target.pid(), 8, args);
+    let freq = STORM_HZ.to_string();
+    let outcome = record(target.pid(), 8, &[args, &["--freq", &freq]].concat());
     target.goes_on_and_ends_by_itself();
     let (all, told, wrong) = of_storm(&load_of(&outcome));
     assert_eq!(wrong, Vec::<String>::new(), "of {told}");
     assert_eq!(outcome.trace.number("contexts.torn"), 0, "{}", outcome.text());
     // What is neither torn nor told was met while it was marked.
     assert!(told * 5 > all && told > least, "{told} of {all}\n{}", outcome.text());
+    // Many in each period, whatever the processor's rate is.
     let per_second = target.fact("updates_of_one") as f64 * 2e9 / target.fact("cpu_ns") as f64;
-    assert!(per_second > 1e6, "{per_second} updates a second");
+    assert!(per_second > 10.0 * STORM_HZ, "{per_second} updates a second");
 }
 
 #[test]
 fn no_sample_mixes_two_spans_of_a_thread_that_takes_a_million_a_second() {
     needs_recording!();
     let _machine = alone();
-    check_storm(&["--engine", "perf", "--freq", "9973", "--no-kernel"], 2000);
+    check_storm(&["--engine", "perf", "--no-kernel"], 2000);
 }
 
 #[test]
 fn nor_does_one_of_a_timer() {
     needs_recording!();
     let _machine = alone();
-    // The kernel lets them signal 250 times a second.
-    check_storm(&["--engine", "timer", "--freq", "9973"], 200);
+    // The kernel lets them signal 100 times a second at least.
+    check_storm(&["--engine", "timer"], 80);
 }
 
 fn posing(mode: &str) -> Outcome {

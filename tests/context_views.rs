@@ -201,7 +201,8 @@ fn filters_keep_the_samples_of_the_contexts_that_are_asked_for() {
     }
 }
 
-/// Of a process where one library has numbers under a name and another one texts, and of names that hold `=`.
+/// Of a process where one library has numbers under a name and another one texts, and of names that
+/// hold `=`.
 #[test]
 fn a_name_that_is_of_numbers_and_of_texts_is_one_tag_to_those_who_ask() {
     let mut maker = Maker::new();
@@ -270,7 +271,7 @@ fn what_cannot_be_is_refused_with_what_there_is() {
         ("export", &["--format", "folded", "--by", "tag:x"], "no tag is called \"x\""),
         ("print", &["--tag", "status=fine"], "the values of this tag are numbers"),
         ("print", &["--span", "span-1"], "hexadecimal digits"),
-        ("print", &["--span", "0"], "0 is no id"),
+        ("print", &["--span", "0"], "0 is not an id"),
         ("print", &["--tag", "route"], "expected NAME=VALUE"),
         ("print", &["--by", "route"], "thread, process, span, root-span or tag:NAME"),
         ("print", &["--by", "span", "--timeline"], "--by cannot be used with --timeline: "),
@@ -289,7 +290,7 @@ fn an_id_that_no_sample_has_leaves_nothing_and_that_is_said() {
         let output = run(action, &made, &options);
         assert_eq!(output.status.code(), Some(0));
         let said = String::from_utf8(output.stderr).unwrap();
-        let expected = "note: no sample is in what is asked for: span 0000000000000099\n";
+        let expected = "note: no sample matches the selection: span 0000000000000099\n";
         assert_eq!(said, expected, "{action}");
     }
 }
@@ -311,7 +312,7 @@ fn a_trace_without_contexts_says_how_they_get_into_one() {
         assert!(said.contains("traceprof-context library"), "{options:?}: {said}");
     }
     let said = refused("export", &made, &["--format", "folded", "--by", "root-span"]);
-    assert!(said.contains("no sample that was looked at has a span"), "{said}");
+    assert!(said.contains("no selected sample has a span"), "{said}");
 }
 
 #[test]

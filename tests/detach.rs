@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
 fn leave_a_rest(mut command: std::process::Command, pid: i32) {
     let dir = scratch_dir();
     command.args(["record", "-q", "--pid", &pid.to_string(), "--output"]);
-    command.arg(dir.path().join("killed.trace")).env("TRACEPROF_FAULT", "RecordTurned=both");
+    command.arg(dir.path().join("killed.trace")).env("TRACEPROF_FAULT", "RecordLooped=both");
     assert_eq!(command.status().unwrap().code(), None);
 }
 

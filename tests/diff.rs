@@ -276,7 +276,7 @@ fn what_cannot_be_compared_is_refused() {
         (&[&before, &after], &["--format", "png"], "table, json, folded, flamegraph"),
         (&[&before, &after], &["--json", "--format", "folded"], "cannot be used with"),
         (&[&before], &["--base-from", "60%", "--base-to", "50%"], "the first is later"),
-        (&[&before], &["--base-from", "100%"], "nothing to compare"),
+        (&[&before], &["--base-from", "100%"], "no sample that matches the selection"),
     ] {
         let said = refused(traces, options);
         assert!(said.contains(part), "{options:?}: {said}");

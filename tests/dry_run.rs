@@ -193,13 +193,14 @@ fn names_of_all_files_and_what_is_kept_of_them_are_told() {
                 "files",
                 "{dir}/y-0001.trace, {dir}/y-0002.trace and so on, each with its index, .idx",
             ),
-            ("parts", "the next one begins when one has 64.0 KiB; the last 2 are kept"),
+            ("parts", "the next one starts when one has 64.0 KiB; the last 2 are kept"),
         ],
     );
-    let age = "the next one begins after 90.000 s; all are kept";
+    let age = "the next one starts after 90.000 s; all are kept";
     check(&["-o", "y.trace", "--rotate", "1m30s"], &[("parts", age)]);
     let ring = "the last 60.000 s, in parts in {dir}/y.trace.ring";
-    let saved = "saved by SIGUSR2, cpu>80%, file:now to {dir}/y-1.trace and the next free ones, at the \
+    let saved = "saved by SIGUSR2, cpu>80%, file:now to {dir}/y-1.trace and the next free ones, at \
+        the \
                  end to {dir}/y.trace";
     let triggers = ["--trigger", "cpu>80%", "--trigger", "file:now"];
     check(
@@ -255,7 +256,7 @@ fn outputs_that_a_recording_would_refuse_are_refused() {
     let mode = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(dir.path().join("open"), mode).expect("a directory to write to");
     let pidfile = ["-o", "open/x.trace", "--pidfile", "other.pid"];
-    check(true, &pidfile, "a directory that is there and that you may write to");
+    check(true, &pidfile, "in a directory that you may write to");
 }
 
 #[test]

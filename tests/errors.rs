@@ -46,14 +46,14 @@ fn help_and_version_are_no_errors() {
     }
 }
 
-/// Pid 2 of the namespace outside is a kernel thread, or another process.
+/// Pid 2 of the outer namespace is a kernel thread or another process.
 #[test]
 fn a_proc_of_another_pid_namespace_is_noticed() {
     if !is_root() {
         skip!("root: needed for a pid namespace");
     }
     let trace = Trace::new();
-    // Nothing is mounted: /proc stays that of the namespace outside.
+    // /proc is not mounted anew, so it stays that of the outer namespace.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_traceprof"), "record", "--pid", "2"]);
     let output = command.arg("--output").arg(trace.path()).output().expect("unshare");

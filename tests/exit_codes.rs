@@ -1,4 +1,4 @@
-//! Exit codes that take more than a wrong argument or a missing file: each by the command line.
+//! Exit codes that need a recording, each from the command line.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn told(outcome: &Outcome) -> serde_json::Value {
 fn stacks_that_end_early_are_a_quality_below_what_was_asked_for() {
     needs_recording!();
     let _machine = together();
-    // Nothing says where its frames end, and no debug file does.
+    // The program has no unwind tables and no debug file.
     let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-s"];
     let program = variant("tableless", "frameless.c", "cc", &flags);
     let target = Target::spawn(std::process::Command::new(program));
@@ -39,7 +39,7 @@ fn stacks_that_end_early_are_a_quality_below_what_was_asked_for() {
     assert!(outcome.trace.path().exists());
 }
 
-/// A debugger that comes during the recording stands in the way of the detach.
+/// A debugger that attaches during the recording prevents the detach.
 #[test]
 fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
     needs_recording!();
@@ -54,7 +54,7 @@ fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
     ptrace::seize(pid, ptrace::Options::empty()).expect("a tracer during the recording");
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(11);
-    // It is stopped by our hit or by this.
+    // A sample's signal or this one stops it.
     target.send(Signal::SIGSTOP);
     waitpid(pid, Some(WaitPidFlag::__WALL)).expect("a stop");
     ptrace::detach(pid, None).expect("detach");
@@ -69,7 +69,7 @@ fn what_is_left_in_the_target_has_a_code_and_can_be_taken_away() {
     target.goes_on_and_ends_by_itself();
 }
 
-/// Nothing of the recording stays in it.
+/// Checks that nothing of the recording stays in the target.
 fn expect_as_before(before: &Snapshot, target: &Target) {
     let differences = || before.differences(&Snapshot::take(target.pid()));
     let is_over = wait_until(Duration::from_secs(10), || differences().is_empty());
@@ -88,7 +88,7 @@ fn a_second_signal_does_not_wait_for_anything() {
     let mut recorder = Recorder::spawn(command, Trace::new());
     recorder.wait_until_attached(target.pid());
     recorder.send(Signal::SIGINT);
-    // Sooner it would be the same request.
+    // A second signal within half a second counts as the same request.
     std::thread::sleep(Duration::from_millis(600));
     assert!(!recorder.has_ended());
     recorder.send(Signal::SIGINT);

@@ -64,8 +64,8 @@ struct PprofSample {
     values: Vec<i64>,
 }
 
-/// All numbers of an export together; of CPU time in periods, which are of a millisecond, of wall clock
-/// time in microseconds.
+/// All numbers of an export together; of CPU time in periods, which are of a millisecond, of wall
+/// clock time in microseconds.
 fn total(format: Format, bytes: &[u8], is_wall: bool) -> f64 {
     let text = || std::str::from_utf8(bytes).unwrap();
     let json = || serde_json::from_slice::<Json>(bytes).unwrap();

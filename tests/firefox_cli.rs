@@ -124,7 +124,8 @@ fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
 }
 
-/// All threads together, and in windows side by side: of the export, and of what the profiler cuts out itself.
+/// All threads together, and in windows side by side: of the export, and of what the profiler cuts
+/// out itself.
 #[test]
 fn the_profiler_finds_all_weight_and_its_windows_add_up() {
     needs_profiler!();

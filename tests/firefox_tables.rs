@@ -1,4 +1,5 @@
-//! What the tables of a Firefox profile say beside names and weights: threads, libraries, categories, tags.
+//! What the tables of a Firefox profile say beside names and weights: threads, libraries,
+//! categories, tags.
 
 use serde_json::{Value, json};
 

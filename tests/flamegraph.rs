@@ -12,8 +12,8 @@ use crate::common::{Maker, Trace, has_command, maker, skip, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Two threads, names that XML must not see as they are, and one that sorts between a function and what
-/// that calls.
+/// Two threads, names that XML must not see as they are, and one that sorts between a function and
+/// what that calls.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let command = ["/usr/bin/<demo>", "--all"].map(|word| Value::Text(word.to_owned()));
@@ -154,9 +154,9 @@ fn it_is_well_formed_whatever_names_hold() {
     }
 }
 
-/// The weights of the frames, by name, that Brendan Gregg's own script makes of folded stacks, as Debian's
-/// profiler of Perl has it. It sorts lines, not frames: what calls something that sorts behind one more
-/// is drawn twice.
+/// The weights of the frames, by name, that Brendan Gregg's own script makes of folded stacks, as
+/// Debian's profiler of Perl has it. It sorts lines, not frames: what calls something that sorts
+/// behind one more is drawn twice.
 fn drawn_by_the_script(script: &str, folded: &[u8]) -> BTreeMap<String, u64> {
     let mut command = Command::new("perl");
     command.args([script, "--minwidth", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());

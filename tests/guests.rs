@@ -1,5 +1,5 @@
-//! Children that use their parent's memory for long: nobody waits for them, and what became of them is
-//! told.
+//! Children that use their parent's memory for long: nobody waits for them, and what became of them
+//! is told.
 
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use traceprof::trace::{
     self, Compression, Durability, LazyTrace, Location, LocationId, Method, Sample, Thread,
@@ -11,30 +11,14 @@ use traceprof::trace::{
 };
 
 use crate::common::{
-    Snapshot, Target, is_long_run, needs_recording, scratch_dir, together, traceprof, wait_until,
+    Random, Snapshot, Target, is_long_run, needs_recording, scratch_dir, together, traceprof,
+    wait_until,
 };
 
-/// Kills per test; ten times as many in a long run, or as many as `scripts/kill-recorder` asks for.
-fn rounds() -> u64 {
+/// Kills in a run; many in a long run, or as many as `scripts/kill-recorder` asks for.
+fn rounds(usual: u64, long: u64) -> u64 {
     let asked = std::env::var("TRACEPROF_TEST_KILLS").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(if is_long_run() { 1000 } else { 100 })
-}
-
-/// Numbers that look random, different in each run.
-struct Random(u64);
-
-impl Random {
-    fn new(salt: u64) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-        Self((now.as_nanos() as u64 ^ salt << 32) | 1)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
+    asked.unwrap_or(if is_long_run() { long } else { usual })
 }
 
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
@@ -196,11 +180,12 @@ fn acknowledged_samples_survive_the_death_of_the_writer() {
     let dir = scratch_dir();
     let mut random = Random::new(1);
     let (mut most, mut beyond) = (0, 0);
-    for round in 0..rounds() {
+    for round in 0..rounds(100, 1000) {
         let path = dir.path().join(format!("{round}.trace"));
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["kill::a_writer_to_be_killed", "--exact", "--nocapture", "--test-threads=1"])
             .env(WRITER, &path)
+            .env("TRACEPROF_TEST_SEED", random.below(u64::MAX).to_string())
             .stdout(Stdio::piped())
             .spawn()
             .expect("this test once more");
@@ -254,7 +239,7 @@ fn kill_recorders(target: &mut Target, rounds: u64, mut random: Random) -> u64 {
         let dir = scratch_dir();
         let path = dir.path().join("killed.trace");
         let durability = ["none", "interval", "frame"][random.below(3) as usize];
-        let args = ["record", "--pid", &pid, "--freq", "4999", "--block-size", "1K"];
+        let args = ["record", "--pid", &pid, "--freq", "4999"];
         let mut command = traceprof(&args);
         command.args(["--durability", durability, "--output"]).arg(&path);
         let mut recorder = command.stderr(Stdio::null()).spawn().expect("traceprof");
@@ -288,7 +273,8 @@ fn a_recorder_killed_at_any_moment_leaves_all_that_it_wrote() {
     needs_recording!();
     let _machine = together();
     const WORKERS: u64 = 4;
-    let share = rounds() / WORKERS;
+    let rounds = rounds(40, 1000);
+    let share = rounds / WORKERS;
     let workers =
         ["threads", "split", "split", "split"].into_iter().zip(1..).map(|(name, salt)| {
             std::thread::spawn(move || {
@@ -300,13 +286,7 @@ fn a_recorder_killed_at_any_moment_leaves_all_that_it_wrote() {
         });
     let workers: Vec<_> = workers.collect();
     let with_samples: u64 = workers.into_iter().map(|worker| worker.join().expect("worker")).sum();
-    assert!(with_samples > rounds() / 10, "only {with_samples} left samples");
-}
-
-/// Kills of recorders of three processes: few, many in a long run, or as many as are asked for.
-fn rounds_of_three() -> u64 {
-    let asked = std::env::var("TRACEPROF_TEST_KILLS").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(if is_long_run() { 100 } else { 3 })
+    assert!(with_samples > rounds / 10, "only {with_samples} left samples");
 }
 
 #[test]
@@ -317,7 +297,7 @@ fn a_recorder_of_three_processes_killed_at_any_moment_harms_none_and_the_next_on
     let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
     let pids = targets.each_ref().map(|it| it.pid().to_string()).join(",");
     let mut random = Random::new(5);
-    for round in 0..rounds_of_three() {
+    for round in 0..rounds(3, 100) {
         let dir = scratch_dir();
         let (killed, whole) = (dir.path().join("killed.trace"), dir.path().join("whole.trace"));
         let mut command = traceprof(&["record", "--pid", &pids, "--freq", "999", "--output"]);

@@ -1,8 +1,8 @@
-//! Command lines that make no sense: what is offered instead can be pasted, and does what was meant.
+//! Wrong command lines: the line that the message offers can be pasted and does what was meant.
 
 use crate::common::traceprof;
 
-/// What is said of these words.
+/// The message for a command line.
 fn said(line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let output = traceprof(&words).output().expect("traceprof");
@@ -11,7 +11,7 @@ fn said(line: &str) -> String {
     text
 }
 
-/// The command line that is offered.
+/// The command line that the message offers.
 fn offered(line: &str) -> Option<String> {
     let text = said(line);
     let (_, rest) = text.split_once("`traceprof record ")?;
@@ -28,7 +28,7 @@ fn a_line_to_be_pasted_is_one_that_is_accepted() {
     check("record -g -P redis sleep 10", Some("-P redis -- sleep 10"));
     check("record -g ./app", Some("-- ./app"));
     check("record -F 99 -g ./app -g -v", Some("-F 99 -- ./app -g -v"));
-    // Two things to record, a name that is refused, events that there are not, nothing to record.
+    // Two targets, a refused name, an unknown event, two options in conflict, no target.
     check("record -g -p 12 ls", None);
     check("record -g -p 12 -o a.svg", None);
     check("record -g -p 12 -e instructions", None);
@@ -62,7 +62,7 @@ fn options_of_a_program_are_told_from_misspelt_ones_of_ours() {
     assert!(text.contains("'--durration', a similar one is '--duration'"), "{text}");
     assert!(text.contains("--name redis"), "{text}");
     assert_eq!(offered(line), None, "it would start another one: {text}");
-    // What stands in front is none of the program's.
+    // Options in front of the program are ours.
     let text = said("record --durration 3 redis");
     assert!(text.contains("'--duration'") && !text.contains("after --"), "{text}");
     assert_eq!(offered("record -p 12 ls --flag"), None);

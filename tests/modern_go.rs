@@ -1,14 +1,21 @@
-//! Programs of newer versions of Go than distributions have: those of `esbuild`, stripped, as npm ships
-//! them (`scripts/test` installs them).
+//! Programs of newer versions of Go than distributions have: those of `esbuild`, stripped, as npm
+//! ships them (`scripts/test` installs them).
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
-use crate::common::{Outcome, Trace, needs_recording, scratch_dir, skip, together, traceprof};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+use crate::common::{
+    Outcome, Trace, cpu_clock, needs_recording, scratch_dir, skip, together, traceprof,
+};
 
 const PACKAGES: &str = "github.com/evanw/esbuild/internal/";
-/// Functions of these packages that take time, and their callers for what is bundled. The little that the
-/// program brings along itself comes to them from elsewhere, too.
+/// Functions of these packages that take time, and their callers for what is bundled. The little
+/// that the program brings along itself comes to them from elsewhere, too.
 const CALLERS: [(&str, &str); 5] = [
     ("cache.(*JSCache).Parse", "bundler.parseFile"),
     ("js_parser.Parse", "cache.(*JSCache).Parse"),
@@ -23,14 +30,21 @@ fn esbuild_of(version: &str) -> PathBuf {
     programs.join(version).join("bin/esbuild")
 }
 
-/// Much to bundle: modules of a thousand functions.
-fn write_modules(folder: &Path) {
+/// CPU time that a bundle takes: the rarest of the functions has a fortieth of it.
+const WORK: Duration = Duration::from_secs(2);
+/// Modules for a first try, and at most.
+const MODULES: u32 = 4;
+const MODULES_MAX: u32 = 100;
+
+/// Modules of two thousand functions.
+fn write_modules(folder: &Path, count: u32) {
     let mut all = String::new();
-    for module in 0..12 {
+    for module in 0..count {
         let function = |number: u32| {
             format!(
                 "export function m{module}f{number}(a, b) {{ let x = a * {number} + b; \
-                 for (let i = 0; i < 10; i++) {{ x += (i % 2 ? a : b) * i; if (x > {number}) x -= a }} \
+                 for (let i = 0; i < 10; i++) {{ x += (i % 2 ? a : b) * i; if (x > {number}) x -= \
+                 a }} \
                  return {{ x, y: [a, b, ...[1, 2].map(q => q * {number})], z: `t${{x}}` }} }}\n"
             )
         };
@@ -41,6 +55,28 @@ fn write_modules(folder: &Path) {
     fs::write(folder.join("all.js"), all).expect("the modules' list");
 }
 
+/// What the program is to do in a folder of modules.
+fn bundle(folder: &Path, command: &mut Command) {
+    command.current_dir(folder);
+    command.args(["all.js", "--bundle", "--minify", "--sourcemap", "--outfile=out.js"]);
+    command.arg("--log-level=error");
+}
+
+/// As many modules as keep this processor busy for long enough.
+fn modules_for_the_work(program: &Path, folder: &Path) -> u32 {
+    write_modules(folder, MODULES);
+    let mut command = Command::new(program);
+    bundle(folder, &mut command);
+    let mut child = command.spawn().expect("esbuild");
+    let pid = Pid::from_raw(child.id() as i32);
+    // Its clock shows all that it has used, as long as nobody has waited for it.
+    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).expect("its end");
+    let used = cpu_clock(pid.as_raw()).max(Duration::from_millis(1));
+    assert!(child.wait().expect("its end").success(), "it bundles nothing");
+    let needed = f64::from(MODULES) * WORK.as_secs_f64() / used.as_secs_f64();
+    (needed.ceil() as u32).clamp(MODULES, MODULES_MAX)
+}
+
 fn check(version: &str) {
     needs_recording!();
     let program = esbuild_of(version);
@@ -49,12 +85,10 @@ fn check(version: &str) {
     }
     let _machine = together();
     let (folder, trace) = (scratch_dir(), Trace::new());
-    write_modules(folder.path());
-    // The rarest of the functions below has a twentieth of a second.
+    write_modules(folder.path(), modules_for_the_work(&program, folder.path()));
     let mut command = traceprof(&["record", "--freq", "999", "--output"]);
-    command.arg(trace.path()).arg("--").arg(&program).current_dir(folder.path());
-    command.args(["all.js", "--bundle", "--minify", "--sourcemap", "--outfile=out.js"]);
-    command.arg("--log-level=error");
+    command.arg(trace.path()).arg("--").arg(&program);
+    bundle(folder.path(), &mut command);
     let outcome = Outcome { output: command.output().expect("traceprof"), trace }.expect_code(0);
     let (text, folded) = (outcome.text(), outcome.trace.folded());
     assert_eq!(folded.count_containing("[esbuild+0x"), 0, "{text}");

@@ -42,7 +42,7 @@ fn a_desktop_that_opens_no_page_is_told_of() {
         let said = told(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         let page = page.to_str().unwrap();
-        for part in ["the page is written", page, reason] {
+        for part in ["which is written", page, reason] {
             assert!(said.contains(part), "no {part:?} in {said}");
         }
         assert!(Path::new(page).exists());

@@ -1,4 +1,5 @@
-//! Contexts of programs that publish them as OpenTelemetry has it, however their variable is reached.
+//! Contexts of programs that publish them as OpenTelemetry has it, however their variable is
+//! reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -109,7 +110,8 @@ fn recorded(target: Command, seconds: u32, args: &[&str]) -> (LoadedTrace, Outco
     (load(&outcome.trace.path()).expect("a trace"), outcome)
 }
 
-/// Records a variant, whose handlers' samples know their contexts; hits in the kernel have those or none.
+/// Records a variant, whose handlers' samples know their contexts; hits in the kernel have those or
+/// none.
 fn check(command: Command, may_lack: bool) -> Outcome {
     let (loaded, outcome) = recorded(command, 6, &[]);
     let handled = spans(&loaded, |flags| flags & (WALL | KERNEL) == 0);
@@ -238,7 +240,8 @@ fn threads_that_sleep_have_the_context_that_they_sleep_in() {
     assert_eq!(slept(otel("otel", "cc", &[EXPORT])), 0);
 }
 
-/// The C library does not tell the kernel of a thread's block: a handler has to have seen it before.
+/// The C library does not tell the kernel of a thread's block: a handler has to have seen it
+/// before.
 #[test]
 fn threads_of_another_c_library_have_it_too_once_they_were_sampled() {
     needs_recording!();

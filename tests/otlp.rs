@@ -281,6 +281,6 @@ fn a_terminal_is_not_filled_with_it() {
     );
     let output = command.args(["-qec", &line, "/dev/null"]).output().expect("script");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("otlp is not for a terminal"), "{said}");
+    assert!(said.contains("otlp is binary and cannot go to a terminal"), "{said}");
     assert_eq!(output.status.code(), Some(2));
 }

@@ -191,7 +191,7 @@ fn a_pid_file_with_a_name_of_the_trace_is_refused_before_the_trace_is_touched() 
 #[test]
 fn descriptors_that_cannot_be_told_anything_are_refused() {
     for (number, opened, words) in
-        [(7, "", "no such descriptor"), (8, "8</dev/null", "for writing")]
+        [(7, "", "the descriptor is not open:"), (8, "8</dev/null", "for writing")]
     {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("exec \"$0\" record --ready-fd {number} -p 1 {opened}")]);
@@ -272,7 +272,7 @@ fn words_without_a_meaning_here_are_refused_with_what_has_one() {
     check(&["-ag"], "give --pid PID");
     check(&["-F", "99", "-f", "x.svg", "-p", "1"], "traceprof export");
     check(&["-t", "-p", "1"], "print --thread");
-    check(&["-c", "1000", "-p", "1"], "--interval 1ms");
+    check(&["-c", "1000", "-p", "1"], "--freq 999");
     // With a line to paste, where that can be had.
     check(&["-F", "99", "-g", "-p", "1"], "`traceprof record -F 99 -p 1`");
     check(&["--call-graph", "dwarf", "-F99", "-v", "1"], "`traceprof record -F99 1`");
@@ -334,7 +334,8 @@ fn a_recording_ends_in_good_order_at_its_size_limit() {
     assert_eq!(told["figures"]["samples"], samples, "{told}");
 }
 
-/// Records the program `threads` until `is_enough` of the recording's directory, and gives what was told.
+/// Records the program `threads` until `is_enough` of the recording's directory, and gives what was
+/// told.
 fn record_until(
     args: &[&str],
     is_enough: impl Fn(&[String]) -> bool,

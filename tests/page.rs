@@ -15,8 +15,8 @@ use maker::{BEGIN_NS, GAP};
 pub(crate) const HOSTILE: &str = "</script><img/src=x/onerror=alert(1)>";
 const ROOT_SPAN: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 
-/// Four seconds of both kinds of time: a thread that works for two requests, a pool of three that sleeps and
-/// runs in turns, one that does nothing but wait for work, names that want to be markup.
+/// Four seconds of both kinds of time: a thread that works for two requests, a pool of three that
+/// sleeps and runs in turns, one that does nothing but wait for work, names that want to be markup.
 pub(crate) fn demo() -> Trace {
     let mut maker = Maker::new();
     let writer = &mut maker.writer;
@@ -268,7 +268,7 @@ fn a_page_of_too_many_stacks_keeps_their_times_and_says_so() {
     let mode = large.mode("cpu").unwrap();
     assert_eq!((large.samples("cpu").len(), &mode["cellUs"]), (300, &1000.into()));
     let told = mode["large"].as_str().unwrap();
-    assert!(told.starts_with("300 entries of cpu time, where 100 are meant to be"), "{told}");
+    assert!(told.starts_with("300 entries of cpu time instead of 100"), "{told}");
     assert!(page(200).mode("cpu").unwrap()["large"].is_null());
 }
 
@@ -334,5 +334,5 @@ fn the_page_lies_beside_the_trace_and_is_never_replaced_unasked() {
     let output = run(&["--open", "-o", "-"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
-    assert!(said.contains("--open needs a page in a file"), "{said}");
+    assert!(said.contains("--open needs a file"), "{said}");
 }

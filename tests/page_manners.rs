@@ -187,11 +187,13 @@ fn stacks_of_several_processes_begin_with_the_process() {
     let made = three();
     let mut browser = Browser::open(&page_of(&made), "#mode=cpu&idle=shown", LARGE);
     let first = browser.evaluate(
-        "traceprof.flame.boxes.filter(box => box.depth === 1).map(box => traceprof.flame.nameOf(box)).sort()",
+        "traceprof.flame.boxes.filter(box => box.depth === 1).map(box => \
+         traceprof.flame.nameOf(box)).sort()",
     );
     assert_eq!(first, json!(["a-long-named-se/300", "front/100", "front/200"]));
     let sum = browser.evaluate(
-        "traceprof.flame.boxes.filter(box => box.depth === 1).reduce((sum, box) => sum + box.frame.total, 0)",
+        "traceprof.flame.boxes.filter(box => box.depth === 1).reduce((sum, box) => sum + \
+         box.frame.total, 0)",
     );
     near(sum.as_f64().unwrap(), weight(&mut browser));
     assert_eq!(browser.problems(), [""; 0]);

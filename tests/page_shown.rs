@@ -1,4 +1,5 @@
-//! What a browser makes of a page: its numbers, whatever is chosen, and that it asks nobody for anything.
+//! What a browser makes of a page: its numbers, whatever is chosen, and that it asks nobody for
+//! anything.
 
 use std::path::PathBuf;
 
@@ -139,7 +140,8 @@ fn the_flame_graph_is_searched_zoomed_and_walked_by_keys() {
     }
     let made = demo();
     let mut browser = Browser::open(&page_of(&made), "#mode=cpu", LARGE);
-    let frames = "traceprof.flame.boxes.map(box => traceprof.flame.nameOf(box) + ' ' + box.frame.total).sort()";
+    let frames = "traceprof.flame.boxes.map(box => traceprof.flame.nameOf(box) + ' ' + \
+        box.frame.total).sort()";
     let drawn = browser.evaluate(frames);
     let expected = [
         &*format!("{HOSTILE} 20"),
@@ -202,7 +204,8 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
     }
     let made = demo();
     let mut browser = Browser::open(&page_of(&made), "#mode=cpu&view=functions", (700, 500));
-    let column = "[...document.querySelectorAll('#function-table td.name')].map(it => it.textContent).join('|')";
+    let column = "[...document.querySelectorAll('#function-table td.name')].map(it => \
+        it.textContent).join('|')";
     assert_eq!(
         browser.evaluate(column),
         format!("parse|render|{HOSTILE}|memcpy|_start|main|[truncated]")
@@ -216,7 +219,8 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
     click(&mut browser, "#tab-spans");
     assert!(browser.text("#span-kinds").contains("<b>status"));
     click(&mut browser, "#span-kinds button:nth-child(4)");
-    let rows = "[...document.querySelectorAll('#span-table tbody tr')].map(it => it.textContent).join('|')";
+    let rows = "[...document.querySelectorAll('#span-table tbody tr')].map(it => \
+        it.textContent).join('|')";
     assert_eq!(browser.evaluate(rows), "1.000 s50.0 %200|500 ms25.0 %500|501 ms25.0 %(none)");
     click(&mut browser, "#span-table tbody tr:nth-child(2) button");
     near(weight(&mut browser), 500.0);
@@ -234,7 +238,8 @@ fn tables_are_sorted_and_spans_chosen_and_names_stay_text() {
     assert_eq!(browser.problems(), [""; 0]);
     // And if somebody found a way to put markup in, the policy still holds.
     browser.evaluate(
-        "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:9/x\" onerror=\"window.ran = 1\">')",
+        "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:9/x\" \
+         onerror=\"window.ran = 1\">')",
     );
     browser.wait_for("document.images[0].complete");
     assert_eq!(browser.evaluate("window.ran === undefined"), true);

@@ -1,5 +1,5 @@
-//! Sums that a page makes in the browser, where a sample lies across a window's edge, calls itself, or is one
-//! of many.
+//! Sums that a page makes in the browser, where a sample lies across a window's edge, calls itself,
+//! or is one of many.
 
 use std::path::PathBuf;
 

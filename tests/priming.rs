@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use inotify::{Inotify, WatchMask};
 use nix::sys::signal::Signal;
 
 use crate::common::{Recorder, Target, alone, needs_recording, program, together};
@@ -79,9 +79,9 @@ fn thread_enumeration() {
 }
 
 /// The document signals a thread and looks whether its handler ran. Here a thread starts to work
-/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged. A thread
-/// that does not get its processor is reached by a stop instead, so on a busy machine it takes more
-/// than one try.
+/// where no other thread of ours runs: only the signal can reach it, and it is acknowledged. A
+/// thread that does not get its processor is reached by a stop instead, so on a busy machine it
+/// takes more than one try.
 #[test]
 fn signal_delivery() {
     const TRIES: usize = 10;
@@ -117,19 +117,18 @@ fn file_system_watcher() {
     needs_recording!();
     let _machine = alone();
     let mut target = Target::start("shortlived", &[]);
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).unwrap();
+    let mut inotify = Inotify::init().unwrap();
     let folder = format!("/proc/{}/task", target.pid());
-    let flags = AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVED_FROM
-        | AddWatchFlags::IN_MOVED_TO;
-    inotify.add_watch(folder.as_str(), flags).expect("a watch, which the kernel accepts");
+    let changes =
+        WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVED_FROM | WatchMask::MOVED_TO;
+    inotify.watches().add(folder.as_str(), changes).expect("a watch, which the kernel accepts");
     let mut recorder = start(&target, &["--freq", "999"]);
     recorder.wait_for_cpu(target.pid(), SECOND);
     recorder.send(Signal::SIGINT);
     let outcome = recorder.finish().expect_code(0);
-    let events = inotify.read_events();
-    assert!(matches!(events, Err(nix::errno::Errno::EAGAIN)), "{events:?}");
+    let mut buffer = [0; 4096];
+    let nothing = inotify.read_events(&mut buffer).expect_err("the kernel told of a thread");
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
     target.goes_on_and_ends_by_itself();
     let (seen, started) = (outcome.trace.number("threads"), target.fact("threads"));
     // Threads of one millisecond each, in more than a second.

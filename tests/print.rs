@@ -1,11 +1,12 @@
-//! The summary, the trees and the tables of `print` as whole texts and as JSON, from traces made by hand.
+//! The summary, the trees and the tables of `print` as whole texts and as JSON, from traces made by
+//! hand.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample, ThreadId, Value};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{self, Limits, Look, Selection};
+use traceprof::view::{self, Limits, Selection, TextStyle};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::maker::{BEGIN_NS, GAP};
@@ -68,7 +69,8 @@ fn demo() -> Trace {
     made.finish()
 }
 
-/// Half a second of three threads: one runs, waits and is idle no more than that; two wait for work.
+/// Half a second of three threads: one runs, waits and is idle no more than that; two wait for
+/// work.
 fn wall() -> Trace {
     let mut made = Maker::new();
     made.writer.set_metadata("mode", Value::Text("wall".to_owned())).expect("metadata");
@@ -141,12 +143,12 @@ fn the_summary_is_one_screen_and_can_be_had_alone() {
 }
 
 /// As it is seen on a terminal, with the control sequences of its colours.
-fn on_terminal(made: &Trace, look: Look) -> String {
+fn on_terminal(made: &Trace, style: TextStyle) -> String {
     let trace = LazyTrace::open(&made.path()).unwrap();
     let selected = Selection::default().resolve(&trace).unwrap();
     let profile = view::load(&trace, &selected).unwrap();
     let limits = Limits { min_percent: 0.5, depth: None };
-    let options = TreeOptions { limits, look, ..TreeOptions::default() };
+    let options = TreeOptions { limits, style, ..TreeOptions::default() };
     let mut out = Vec::new();
     tree::write(&profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -155,22 +157,22 @@ fn on_terminal(made: &Trace, look: Look) -> String {
 #[test]
 fn on_a_terminal_no_line_is_longer_than_it_and_the_summary_fits_on_it() {
     let made = demo();
-    let look = Look { bars: true, width: Some(80), ..Look::default() };
-    let plain = on_terminal(&made, look);
+    let style = TextStyle { bars: true, width: Some(80), ..TextStyle::default() };
+    let plain = on_terminal(&made, style);
     for line in plain.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     let summary = plain.split("\n\npool").next().unwrap();
     assert!(summary.lines().count() <= 22, "{summary}");
     assert!(plain.contains('…'), "{plain}");
-    let colored = on_terminal(&made, Look { color: true, ..look });
+    let colored = on_terminal(&made, TextStyle { color: true, ..style });
     snapshot::check("tests/snapshots/print-terminal.txt", colored.as_bytes());
     let mut bare = String::new();
     for (place, part) in colored.split('\u{1b}').enumerate() {
         bare.push_str(if place == 0 { part } else { part.split_once('m').unwrap().1 });
     }
     assert_eq!(bare, plain, "colours move nothing");
-    let wide = on_terminal(&made, Look { width: Some(140), ..look });
+    let wide = on_terminal(&made, TextStyle { width: Some(140), ..style });
     snapshot::check("tests/snapshots/print-wide.txt", wide.as_bytes());
 }
 
@@ -366,11 +368,11 @@ fn what_does_not_go_together_is_refused_with_what_does() {
         (&["--summary", "--follow"], "leave out --summary"),
         (&["--top", "3", "--verbose"], "use --by line"),
         (&["--top", "3", "--threads"], "use --by thread"),
-        (&["--json", "--follow"], "add --timeline, or use --json when the recording has ended"),
+        (&["--json", "--follow"], "add --timeline, or use --json after the end of the recording"),
         (&["--threads", "--aggregate"], "leave out one of them"),
         (&["--threads", "--by", "span"], "choose threads with --thread"),
         (&["--threads", "--by", "process"], "use --threads, or --process with --threads"),
-        (&["--inverted", "--by", "process"], "look at one of them with --process"),
+        (&["--inverted", "--by", "process"], "choose one process with --process"),
         (&["--inverted", "--by", "thread"], "use --inverted --threads"),
         (&["--inverted", "--by", "tag:x"], "--span, --root-span or --tag"),
         (&["--verbose", "--by", "module"], "leave out --verbose"),

@@ -48,7 +48,7 @@ fn only_what_empties_the_tables_is_raised() {
         skip!("root: needed to raise a priority");
     }
     let _machine = together();
-    for (engine, raised) in [("perf", &["scribe"][..]), ("timer", &["scribe", "lease"])] {
+    for (engine, raised) in [("perf", &["writer"][..]), ("timer", &["writer", "lease"])] {
         raises(engine, raised);
     }
 }

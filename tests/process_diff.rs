@@ -6,7 +6,8 @@ use traceprof::trace::Value;
 
 use crate::common::{Maker, Trace, traceprof};
 
-/// A process of a recording: its name, id, when it began, and how many samples it has of each of two stacks.
+/// A process of a recording: its name, id, when it began, and how many samples it has of each of
+/// two stacks.
 type Process = (&'static str, u32, u64, [u64; 2]);
 
 const STACKS: [&str; 2] = ["_start main parse", "_start main render"];

@@ -18,8 +18,8 @@ use crate::exports::{exported, is_wall};
 
 use maker::BEGIN_NS;
 
-/// Three processes, each with a worker that works and waits: two of one name, and a shell that executed a
-/// server in between.
+/// Three processes, each with a worker that works and waits: two of one name, and a shell that
+/// executed a server in between.
 pub(crate) fn three() -> Trace {
     let mut maker = Maker::new();
     let text = |text: &str| Value::Text(text.to_owned());
@@ -150,8 +150,8 @@ fn of_perf_script(text: &str) -> Vec<(u32, f64)> {
     heads.map(part).collect()
 }
 
-/// What an export says that each process weighs; of CPU time in periods, which are of a millisecond, of
-/// wall clock time in microseconds.
+/// What an export says that each process weighs; of CPU time in periods, which are of a
+/// millisecond, of wall clock time in microseconds.
 fn of_processes(format: Format, bytes: &[u8], wall: bool) -> BTreeMap<u32, f64> {
     let text = || std::str::from_utf8(bytes).unwrap();
     let json = || serde_json::from_slice::<Json>(bytes).unwrap();

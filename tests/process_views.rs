@@ -12,8 +12,8 @@ use crate::snapshot;
 
 use maker::BEGIN_NS;
 
-/// Two processes, each of two workers of the same names; the second process hangs: all of its threads
-/// wait for work.
+/// Two processes, each of two workers of the same names; the second process hangs: all of its
+/// threads wait for work.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let text = |text: &str| Value::Text(text.to_owned());
@@ -261,7 +261,8 @@ fn what_happened_in_a_recording_is_in_its_json() {
         ])
     );
     let head = run(&made, &["print", "--summary"], &[]);
-    let line = "\nexecuted  helper after 0.000 s, 'own\\u{9b}' by 100 after 0.000 s, brief after 0.000 s \
+    let line = "\nexecuted  helper after 0.000 s, 'own\\u{9b}' by 100 after 0.000 s, brief after \
+        0.000 s \
                 (not sampled: too short), late after 0.000 s (not sampled: too short)\n";
     assert!(head.contains(line), "{head}");
     let processes = &json(&demo(), &["print", "--json"], &[])["recording"]["processes"];

@@ -170,7 +170,7 @@ fn a_recorder_that_dies_between_two_steps_leaves_both_processes_as_they_were() {
     let mut targets = [(); 2].map(|()| Target::start("prey", &["spin"]));
     let before = targets.each_ref().map(|it| Snapshot::take(it.pid()));
     let points = [
-        "RecordBegun.2",
+        "RecordStarted.2",
         "SegmentMade.4",
         "RecordAttached",
         "RecordAttached.2",

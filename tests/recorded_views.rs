@@ -13,12 +13,14 @@ use crate::common::{
 
 /// One recording of `split`, shared by the tests of this file.
 static SPLIT: LazyLock<Trace> = LazyLock::new(|| {
-    let mut target = Target::start("split", &[]);
-    let pid = target.pid().to_string();
-    let recorder = Recorder::start_into(Trace::lasting("split"), &["--pid", &pid, "--freq", "997"]);
-    let outcome = recorder.record_cpu(target.pid(), Duration::from_secs(2));
-    target.goes_on_and_ends_by_itself();
-    outcome.trace
+    Trace::shared("split", |trace| {
+        let mut target = Target::start("split", &[]);
+        let pid = target.pid().to_string();
+        let recorder = Recorder::start_into(trace, &["--pid", &pid, "--freq", "997"]);
+        let outcome = recorder.record_cpu(target.pid(), Duration::from_secs(2));
+        target.goes_on_and_ends_by_itself();
+        outcome.trace
+    })
 });
 
 #[test]

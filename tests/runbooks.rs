@@ -196,7 +196,8 @@ fn the_busiest_process_is_found_and_printed() {
     }
     let _machine = together();
     let place = tempfile::tempdir().unwrap();
-    let script = "\"$1\" >/dev/null & busy=$!; sleep 30 & \"$2\" -d 2 -o kept.trace -- --min-percent 1; \
+    let script = "\"$1\" >/dev/null & busy=$!; sleep 30 & \"$2\" -d 2 -o kept.trace -- \
+        --min-percent 1; \
                   code=$?; kill $busy; exit $code";
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script, "bash"]);

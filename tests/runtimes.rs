@@ -1,5 +1,5 @@
-//! Runtimes that make their own code and their own stacks: callers, names and roots, each on the real
-//! thing.
+//! Runtimes that make their own code and their own stacks: callers, names and roots, each on the
+//! real thing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,11 @@ use crate::common::{
 
 /// Of a thousand samples as many as this must reach a root.
 const ROOTED: u64 = 999;
+/// Standard deviations that chance may add to the others: one test in a million.
+const CHANCE: f64 = 5.0;
+/// Of the samples of a function that makes and removes its frame, so many may be where it has none.
+/// How many are is the processor's affair: it decides which instruction a signal meets.
+const FRAMELESS_PERCENT: f64 = 10.0;
 
 /// Every caller that the source tells, and nothing else.
 const GO_CALLERS: [(&str, &str); 14] = [
@@ -36,6 +41,15 @@ fn rooted_per_mille(outcome: &Outcome) -> u64 {
     1000 * outcome.trace.number("rooted") / outcome.trace.number("samples").max(1)
 }
 
+/// As many samples reach a root as should, by chance.
+fn assert_rooted(outcome: &Outcome) {
+    let [samples, rooted] = ["samples", "rooted"].map(|key| outcome.trace.number(key));
+    let expected = (samples * (1000 - ROOTED)) as f64 / 1000.0;
+    let most = expected + CHANCE * expected.sqrt();
+    let others = samples - rooted;
+    assert!(others as f64 <= most, "{others} of {samples} end early\n{}", outcome.text());
+}
+
 /// Twenty thousand samples without one wrong caller.
 fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
     needs_recording!();
@@ -54,8 +68,8 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
         let wrong = folded.count_with_other_caller(function, caller);
         assert_eq!(wrong, 0, "{function} is called by {caller} only\n{}", outcome.text());
     }
-    // What runs on the system's stack are functions in functions: f.func1 in f, or g.f.func1 where f
-    // is inlined into g.
+    // What runs on the system's stack are functions in functions: f.func1 in f, or g.f.func1 where
+    // f is inlined into g.
     let (right, all) = folded.count_around("runtime.systemstack", |caller, called| {
         let outer = called.rsplit_once(".func")?.0;
         let short = caller.strip_prefix("runtime").unwrap_or(caller);
@@ -67,7 +81,7 @@ fn go_callers_are_exact(go: Option<&Path>, name: &str, options: &[&str]) {
         outcome.text()
     );
     assert!(folded.count_of("clock_gettime") > 10, "the vDSO is called from the system's stack");
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
     let text = outcome.trace.view(&["dump", "--json"]);
     assert!(text.contains("unique.go"), "files and lines are known");
 }
@@ -108,7 +122,8 @@ fn perf_map_of(target: &Target) -> Litter {
     Litter(PathBuf::from(format!("/tmp/perf-{}.map", target.pid())))
 }
 
-/// Of all stacks with this function, the share in percent in which another one calls it that has a name.
+/// Of all stacks with this function, the share in percent in which another one calls it that has a
+/// name.
 fn percent_called_otherwise(folded: &Folded, function: &str, caller: &str) -> f64 {
     let all = folded.count_containing(function);
     let by = |caller| folded.count_of_call(function, caller);
@@ -131,14 +146,14 @@ fn node_names_come_from(option: &str, arguments: &[&str]) {
     let _map = perf_map_of(&target);
     let options = ["--freq", "5000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
     assert!(unknown < 2.0, "{unknown} % have code without a name");
     // A frame that is about to be made, or was just taken away, hides its caller.
     for (function, caller) in [("leafHot", "parentHot"), ("parentHot", "rootHot")] {
         let wrong = percent_called_otherwise(&folded, function, caller);
-        assert!(wrong < 2.0, "{function}: {wrong} %");
+        assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
     }
     assert!(
         folded.count_of("Builtins_ArrayPrototypeSort") > 10,
@@ -184,7 +199,7 @@ fn java_names_are_asked_for_and_nothing_is_left() {
     let options = ["--freq", "1000", "--no-kernel", "--jvm-names"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(3), &options);
     assert!(!map.0.exists() && !attach_file.exists(), "what was not there before is removed");
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
     assert!(!outcome.text().contains("Java"), "nothing is missing: {}", outcome.text());
     let folded = outcome.trace.folded();
     let unknown = folded.percent_of("[unknown]");
@@ -194,7 +209,7 @@ fn java_names_are_asked_for_and_nothing_is_left() {
         [("Chain.leafChain", "Chain.parentChain"), ("parentChain", "rootChain")]
     {
         let wrong = percent_called_otherwise(&folded, function, caller);
-        assert!(wrong < 5.0, "{function}: {wrong} %");
+        assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
     }
     target.goes_on_and_ends_by_itself();
 }
@@ -213,7 +228,8 @@ fn java_without_names_is_told_of() {
     for option in ["--jvm-names", "-XX:+PreserveFramePointer"] {
         assert!(text.contains(option), "{option} in: {text}");
     }
-    // Compiled code without frame pointers hides its callers, and the report does not say otherwise.
+    // Compiled code without frame pointers hides its callers, and the report does not say
+    // otherwise.
     assert!(rooted_per_mille(&outcome) < 500, "{text}");
 }
 
@@ -298,11 +314,11 @@ fn code_that_is_written_over_has_the_name_of_its_time() {
         }
     }
     assert!(folded.percent_of("[unknown]") < 0.5, "{}", folded.percent_of("[unknown]"));
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
 }
 
-/// A Python that gives each of its functions a trampoline, if there is one: of the system, or one of
-/// those that pyenv keeps.
+/// A Python that gives each of its functions a trampoline, if there is one: of the system, or one
+/// of those that pyenv keeps.
 fn python_with_trampolines() -> Option<PathBuf> {
     let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
     let root = root.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".pyenv")));
@@ -329,14 +345,15 @@ fn python_functions_have_names_and_callers() {
     let _map = perf_map_of(&target);
     let options = ["--freq", "2000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(1), &options);
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
     let folded = outcome.trace.folded();
     let counts =
         ["leaf", "parent", "root"].map(|it| folded.count_containing(&format!("py::{it}_chain")));
     assert!(counts[0] > 100 && counts.is_sorted(), "each is called by the next: {counts:?}");
 }
 
-/// Code of two stacks: functions of the machine's own run on the thread's, all else on its process's.
+/// Code of two stacks: functions of the machine's own run on the thread's, all else on its
+/// process's.
 #[test]
 fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     needs_recording!();
@@ -356,8 +373,8 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
     let options = ["--freq", "2000", "--no-kernel"];
     let outcome = record_cpu(target.pid(), Duration::from_secs(2), &options);
     let folded = outcome.trace.folded();
-    // What its scheduler does between two processes has no frame to go on from. Of a process whose stack
-    // was just moved the root is overwritten.
+    // What its scheduler does between two processes has no frame to go on from. Of a process whose
+    // stack was just moved the root is overwritten.
     let scheduler = folded.count_of_both("[truncated]", "global::process_main");
     let lost = folded.count_of("[truncated]") - scheduler;
     assert!(lost * 10 < folded.total(), "{lost} end early\n{}", outcome.text());
@@ -373,9 +390,9 @@ fn erlang_stacks_go_on_behind_functions_of_the_machine() {
         ("global::call_light_bif_shared", "chain:parent_turn/2"),
     ] {
         let wrong = percent_called_otherwise(&folded, function, caller);
-        // Before its first instruction and behind its last a function has no frame record: its caller's
-        // caller is found then.
-        assert!(wrong < 3.0, "{function}: {wrong} %");
+        // Before its first instruction and behind its last a function has no frame record: its
+        // caller's caller is found then.
+        assert!(wrong < FRAMELESS_PERCENT, "{function}: {wrong} %");
     }
 }
 
@@ -401,7 +418,7 @@ fn luajit_stacks_of_its_interpreter_reach_the_root() {
     }
     // Half of them begin in its arithmetic, on which its unwind information is wrong.
     let (outcome, _) = luajit_stacks_are_honest("-joff");
-    assert!(rooted_per_mille(&outcome) >= ROOTED, "{}", outcome.text());
+    assert_rooted(&outcome);
 }
 
 #[test]

@@ -18,7 +18,8 @@ pub(crate) fn check(path: &str, actual: &[u8]) {
     let (expected, actual) = (String::from_utf8_lossy(&expected), String::from_utf8_lossy(actual));
     let line = expected.lines().zip(actual.lines()).take_while(|(a, b)| a == b).count();
     panic!(
-        "{path} differs from line {} on (UPDATE=1 writes it anew)\n--- expected\n{expected}\n--- got\n{actual}",
+        "{path} differs from line {} on (UPDATE=1 writes it anew)\n--- expected\n{expected}\n--- \
+         got\n{actual}",
         line + 1
     );
 }

@@ -57,7 +57,8 @@ impl Found {
     fn tell(&self, target: &Target, taken: Duration) {
         let storms = STORMS.map(|name| format!("{} {name}", target.fact(&format!("done_{name}"))));
         eprintln!(
-            "soak: {} s, {} recordings at {HZ} Hz with both engines, {} samples, losses in {} of them; longest \
+            "soak: {} s, {} recordings at {HZ} Hz with both engines, {} samples, losses in {} of \
+             them; longest \
              stops {} us at attach, {} us at detach; meanwhile {}",
             taken.as_secs(),
             self.recordings,

@@ -1,4 +1,5 @@
-//! Profiles of speedscope, against the schema that it publishes and the rules that a schema cannot say.
+//! Profiles of speedscope, against the schema that it publishes and the rules that a schema cannot
+//! say.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ use crate::common::{Maker, Trace, maker, skip, traceprof};
 
 use maker::{BEGIN_NS, GAP};
 
-/// Two threads; two lines of one function, an inlined one, a stack that is cut, a name to be escaped.
+/// Two threads; two lines of one function, an inlined one, a stack that is cut, a name to be
+/// escaped.
 fn demo() -> Trace {
     let mut maker = Maker::new();
     let front = maker.thread(100, "fro\u{1b}nt");
@@ -158,7 +160,7 @@ fn the_schema_of_speedscope_holds() {
 fn frames_that_the_format_has_no_place_for_are_refused() {
     let made = demo();
     for (option, why) in [
-        (&["--threads"][..], "keeps threads apart anyway"),
+        (&["--threads"][..], "separates threads anyway"),
         (&["--by", "span"], "no place for spans and tags"),
     ] {
         let mut command = traceprof(&["export", "--format", "speedscope"]);

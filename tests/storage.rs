@@ -1,4 +1,5 @@
-//! Threads of a target that stop or die in the middle of our handler, while they are inside a table.
+//! Threads of a target that stop or die in the middle of our handler, while they are inside a
+//! table.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

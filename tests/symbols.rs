@@ -69,8 +69,8 @@ fn fetching_without_servers_is_told_of() {
     assert!(outcome.text().contains("DEBUGINFOD_URLS names no servers"), "{}", outcome.text());
 }
 
-/// A program that was built without unwind tables, stripped: what its debug file says of frames is all
-/// that there is.
+/// A program that was built without unwind tables, stripped: what its debug file says of frames is
+/// all that there is.
 #[test]
 fn callers_are_those_that_the_debug_file_tells_of() {
     needs_recording!();

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::time::ClockId;
 use nix::unistd::Pid;
 
 use crate::common::{
@@ -55,6 +56,11 @@ fn resident_kib(pid: i32, key: &str) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
+/// The kernel's tick: 1, 4 or 10 ms.
+fn tick() -> Duration {
+    ClockId::CLOCK_MONOTONIC_COARSE.res().expect("a clock").into()
+}
+
 /// Threads that start while they are recorded, all of which have samples.
 fn crowd(engine: &str, count: u64, micros: u64) {
     let mut target = Target::start("crowd", &[&count.to_string(), &micros.to_string()]);
@@ -78,7 +84,8 @@ fn crowd(engine: &str, count: u64, micros: u64) {
     let lost: u64 = losses.filter_map(|it| it["value"].as_u64()).sum();
     let _ = writeln!(
         std::io::stderr(),
-        "measured: {engine}: {sampled} of {count} threads have samples; the recorder grew by {} MiB, \
+        "measured: {engine}: {sampled} of {count} threads have samples; the recorder grew by {} \
+         MiB, \
          the target by {} MiB",
         after.0.saturating_sub(before.0) / 1024,
         after.1.saturating_sub(before.1) / 1024,
@@ -109,9 +116,9 @@ fn thousands_of_threads_that_start_while_recorded_all_have_samples() {
 fn thousands_of_threads_have_their_timers_armed() {
     needs_recording!();
     let _machine = alone();
-    // A timer is armed when somebody is sampled, and fires at a tick of 4 ms.
+    // A timer is armed when some thread is sampled, and expires at a tick.
     let count = if is_long_run() { 10_000 } else { 500 };
-    crowd("timer", count, 60_000);
+    crowd("timer", count, 15 * tick().as_micros() as u64);
 }
 
 /// Every sample in a function of one kind of thread belongs to a thread of that name.
@@ -160,13 +167,14 @@ fn a_reused_thread_id_inherits_nothing() {
     let _machine = alone();
     for engine in ["perf", "timer"] {
         // A short thread may end before its timer is armed.
-        let budget_ms = if engine == "perf" { "15" } else { "60" };
+        let budget_ms = if engine == "perf" { 15 } else { 15 * tick().as_millis() };
+        let budget_ms = budget_ms.to_string();
         let mut outside = Command::new(program("reuse"));
-        outside.arg(budget_ms);
+        outside.arg(&budget_ms);
         reuse(outside, engine);
         // The ids inside are reused, those outside are not.
         let mut inside = Command::new("unshare");
-        inside.args(["--pid", "--fork", "--kill-child"]).arg(program("reuse")).arg(budget_ms);
+        inside.args(["--pid", "--fork", "--kill-child"]).arg(program("reuse")).arg(&budget_ms);
         reuse(inside, engine);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample, Value};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::{Limits, Look, Mode, Selection};
+use traceprof::view::{Limits, Mode, Selection, TextStyle};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, Trace, maker};
@@ -56,12 +56,12 @@ fn demo() -> Trace {
     let tags = [0, 7, 0, 0, 0, 0, 0, 0, 0, 9];
     let rich = Sample { time_ns: times(41), weight: 3, span: 12, root_span: 11, tags, ..plain };
     maker.full_sample(worker, &rich, "start_thread work(int)");
-    maker.writer.state_change(worker, times(42), 2, Some(202)).unwrap();
-    maker.writer.state_change(worker, times(60), 0, None).unwrap();
     let waiting = Sample { time_ns: times(61), state: 2, syscall: Some(202), ..Sample::default() };
     maker.full_sample(worker, &waiting, "start_thread wait");
-    maker.writer.gap(worker, times(61), times(1461)).unwrap();
-    maker.full_sample(worker, &Sample { time_ns: times(1461), ..Sample::default() }, "");
+    let running = |ms: u64| Sample { time_ns: times(ms), ..Sample::default() };
+    maker.full_sample(worker, &running(62), "start_thread wait");
+    maker.full_sample(worker, &running(1460), "start_thread");
+    maker.full_sample(worker, &running(1461), "");
     maker.writer.thread_exit(worker, times(1462)).unwrap();
     maker.finish()
 }
@@ -189,7 +189,7 @@ fn objects_of_a_timeline_add_up_to_its_samples() {
         let threads = of_kind(&all, "thread").map(|object| number(object, "samples"));
         assert_eq!(threads.sum::<u64>(), sum);
         let strip = all[0]["strip"]["weights"].as_array().unwrap().iter();
-        assert_eq!(strip.map(|it| it.as_u64().unwrap()).sum::<u64>(), 68, "periods");
+        assert_eq!(strip.map(|it| it.as_u64().unwrap()).sum::<u64>(), 70, "periods");
     }
     for (mode, made) in [(Mode::Cpu, demo()), (Mode::Cpu, thinned()), (Mode::Wall, thinned())] {
         let whole = Selection { mode: Some(mode), ..Selection::default() };
@@ -198,7 +198,7 @@ fn objects_of_a_timeline_add_up_to_its_samples() {
         weights_add_up(&made, &Selection { from: moment("12ms"), to: moment("118ms"), ..whole });
     }
     let all = objects(&demo(), &options(true, 0.0, None));
-    assert_eq!((of_kind(&all, "sample").count(), of_kind(&all, "self").count()), (66, 0));
+    assert_eq!((of_kind(&all, "sample").count(), of_kind(&all, "self").count()), (68, 0));
     // A call has its samples and those of the calls below it, which follow it and are deeper.
     for (place, call) in all.iter().enumerate().filter(|(_, object)| object["kind"] == "call") {
         let deeper = |object: &&Json| number(object, "depth") > number(call, "depth");
@@ -217,8 +217,8 @@ fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
         maker.sample(thread, ms, &format!("main {}", format!("{name} ").repeat(30)));
     }
     maker.sample(thread, 200, "main");
-    let look = Look { width: Some(80), ..Look::default() };
-    let plain = TimelineOptions { look, ..options(false, 0.0, None) };
+    let style = TextStyle { width: Some(80), ..TextStyle::default() };
+    let plain = TimelineOptions { style, ..options(false, 0.0, None) };
     let (made, all) = (maker.finish(), Selection::default());
     let text = print(&made, &all, &plain);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -232,8 +232,8 @@ fn on_a_terminal_a_timeline_has_its_width_and_the_strip() {
     assert!(verbose.contains("(): 200 samples, ~200 ms\n        at src/demo.c:9\n"), "{verbose}");
     let sample = "[32] sample at 0.000000 s: weight 1, running, trace 0x100000005\n";
     assert!(verbose.contains(sample), "{verbose}");
-    let look = Look { color: true, ..look };
-    let colored = print(&made, &all, &TimelineOptions { look, ..plain });
+    let style = TextStyle { color: true, ..style };
+    let colored = print(&made, &all, &TimelineOptions { style, ..plain });
     assert!(colored.contains("\u{1b}[1m# Thread 1 (x, tid 1)\u{1b}[0m\n"), "{colored}");
     let mut bare = String::new();
     for (place, part) in colored.split('\u{1b}').enumerate() {
@@ -255,9 +255,9 @@ fn deep_calls_keep_their_names_on_a_terminal() {
     }
     maker.sample_ending(thread, 41, &format!("{callers} {}", names[0]), GAP);
     let made = maker.finish();
-    let look = Look { width: Some(80), ..Look::default() };
+    let style = TextStyle { width: Some(80), ..TextStyle::default() };
     for verbose in [false, true] {
-        let options = TimelineOptions { look, ..options(verbose, 0.0, None) };
+        let options = TimelineOptions { style, ..options(verbose, 0.0, None) };
         let text = print(&made, &Selection::default(), &options);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for what in ["reader", "writer"] {
@@ -278,12 +278,12 @@ fn deep_calls_keep_their_names_on_a_terminal() {
 #[test]
 fn every_sample_is_printed_once_or_counted() {
     let text = all(&demo(), true);
-    assert_eq!(text.matches("sample at ").count(), 66, "{text}");
+    assert_eq!(text.matches("sample at ").count(), 68, "{text}");
     let own = |line: &str| {
         let rest = line.trim_start().strip_prefix("... <")?;
         rest.strip_suffix(" in self>")?.split(' ').next()?.parse::<u64>().ok()
     };
-    assert_eq!(all(&demo(), false).lines().filter_map(own).sum::<u64>(), 66);
+    assert_eq!(all(&demo(), false).lines().filter_map(own).sum::<u64>(), 68);
 }
 
 #[test]

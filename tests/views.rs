@@ -7,7 +7,7 @@ use traceprof::trace::{
 };
 use traceprof::view::export::{self, ExportOptions, Format};
 use traceprof::view::tree::{self, TreeOptions};
-use traceprof::view::{Limits, Profile, Recording, Split, ThreadGrower};
+use traceprof::view::{Limits, Profile, RecordingInfo, Split, ThreadProfileBuilder};
 
 use crate::snapshot;
 
@@ -27,7 +27,7 @@ impl Maker {
         let module = |path: &str| Module { path: path.to_owned(), build_id: vec![1] };
         let profile = Profile {
             modules: vec![module("/usr/bin/demo"), module("/usr/lib/libc.so.6")],
-            recording: Recording { closed: true, ..Recording::default() },
+            recording: RecordingInfo { closed: true, ..RecordingInfo::default() },
             ..Profile::default()
         };
         Self { profile, time_ns: 1_000_000_000 }
@@ -76,7 +76,7 @@ impl Maker {
 
     /// A thread with samples: stack, weight, end reason.
     fn thread(mut self, tid: u32, name: &str, samples: &[(&str, u32, u16)]) -> Self {
-        let mut grower = ThreadGrower::default();
+        let mut grower = ThreadProfileBuilder::default();
         for (stack, weight, end_reason) in samples {
             let stack: Vec<LocationId> =
                 stack.split_whitespace().map(|place| self.location(place)).collect();
@@ -241,7 +241,7 @@ fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
     maker.profile.locations.push(inlined);
     let inlined = LocationId(u32::try_from(maker.profile.locations.len() - 1).unwrap());
     let called = maker.location("get:9");
-    let mut grower = ThreadGrower::default();
+    let mut grower = ThreadProfileBuilder::default();
     grower.add(&sample(5, 1, ROOT), &[main, inlined], None);
     grower.add(&sample(6, 1, ROOT), &[main, called], None);
     let thread = Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() };
@@ -255,7 +255,7 @@ fn an_inlined_copy_is_the_function_itself_but_says_so_by_place() {
 #[test]
 fn a_location_that_is_not_defined_is_unknown_not_a_panic() {
     let mut profile = Maker::new().profile;
-    let mut grower = ThreadGrower::default();
+    let mut grower = ThreadProfileBuilder::default();
     grower.add(&sample(5, 1, 999), &[LocationId(77)], None);
     profile.threads =
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];
@@ -271,7 +271,7 @@ fn a_stack_of_many_thousand_frames_is_a_straight_column() {
     let mut maker = Maker::new();
     let frames: Vec<LocationId> =
         (0..20_000).map(|level| maker.location(if level % 2 == 0 { "f" } else { "g" })).collect();
-    let mut grower = ThreadGrower::default();
+    let mut grower = ThreadProfileBuilder::default();
     grower.add(&sample(5, 1, 5), &frames, None);
     maker.profile.threads =
         vec![grower.finish(Thread { pid: 1, tid: 1, name: "x".to_owned(), ..Thread::default() })];

@@ -1,5 +1,5 @@
-//! Programs that wait for signals rather than handle them: a hit of ours must never be taken for one of
-//! theirs.
+//! Programs that wait for signals rather than handle them: a hit of ours must never be taken for
+//! one of theirs.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn perf_events_are_refused_where_sigtrap_is_waited_for() {
         let pid = target.pid().to_string();
         let args = ["--pid", &pid, "--engine", "perf", "--duration", "1"];
         let text = Recorder::start(&args).finish().expect_code(1).text();
-        let is_told = text.contains("waits for SIGTRAP and would be given hits");
+        let is_told = text.contains("waits for SIGTRAP and would receive sampling signals");
         assert!(is_told && text.contains("--engine timer"), "{how}: {text}");
         let (all, code) = examined(doctor(target.pid()));
         assert_eq!(code, 0, "{all}");

@@ -271,7 +271,8 @@ fn a_thread_in_uninterruptible_sleep_has_its_state_and_its_stack() {
     assert!(printed.contains("[disk in clone]"), "{printed}");
 }
 
-/// The return address of vfork is in a register while the child runs, and no stop reaches its parent.
+/// The return address of vfork is in a register while the child runs, and no stop reaches its
+/// parent.
 #[test]
 fn a_thread_whose_stack_cannot_be_had_is_told_of_without() {
     needs_recording!();

@@ -98,8 +98,8 @@ impl Wall {
     }
 }
 
-/// A program that computes, sleeps, waits for a lock and for a disk; its pool and its event loop are
-/// idle; one thread waits for the lock all the time, and one is stopped.
+/// A program that computes, sleeps, waits for a lock and for a disk; its pool and its event loop
+/// are idle; one thread waits for the lock all the time, and one is stopped.
 fn demo(wall: bool, others: bool) -> Trace {
     let mut made = Wall::new(wall);
     let main = made.thread(100, "demo");

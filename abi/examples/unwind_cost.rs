@@ -1,9 +1,9 @@
-//! Walks up a stack that is made up, again and again, so that the instructions of it can be counted:
-//! `unwind_cost WAY DEPTH ROUNDS`.
+//! Walks up a stack that is made up, again and again, so that the instructions of it can be
+//! counted: `unwind_cost WAY DEPTH ROUNDS`.
 //!
 //! The ways: `stepped` keeps nothing; `fresh` keeps each stack and finds nothing in the one before;
-//! `half` takes over the outer half of what it kept, and `same` all of it. Two runs with different rounds
-//! tell what one walk takes. `scripts/bench unwind` does so by callgrind.
+//! `half` takes over the outer half of what it kept, and `same` all of it. Two runs with different
+//! rounds tell what one walk takes. `scripts/bench unwind` does so by callgrind.
 //!
 //! # Safety
 //! Tables are read in memory of the program's own, with the length that it has.

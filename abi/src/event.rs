@@ -1,9 +1,9 @@
-//! What the signal of a perf event tells of it: which of the recording's events it is, of which family,
-//! and how many periods a hit of it stands for.
+//! What the signal of a perf event tells of it: which of the recording's events it is, of which
+//! family, and how many periods a hit of it stands for.
 //!
-//! A recorder that samples less often opens a new family of events, with periods that are so many times
-//! as long, and closes the one before. A hit says itself what it weighs, so nothing has to happen at
-//! the same moment on both sides.
+//! A recorder that samples less often opens a new family of events, with periods that are so many
+//! times as long, and closes the one before. A hit says itself what it weighs, so nothing has to
+//! happen at the same moment on both sides.
 //!
 //! # Invariants
 //! - The first family of a recording is 0, and its events are named by their indices alone.
@@ -22,8 +22,8 @@ pub const SHIFT_MAX: u32 = 10;
 pub struct EventWord(pub u32);
 
 impl EventWord {
-    /// Of the event with this index (below [`crate::layout::EVENTS_MAX`]) in this family, whose hits
-    /// stand for 2 to the power of `shift` periods.
+    /// Of the event with this index (below [`crate::layout::EVENTS_MAX`]) in this family, whose
+    /// hits stand for 2 to the power of `shift` periods.
     pub fn new(index: u32, shift: u32, family: u32) -> Self {
         let index = index & ((1 << INDEX_BITS) - 1);
         let family = family % FAMILIES_MAX;

@@ -66,8 +66,8 @@ pub const DEPTH_MAX: usize = 1024;
 pub const PREVIOUS_OFFSET: u64 = 0x900_0000;
 /// Bytes that are kept of a thread's previous stack.
 pub const PREVIOUS_STRIDE: u64 = 0x8000;
-/// Thread slots with room for a previous stack, 32 MiB in all: the stacks of other threads are stepped
-/// through, frame by frame.
+/// Thread slots with room for a previous stack, 32 MiB in all: the stacks of other threads are
+/// stepped through, frame by frame.
 pub const PREVIOUS_SLOTS: usize = 1024;
 
 /// Bytes of the previous stacks of so many slots.
@@ -86,7 +86,8 @@ pub const TRACE_TABLES: usize = 8;
 pub const SIGNALS: usize = 4;
 /// Place in [`ControlBlock::signals`] of the signal of perf events.
 pub const SAMPLING: usize = 0;
-/// Place in [`ControlBlock::signals`] of the signal that primes threads, which is also their timers'.
+/// Place in [`ControlBlock::signals`] of the signal that primes threads, which is also their
+/// timers'.
 pub const PRIMING: usize = 1;
 /// Places in [`ControlBlock::signals`] of signals that primed until the application took them. Our
 /// handler may still be called for them, by a handler that was put in its place.
@@ -178,7 +179,8 @@ pub struct SignalAction {
     pub signal: AtomicU32,
     /// 0, [`INSTALLED`] or [`REPLACED`].
     pub installed: AtomicU32,
-    /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer, mask.
+    /// The kernel's `struct sigaction` that was installed before ours: handler, flags, restorer,
+    /// mask.
     pub old_action: [AtomicU64; 4],
     /// The one that we installed, to be recognised at the cure.
     pub our_action: [AtomicU64; 4],
@@ -293,8 +295,8 @@ pub enum Counter {
     StepsTaken = 32,
     /// Samples whose stack has no frame in common with the previous one of the thread.
     PreviousOther = 33,
-    /// Samples of threads without a previous stack: the first, the first since the tables changed, and
-    /// those for which there is no room.
+    /// Samples of threads without a previous stack: the first, the first since the tables changed,
+    /// and those for which there is no room.
     PreviousUnknown = 34,
     /// Samples at which a word had changed that decided about the previous stack.
     PreviousChanged = 35,
@@ -302,13 +304,15 @@ pub enum Counter {
     PreviousMoved = 36,
     /// Samples whose stack was stepped through because the previous one of the thread was shallow.
     PreviousShallow = 37,
-    /// Contexts that did not belong together when they were read: their writers do not keep the order.
+    /// Contexts that did not belong together when they were read: their writers do not keep the
+    /// order.
     ContextTorn = 38,
     /// Thread context records, or the way to them, that could not be read.
     RecordUnreadable = 39,
     /// Attributes of thread context records that found no room.
     AttributesLost = 40,
-    /// Hits of threads whose thread pointer leads to no block of their own: no record was looked for.
+    /// Hits of threads whose thread pointer leads to no block of their own: no record was looked
+    /// for.
     RecordForeign = 41,
     /// Handlers that were to be timed, and took so long that they must have been interrupted.
     Untimed = 42,

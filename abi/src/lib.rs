@@ -32,6 +32,7 @@ pub mod event;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod segment;
+pub mod signal;
 pub mod storage;
 pub mod sync;
 pub mod thread;

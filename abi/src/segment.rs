@@ -92,8 +92,8 @@ impl DataSegment {
         Some(unsafe { self.slice(offset, layout::SCRATCH_STRIDE as usize / 8) })
     }
 
-    /// The previous stack of a thread slot, [`layout::PREVIOUS_STRIDE`] / 8 words, if there is room for
-    /// one.
+    /// The previous stack of a thread slot, [`layout::PREVIOUS_STRIDE`] / 8 words, if there is room
+    /// for one.
     pub fn previous<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
         if slot >= layout::PREVIOUS_SLOTS {
             return None;

@@ -48,6 +48,8 @@ pub mod planted {
         ReclaimUnseen,
         /// A preserved trace is taken for present when its frames are, under whatever id.
         PreserveByFrames,
+        /// A commit word does not say of which instance it is.
+        CommitOfAnyInstance,
         /// A context is changed without being marked.
         NoMark,
     }

@@ -5,20 +5,21 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
-#[path = "parts/model.rs"]
 mod model;
 mod parts;
+#[path = "parts/segment.rs"]
+mod segment;
 
 use std::sync::atomic::AtomicBool;
 
 use loom::sync::Arc;
 use loom::thread;
-use parts::{Parts, words};
-use traceprof_abi::storage::Storage;
-use traceprof_abi::storage::hazard::{HazardSlots, RETRIES_MAX, Unprotected, owner};
+use parts::Parts;
+use segment::{Segment, Stored};
+use traceprof_abi::storage::hazard::{RETRIES_MAX, Unprotected, owner};
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{Put, Trace, TraceTable};
+use traceprof_abi::storage::table::Put;
 use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,87 +32,96 @@ fn frame(pc: u64) -> [AtomicU64; 1] {
     [AtomicU64::new(pc)]
 }
 
-/// Tables, an ACTIVE word and hazard slots, as a segment has them.
-struct Segment {
-    active: AtomicU64,
-    hazards: Vec<AtomicU64>,
-    parts: Vec<Parts>,
+/// A segment with so many hazard slots, and room for one sample in each table.
+fn segment(hazards: usize) -> Arc<Segment> {
+    let parts = (0..Rotation::ROLES).map(|_| Parts::new(1, 6, 1)).collect();
+    Arc::new(Segment::new(parts, hazards, 1))
 }
 
-impl Segment {
-    /// With so many hazard slots.
-    fn new(hazards: usize) -> Arc<Self> {
-        let parts = (0..Rotation::ROLES).map(|_| Parts::new(1, 6, 1)).collect();
-        Arc::new(Self { active: AtomicU64::new(0), hazards: words(hazards), parts })
+/// What a handler does. Frames, sample and slice name the thread.
+fn store(segment: &Segment, owner: u32) -> Result<Stored, Unprotected> {
+    let frames = [AtomicU64::new(u64::from(owner)), AtomicU64::new(42)];
+    segment.store(owner, &frames, sample_of(owner), &[u64::from(owner), 43])
+}
+
+fn sample_of(owner: u32) -> Sample {
+    Sample { tid: owner, reason: 3, weight: 1, ..Sample::default() }
+}
+
+/// What the recorder reads of a table.
+#[derive(Debug, Default, PartialEq)]
+struct Read {
+    /// Ids, flags and frames of the traces.
+    traces: Vec<(u64, u32, Vec<u64>)>,
+    /// Samples and holes.
+    samples: Vec<Option<Sample>>,
+    /// Sample, program counter and words of the slices.
+    slices: Vec<(usize, u64, Vec<u64>)>,
+}
+
+impl Read {
+    /// All that the thread stored.
+    fn whole(owner: u32, trace_id: u64) -> Self {
+        let name = u64::from(owner);
+        Self {
+            traces: vec![(trace_id, 3, vec![name, 42])],
+            samples: vec![Some(Sample { trace_id, ..sample_of(owner) })],
+            slices: vec![(0, name, vec![name, 43])],
+        }
     }
 
-    fn tables(&self) -> Vec<TraceTable<'_>> {
-        self.parts.iter().map(Parts::table).collect()
-    }
-
-    fn slots(&self) -> HazardSlots<'_> {
-        HazardSlots(&self.hazards)
-    }
-
-    /// What a handler does. The frames name the thread.
-    fn put(&self, owner: u32) -> Put {
-        let tables = self.tables();
-        let storage = Storage { active: &self.active, hazards: self.slots(), tables: &tables };
-        storage.put(owner, &[AtomicU64::new(u64::from(owner)), AtomicU64::new(42)], 3, 1)
-    }
-
-    /// What the recorder reads of a table: ids, flags, frames.
-    fn read(&self, table: usize) -> Vec<Read> {
-        let frames = |trace: Trace<'_>| {
-            let words = trace.frames.iter().map(|word| word.load(Ordering::Relaxed));
-            (trace.id, trace.flags, words.collect())
+    /// Reads a table as the collector does, and forgets its slices.
+    fn add(&mut self, segment: &Segment, index: usize) {
+        let table = segment.parts[index].table();
+        let values = |words: &[AtomicU64]| {
+            words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>()
         };
-        self.parts[table].table().traces().map(frames).collect()
+        let traces = table.traces().map(|trace| (trace.id, trace.flags, values(trace.frames)));
+        self.traces.extend(traces);
+        let instance = table.header.instance.load(Ordering::Relaxed) as u32;
+        let slices = segment.slices(index);
+        let read =
+            slices.all(instance).map(|(slice, words)| (slice.sample, slice.pc, values(words)));
+        self.slices.extend(read);
+        self.samples.extend(table.samples());
+        slices.reset();
     }
 }
 
-/// Id, flags and frames of a trace.
-type Read = (u64, u32, Vec<u64>);
-
-fn whole(owner: u32, id: u64) -> Read {
-    (id, 3, vec![u64::from(owner), 42])
-}
-
-/// One handler, and so many rotations. Whatever is read is whole, and what was put is read once.
-fn put_while_rotating(rotations: usize) {
-    let segment = Segment::new(1);
+/// One handler, and so many rotations. Whatever is read is whole, and what was stored is read once.
+fn store_while_rotating(rotations: usize) {
+    let segment = segment(1);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let thread = {
         let segment = Arc::clone(&segment);
-        thread::spawn(move || segment.put(owner(7, 0)))
+        thread::spawn(move || store(&segment, owner(7, 0)))
     };
     let (tables, hazards) = (segment.tables(), segment.slots());
-    let mut found = Vec::new();
+    let mut found = Read::default();
     for _ in 0..rotations {
         // Given up at once: under loom, waiting in a loop has no end.
         match rotation.rotate(&tables, &segment.active, hazards, || false) {
-            Collected::Ready(table) => found.extend(segment.read(table)),
+            Collected::Ready(table) => found.add(&segment, table),
             Collected::Quarantined(_) | Collected::Blocked => break,
             Collected::Exhausted => unreachable!("three ids were taken"),
         }
     }
-    let put = thread.join().unwrap();
-    // The handler is out: what it put is in the table that was read, or in one not read yet.
+    let stored = thread.join().unwrap();
+    // The handler is out: what it stored is in the table that was read, or in one not read yet.
     let quarantined = rotation.released(hazards);
     let rest = quarantined.into_iter().chain([rotation.active()]);
-    found.extend(rest.flat_map(|table| segment.read(table)));
-    match put {
-        Put::New(id) => {
-            assert_eq!(found, [whole(owner(7, 0), id)], "there once, and whole");
-            assert_ne!(id >> 32, 0, "the table was not seen as it was made ready");
-        }
-        Put::Hit(_) => unreachable!("nobody else puts"),
-        Put::Dropped(_) => assert_eq!(found, []),
-    }
+    rest.for_each(|table| found.add(&segment, table));
+    let Ok(Stored { put, place, has_slice }) = stored else {
+        return assert_eq!(found, Read::default());
+    };
+    let Put::New(id) = put else { unreachable!("nobody else puts, and there is room") };
+    assert_eq!((place, has_slice), (Some(0), true));
+    assert_eq!(found, Read::whole(owner(7, 0), id), "there once, and whole");
+    assert_ne!(id >> 32, 0, "the table was not seen as it was made ready");
 }
 
 fn rotation_never_reads_a_table_that_a_handler_is_inside_of() {
-    put_while_rotating(1);
+    store_while_rotating(1);
 }
 
 #[test]
@@ -122,7 +132,7 @@ fn rotation_and_hazards() {
 
 /// Three rotations make the first table ACTIVE again, the fourth reads it.
 fn a_table_that_is_active_again_is_not_the_one_that_was_claimed() {
-    put_while_rotating(4);
+    store_while_rotating(4);
 }
 
 #[test]
@@ -130,8 +140,51 @@ fn the_same_table_again() {
     check(Mistake::IgnoreGeneration, a_table_that_is_active_again_is_not_the_one_that_was_claimed);
 }
 
+/// A table that is ACTIVE again has the records of its last time. A thread dies in it between
+/// reserving and committing.
+fn a_dead_thread_leaves_a_hole_and_no_slice() {
+    let segment = segment(1);
+    let (tables, hazards) = (segment.tables(), segment.slots());
+    let mut rotation = Rotation::start(&tables, &segment.active);
+    let first = rotation.active();
+    assert!(store(&segment, owner(7, 0)).is_ok_and(|it| it.has_slice));
+    for _ in 0..Rotation::ROLES {
+        let ready = rotation.rotate(&tables, &segment.active, hazards, || false);
+        let Collected::Ready(table) = ready else { unreachable!("nobody is inside: {ready:?}") };
+        Read::default().add(&segment, table);
+    }
+    assert_eq!(rotation.active(), first);
+    let dying = {
+        let segment = Arc::clone(&segment);
+        thread::spawn(move || {
+            let hazard = segment.slots().protect(owner(8, 0), &segment.active).unwrap();
+            segment.parts[hazard.table()].header.log_used.fetch_add(1, Ordering::Relaxed);
+            segment.slices(hazard.table()).header.used.fetch_add(1, Ordering::Relaxed);
+            hazard.table()
+        })
+    };
+    let early = rotation.rotate(&tables, &segment.active, hazards, || false);
+    let died_in = dying.join().unwrap();
+    let claim = segment.slots().claims().next().expect("its hazard is there still");
+    assert!(segment.slots().reclaim(claim));
+    if died_in == first {
+        assert_eq!(early, Collected::Quarantined(first));
+        assert_eq!(rotation.released(hazards), Some(first));
+    } else {
+        assert_eq!(rotation.active(), died_in);
+    }
+    let mut found = Read::default();
+    found.add(&segment, died_in);
+    assert_eq!(found, Read { samples: vec![None], ..Read::default() });
+}
+
+#[test]
+fn died_inside() {
+    check(Mistake::CommitOfAnyInstance, a_dead_thread_leaves_a_hole_and_no_slice);
+}
+
 fn a_hazard_slot_has_one_owner_at_a_time() {
-    let segment = Segment::new(1);
+    let segment = segment(1);
     let inside = Arc::new(AtomicU32::new(0));
     let enter = |thread: u32| {
         let (segment, inside) = (Arc::clone(&segment), Arc::clone(&inside));
@@ -162,7 +215,7 @@ fn claim_and_release() {
 
 /// The tables rotate faster than a handler can follow: it gives up, and leaves nothing behind.
 fn an_overtaken_claim_is_given_up() {
-    let segment = Segment::new(1);
+    let segment = segment(1);
     let recorder = {
         let segment = Arc::clone(&segment);
         // What rotations do to the ACTIVE word; no table is touched here.
@@ -200,7 +253,7 @@ fn overtaken() {
 /// The recorder takes a thread for dead that leaves at this moment; another one enters by the same
 /// hazard slot.
 fn reclaiming_never_takes_the_claim_of_another_thread() {
-    let segment = Segment::new(1);
+    let segment = segment(1);
     let dead = segment.slots().protect(owner(1, 4), &segment.active).unwrap();
     let seen = segment.slots().claims().next().unwrap();
     let recorder = {

@@ -2,7 +2,6 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
-#[path = "parts/model.rs"]
 mod model;
 
 use loom::sync::Arc;

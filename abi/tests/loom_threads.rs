@@ -3,9 +3,7 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test crate")]
 
-#[path = "parts/model.rs"]
 mod model;
-#[path = "parts/registry.rs"]
 mod registry;
 
 use loom::sync::Arc;

@@ -3,46 +3,37 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 mod parts;
+#[path = "parts/segment.rs"]
+mod segment;
 
 use std::collections::HashSet;
 
 use parts::{Parts, words};
-use traceprof_abi::storage::Storage;
+use segment::Segment;
 use traceprof_abi::storage::hazard::{self, HazardSlots};
+use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::{Collected, Origin, Rotation};
-use traceprof_abi::storage::table::{Put, TraceTable};
+use traceprof_abi::storage::table::Put;
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
 fn frames(pcs: &[u64]) -> Vec<AtomicU64> {
     pcs.iter().map(|pc| AtomicU64::new(*pc)).collect()
 }
 
-/// Tables, an ACTIVE word and hazard slots, as a segment has them.
-struct Segment {
-    parts: Vec<Parts>,
-    active: AtomicU64,
-    hazards: Vec<AtomicU64>,
+/// A segment with so many tables.
+fn with_tables(tables: usize) -> Segment {
+    Segment::new((0..tables).map(|_| Parts::new(64, 1024, 64)).collect(), 64, 0)
 }
 
-impl Segment {
-    fn new(tables: usize) -> Self {
-        let parts = (0..tables).map(|_| Parts::new(64, 1024, 64)).collect();
-        Self { parts, active: AtomicU64::new(0), hazards: words(64) }
-    }
+fn rotate(segment: &Segment, rotation: &mut Rotation) -> Collected {
+    rotation.rotate(&segment.tables(), &segment.active, segment.slots(), || false)
+}
 
-    fn tables(&self) -> Vec<TraceTable<'_>> {
-        self.parts.iter().map(Parts::table).collect()
-    }
-
-    fn rotate(&self, rotation: &mut Rotation) -> Collected {
-        rotation.rotate(&self.tables(), &self.active, HazardSlots(&self.hazards), || false)
-    }
-
-    fn put(&self, stack: u64) -> Put {
-        let (tables, hazards) = (self.tables(), HazardSlots(&self.hazards));
-        let storage = Storage { active: &self.active, hazards, tables: &tables };
-        storage.put(hazard::owner(3, 1), &frames(&[stack]), 0, 1)
-    }
+/// What a handler puts.
+fn put(segment: &Segment, stack: u64) -> Put {
+    let sample = Sample { weight: 1, ..Sample::default() };
+    let stored = segment.store(hazard::owner(3, 1), &frames(&[stack]), sample, &[]);
+    stored.expect("a hazard slot is free").put
 }
 
 #[test]
@@ -72,16 +63,16 @@ fn a_thread_that_stays_inside_is_quarantined_and_given_back() {
 /// Three tables and no spare: one that a thread stays inside of keeps its role.
 #[test]
 fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
-    let segment = Segment::new(3);
+    let segment = with_tables(3);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let hazards = HazardSlots(&segment.hazards);
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
-    let id = segment.put(5).id();
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    let id = put(&segment, 5).id();
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(1));
     let before = segment.active.load(Ordering::Relaxed);
     for _ in 0..3 {
-        assert_eq!(segment.rotate(&mut rotation), Collected::Blocked);
+        assert_eq!(rotate(&segment, &mut rotation), Collected::Blocked);
         let traces: Vec<_> = segment.tables()[0].traces().map(|trace| trace.id).collect();
         assert_eq!(traces, [id], "it is not cleared under the thread");
     }
@@ -90,28 +81,28 @@ fn without_a_spare_the_table_in_use_blocks_its_own_turn() {
     assert_eq!(rotation.released(hazards), Some(0));
     rotation.restore(0);
     // It has its role still, so it is no spare: the next thread that stays inside finds none.
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(0));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(2));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(0));
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
     assert_eq!(held.table(), 1);
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(1));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(1));
     let mut roles = rotation.roles();
     roles.sort_unstable();
     assert_eq!(roles, [0, 1, 2], "no table has two roles");
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
-    assert_eq!(segment.rotate(&mut rotation), Collected::Blocked);
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(2));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Blocked);
     assert!(hazards.release(held));
 }
 
 #[test]
 fn ids_end_before_one_is_given_twice() {
-    let segment = Segment::new(4);
+    let segment = with_tables(4);
     let origin = Origin { instance: u32::MAX - 2, generation: 0 };
     let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
-    let mut ids = vec![segment.put(1).id()];
+    let mut ids = vec![put(&segment, 1).id()];
     for _ in 0..2 {
-        assert!(matches!(segment.rotate(&mut rotation), Collected::Ready(_)));
-        ids.push(segment.put(1).id());
+        assert!(matches!(rotate(&segment, &mut rotation), Collected::Ready(_)));
+        ids.push(put(&segment, 1).id());
     }
     assert_eq!(
         ids.iter().map(|id| id >> 32).collect::<Vec<_>>(),
@@ -119,16 +110,16 @@ fn ids_end_before_one_is_given_twice() {
     );
     let before = segment.active.load(Ordering::Relaxed);
     for _ in 0..3 {
-        assert_eq!(segment.rotate(&mut rotation), Collected::Exhausted);
+        assert_eq!(rotate(&segment, &mut rotation), Collected::Exhausted);
         assert_eq!(rotation.take_instance(), None);
-        assert_eq!(segment.put(1), Put::Hit(ids[2]), "the last table goes on");
+        assert_eq!(put(&segment, 1), Put::Hit(ids[2]), "the last table goes on");
     }
     assert_eq!(segment.active.load(Ordering::Relaxed), before);
 }
 
 #[test]
 fn storages_that_share_the_ids_give_none_twice() {
-    let segments = [Segment::new(4), Segment::new(4)];
+    let segments = [with_tables(4), with_tables(4)];
     let mut next = 1..;
     let mut rotations = segments.each_ref().map(|it| {
         let origin = Origin { instance: next.next().unwrap(), generation: 0 };
@@ -137,33 +128,33 @@ fn storages_that_share_the_ids_give_none_twice() {
     let mut ids = HashSet::new();
     for _ in 0..5 {
         for (segment, rotation) in segments.iter().zip(&mut rotations) {
-            assert!(ids.insert(segment.put(1).id()), "given twice");
+            assert!(ids.insert(put(segment, 1).id()), "given twice");
             rotation.share_instance(next.next());
-            assert!(matches!(segment.rotate(rotation), Collected::Ready(_)));
+            assert!(matches!(rotate(segment, rotation), Collected::Ready(_)));
         }
     }
     rotations[0].share_instance(None);
-    assert_eq!(segments[0].rotate(&mut rotations[0]), Collected::Exhausted);
+    assert_eq!(rotate(&segments[0], &mut rotations[0]), Collected::Exhausted);
 }
 
 #[test]
 fn the_generation_comes_round_without_harm() {
-    let segment = Segment::new(4);
+    let segment = with_tables(4);
     let last = u32::MAX >> hazard::TABLE_BITS;
     let origin = Origin { instance: 1, generation: last };
     let mut rotation = Rotation::start_at(&segment.tables(), &segment.active, origin);
     let hazards = HazardSlots(&segment.hazards);
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
     assert_eq!(held.active, last << hazard::TABLE_BITS);
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(0));
     assert_eq!(rotation.active_word() >> hazard::TABLE_BITS, 0, "the first generation again");
     assert_eq!(u64::from(rotation.active_word()), segment.active.load(Ordering::Relaxed));
     let mut ids = HashSet::new();
     for _ in 0..6 {
-        assert!(ids.insert(segment.put(1).id()));
+        assert!(ids.insert(put(&segment, 1).id()));
         let table = rotation.active();
         assert_ne!(table, 0, "the table is held");
-        assert_eq!(segment.rotate(&mut rotation), Collected::Ready(table));
+        assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(table));
     }
     assert!(hazards.release(held));
     assert_eq!(rotation.released(hazards), Some(0));
@@ -173,27 +164,27 @@ fn the_generation_comes_round_without_harm() {
 /// stopped before it could look again.
 #[test]
 fn a_claim_that_came_too_late_holds_up_no_rotation() {
-    let segment = Segment::new(3);
+    let segment = with_tables(3);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let late = AtomicU64::new(u64::from(rotation.active_word()));
-    assert!(matches!(segment.rotate(&mut rotation), Collected::Ready(0)));
+    assert!(matches!(rotate(&segment, &mut rotation), Collected::Ready(0)));
     let hazards = HazardSlots(&segment.hazards);
     let claim = hazards.protect(hazard::owner(1, 0), &late).unwrap();
     for turn in 1..10 {
-        assert_eq!(segment.rotate(&mut rotation), Collected::Ready(turn % 3));
+        assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(turn % 3));
     }
     assert!(hazards.release(claim));
 }
 
 #[test]
 fn a_dead_holder_is_known_by_its_life_and_its_table_comes_back() {
-    let segment = Segment::new(4);
+    let segment = with_tables(4);
     let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let hazards = HazardSlots(&segment.hazards);
     let (dead, alive) = (hazard::owner(5, 7), hazard::owner(5, 8));
     assert_eq!(hazard::slot_of(dead), Some((5, 7)));
     let lost = hazards.protect(dead, &segment.active).unwrap();
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(0));
     assert!(!rotation.is_drained());
     // The next life of the same thread slot.
     let other = hazards.protect(alive, &segment.active).unwrap();
@@ -211,7 +202,7 @@ fn a_dead_holder_is_known_by_its_life_and_its_table_comes_back() {
 
 #[test]
 fn a_spare_is_left_alone_until_it_rotates_in() {
-    let segment = Segment::new(5);
+    let segment = with_tables(5);
     for part in &segment.parts[Rotation::ROLES..] {
         part.slots[0].store(7, Ordering::Relaxed);
     }
@@ -219,19 +210,19 @@ fn a_spare_is_left_alone_until_it_rotates_in() {
     assert_eq!(rotation.roles(), [0, 1, 2]);
     let hazards = HazardSlots(&segment.hazards);
     let held = hazards.protect(hazard::owner(1, 0), &segment.active).unwrap();
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(0));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(0));
     assert_eq!(rotation.roles(), [1, 2, 3]);
     let spares = || -> Vec<u64> {
         segment.parts[3..].iter().map(|part| part.slots[0].load(Ordering::Relaxed)).collect()
     };
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(1));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(1));
     assert_eq!(spares(), [7, 7]);
-    assert_eq!(segment.rotate(&mut rotation), Collected::Ready(2));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Ready(2));
     assert_eq!(spares(), [0, 7], "it is ACTIVE now");
     // A spare is given to one: the next thread that stays inside gets the other.
     let other = hazards.protect(hazard::owner(2, 0), &segment.active).unwrap();
     assert_eq!(other.table(), 3);
-    assert_eq!(segment.rotate(&mut rotation), Collected::Quarantined(3));
+    assert_eq!(rotate(&segment, &mut rotation), Collected::Quarantined(3));
     assert_eq!(rotation.roles(), [1, 2, 4]);
     assert!(hazards.release(held) && hazards.release(other));
 }

@@ -1,11 +1,10 @@
 //! The storage under fire: timers signal many threads, ten thousand times a second and more, while
-//! the tables rotate without a pause. Handlers interrupt handlers. Every signal is accounted for and
-//! no trace is torn.
+//! the tables rotate without a pause. Handlers interrupt handlers. Every signal is accounted for
+//! and no trace is torn.
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
 mod parts;
-#[path = "parts/timers.rs"]
 mod timers;
 
 use std::collections::{HashMap, HashSet};
@@ -16,11 +15,11 @@ use std::time::{Duration, Instant};
 use parts::{Parts, words};
 use timers::{Info, Timer};
 use traceprof_abi::layout::{HAZARD_SLOTS, TRACE_TABLES};
+use traceprof_abi::storage::DROPPED_TRACE_ID;
 use traceprof_abi::storage::hazard::{HazardSlots, Unprotected, owner};
 use traceprof_abi::storage::log::Sample;
 use traceprof_abi::storage::rotation::{Collected, Rotation};
 use traceprof_abi::storage::table::{Put, TraceTable};
-use traceprof_abi::storage::{DROPPED_TRACE_ID, Storage};
 use traceprof_abi::sync::{AtomicU32, AtomicU64, Ordering};
 
 const THREADS: usize = 16;
@@ -164,7 +163,7 @@ fn sample(shared: &Shared, number: u64, lane: &Lane) {
     }
     provoke(number, turn, 3);
     let sample = Sample { trace_id: put.id(), time: seed, ..Sample::default() };
-    count(if table.append(&sample) { &counts.stored } else { &counts.log_full });
+    count(if table.append_at(&sample).is_some() { &counts.stored } else { &counts.log_full });
     if !shared.slots().release(hazard) {
         count(&counts.broken);
     }
@@ -175,10 +174,14 @@ fn sample(shared: &Shared, number: u64, lane: &Lane) {
 fn put_nested(shared: &Shared, number: u64, turn: u64) {
     let seed = NESTED | (turn % STACKS);
     let frames: [AtomicU64; 5] = std::array::from_fn(|at| AtomicU64::new(frame_of(seed, at)));
-    let storage =
-        Storage { active: &shared.active, hazards: shared.slots(), tables: &shared.tables };
-    if let Put::Dropped(_) = storage.put(owner(number as u32, 1), &frames, 0, 1) {
+    let Ok(hazard) = shared.slots().protect(owner(number as u32, 1), &shared.active) else {
+        return count(&shared.counts.dropped);
+    };
+    if let Put::Dropped(_) = shared.tables[hazard.table()].put(&frames, 0, 1) {
         count(&shared.counts.dropped);
+    }
+    if !shared.slots().release(hazard) {
+        count(&shared.counts.broken);
     }
 }
 
@@ -309,7 +312,8 @@ fn every_signal_is_accounted_for_while_the_tables_rotate() {
     let [handled, expired, nested, stored, log_full, no_hazard, overtaken, dropped, broken] =
         all.map(get);
     eprintln!(
-        "{elapsed:.1?}: {expired} expirations, {handled} signals, {nested} of them nested, {stored} \
+        "{elapsed:.1?}: {expired} expirations, {handled} signals, {nested} of them nested, \
+         {stored} \
          stored, {log_full} found the log full, {no_hazard} no hazard, {overtaken} were overtaken, \
          {dropped} stacks dropped; {} rotations, {} quarantines, {} blocked",
         read.rotations, read.quarantines, read.blocked

@@ -3,16 +3,19 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 mod parts;
+#[path = "parts/segment.rs"]
+mod segment;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use parts::{Parts, words};
-use traceprof_abi::storage::hazard::{self, HazardSlots};
+use parts::Parts;
+use segment::Segment;
+use traceprof_abi::storage::hazard;
 use traceprof_abi::storage::log::{Sample, SampleRecord};
 use traceprof_abi::storage::rotation::{Collected, Rotation};
-use traceprof_abi::storage::table::{self, Put, TraceTable};
+use traceprof_abi::storage::table::{self, Put};
 use traceprof_abi::storage::{DROPPED_TRACE_ID, Dropped};
 use traceprof_abi::sync::{AtomicU64, Ordering};
 
@@ -160,7 +163,8 @@ fn a_trace_without_room_is_dropped_and_its_sample_kept() {
     assert!(matches!(table.put(&frames(&[1; 8]), 0, 1), Put::New(_)));
     let put = table.put(&frames(&[2; 8]), 0, 1);
     assert_eq!((put, put.id()), (Put::Dropped(Dropped::Arena), DROPPED_TRACE_ID));
-    assert!(table.append(&Sample { trace_id: put.id(), ..Sample::default() }));
+    let sample = Sample { trace_id: put.id(), ..Sample::default() };
+    assert_eq!(table.append_at(&sample), Some(0));
     assert!(table.nearly_full());
 }
 
@@ -169,11 +173,12 @@ fn a_full_log_says_so_and_a_hole_is_skipped() {
     let parts = Parts::new(4, 64, 3);
     let table = parts.table();
     table.reset(1);
-    assert!(table.append(&Sample { time: 1, ..Sample::default() }));
+    let at = |time: u64| Sample { time, ..Sample::default() };
+    assert_eq!(table.append_at(&at(1)), Some(0));
     // A thread that died between reserving and committing.
     parts.header.log_used.fetch_add(1, Ordering::Relaxed);
-    assert!(table.append(&Sample { time: 3, ..Sample::default() }));
-    assert!(!table.append(&Sample { time: 4, ..Sample::default() }));
+    assert_eq!(table.append_at(&at(3)), Some(2));
+    assert_eq!(table.append_at(&at(4)), None);
     let times: Vec<_> = table.samples().map(|sample| sample.map(|sample| sample.time)).collect();
     assert_eq!(times, [Some(1), None, Some(3)]);
     table.reset(2);
@@ -209,75 +214,95 @@ fn garbage_in_the_shared_memory_is_survived() {
     }
 }
 
-/// Threads put and log while the tables rotate as fast as they can.
+/// Threads store samples, some with a slice, while the tables rotate as fast as they can.
+/// One sample in so many comes with a slice.
+const SLICED_EVERY: u64 = 50;
+
+/// Stores so many samples of a thread, each again until there is room: how fast the tables are
+/// emptied is the machine's matter.
+fn store_all(segment: &Segment, tid: u32, samples: u64, kept_slices: &AtomicU64) {
+    for count in 0..samples {
+        let seed = count % 97 + u64::from(tid % 2);
+        let sample = Sample { time: seed, tid, weight: 1, ..Sample::default() };
+        let words = [seed, !seed, seed << 7];
+        let words = if count % SLICED_EVERY == 0 { &words[..] } else { &[] };
+        loop {
+            let stack = frames(&stack(seed));
+            let stored = segment.store(hazard::owner(tid, 0), &stack, sample, words);
+            let is_stored =
+                stored.is_ok_and(|it| it.place.is_some() && !matches!(it.put, Put::Dropped(_)));
+            let has_slice = stored.is_ok_and(|it| it.has_slice);
+            kept_slices.fetch_add(u64::from(has_slice), Ordering::Relaxed);
+            if is_stored {
+                break;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn nothing_is_lost_or_torn_under_rotation() {
     const THREADS: u32 = 4;
-    const PUTS: u64 = 30_000;
-    let parts: Vec<Parts> = (0..5).map(|_| Parts::new(4096, 1 << 18, 1 << 15)).collect();
-    let tables: Vec<_> = parts.iter().map(Parts::table).collect();
-    let active = AtomicU64::new(0);
-    let hazard_words = words(8192);
-    let hazards = HazardSlots(&hazard_words);
-    let mut rotation = Rotation::start(&tables, &active);
+    const SAMPLES: u64 = 30_000;
+    let parts = (0..5).map(|_| Parts::new(4096, 1 << 18, 1 << 15)).collect();
+    let segment = Segment::new(parts, 8192, 128);
+    let mut rotation = Rotation::start(&segment.tables(), &segment.active);
     let done = AtomicBool::new(false);
     let mut traces: HashMap<u64, Vec<u64>> = HashMap::new();
-    let mut samples = Vec::new();
-    let refused = AtomicU64::new(0);
-    let (tables, done, active, refused) = (&tables, &done, &active, &refused);
-    let work = |tid: u32| {
-        for count in 0..PUTS {
-            let seed = count % 97 + u64::from(tid % 2);
-            let Ok(hazard) = hazards.protect(hazard::owner(tid, 0), active) else {
-                refused.fetch_add(1, Ordering::Relaxed);
-                continue;
-            };
-            let table = &tables[hazard.table()];
-            let id = table.put(&frames(&stack(seed)), 0, 1).id();
-            let sample = Sample { trace_id: id, time: seed, tid, ..Sample::default() };
-            if id == DROPPED_TRACE_ID || !table.append(&sample) {
-                refused.fetch_add(1, Ordering::Relaxed);
-            }
-            assert!(hazards.release(hazard));
-        }
-    };
-    let work = &work;
-    let mut collect = |table: TraceTable<'_>| {
+    let (mut samples, mut slices) = (Vec::new(), 0);
+    let kept_slices = AtomicU64::new(0);
+    let work = |tid: u32| store_all(&segment, tid, SAMPLES, &kept_slices);
+    let mut collect = |index: usize| {
+        let table = segment.parts[index].table();
         for trace in table.traces() {
             let pcs = trace.frames.iter().map(|f| f.load(Ordering::Relaxed)).collect();
             assert!(traces.insert(trace.id, pcs).is_none(), "id {:#x} twice", trace.id);
         }
-        samples.extend(table.samples().map(|sample| sample.expect("nobody died")));
+        let logged: Vec<_> = table.samples().map(|it| it.expect("nobody died")).collect();
+        let instance = table.header.instance.load(Ordering::Relaxed) as u32;
+        for (slice, words) in segment.slices(index).all(instance) {
+            let Sample { time, tid, .. } = logged[slice.sample];
+            assert_eq!(slice.pc, u64::from(hazard::owner(tid, 0)), "another thread's sample");
+            let words: Vec<_> = words.iter().map(|it| it.load(Ordering::Relaxed)).collect();
+            assert_eq!(words, [time, !time, time << 7]);
+            slices += 1;
+        }
+        segment.slices(index).reset();
+        samples.extend(logged);
     };
     thread::scope(|scope| {
+        let work = &work;
         let workers: Vec<_> = (1..=THREADS).map(|tid| scope.spawn(move || work(tid))).collect();
+        let done = &done;
         scope.spawn(move || {
             workers.into_iter().for_each(|worker| worker.join().unwrap());
             done.store(true, std::sync::atomic::Ordering::Release);
         });
+        let (tables, hazards) = (segment.tables(), segment.slots());
         loop {
             let last = done.load(std::sync::atomic::Ordering::Acquire);
             while let Some(table) = rotation.released(hazards) {
-                collect(tables[table]);
+                collect(table);
                 tables[table].reset(0);
                 rotation.restore(table);
             }
             let patience = std::cell::Cell::new(1000);
-            let outcome = rotation.rotate(tables, active, hazards, || {
+            let outcome = rotation.rotate(&tables, &segment.active, hazards, || {
                 patience.set(patience.get() - 1);
                 patience.get() > 0
             });
             if let Collected::Ready(table) = outcome {
-                collect(tables[table]);
+                collect(table);
             }
             if last {
                 break;
             }
         }
     });
-    let lost = refused.load(Ordering::Relaxed);
-    assert_eq!(samples.len() as u64 + lost, u64::from(THREADS) * PUTS);
-    assert!(lost < u64::from(THREADS) * PUTS / 10, "{lost} lost: the test is to show storing");
+    assert_eq!(samples.len() as u64, u64::from(THREADS) * SAMPLES);
+    assert_eq!(slices, kept_slices.load(Ordering::Relaxed));
+    assert!(slices > u64::from(THREADS) * SAMPLES / SLICED_EVERY / 4, "{slices} slices");
     for sample in &samples {
         assert_eq!(traces[&sample.trace_id], stack(sample.time));
     }

@@ -2,7 +2,6 @@
 #![cfg(not(loom))]
 #![allow(missing_docs, reason = "a test crate")]
 
-#[path = "parts/registry.rs"]
 mod registry;
 
 use registry::Registry;

@@ -1,9 +1,10 @@
 //! The context of the calling thread: which span it works on.
 //!
 //! # Safety
-//! Tables are read where the recorder found them, in private mappings whose ends it has read, too. Their
-//! writers never unmap them. What remains is an application that itself takes the memory of its table
-//! away, its rights, or the end of its file: until the recorder sees that, within a second, a hit faults.
+//! Tables are read where the recorder found them, in private mappings whose ends it has read, too.
+//! Their writers never unmap them. What remains is an application that itself takes the memory of
+//! its table away, its rights, or the end of its file: until the recorder sees that, within a
+//! second, a hit faults.
 
 use traceprof_abi::context::{Context, ContextSources, ContextTable, Reading, origin};
 use traceprof_abi::layout::Counter;
@@ -23,9 +24,9 @@ pub fn read(data: DataSegment, sample: &mut Sample) {
         if address == 0 {
             continue;
         }
-        // SAFETY: the recorder has seen a table's head there, in a private mapping of a table's length
-        // in which it could read the last of the words that `find` and `read` touch. Its writer never
-        // gives it back; it is written by atomics alone.
+        // SAFETY: the recorder has seen a table's head there, in a private mapping of a table's
+        // length in which it could read the last of the words that `find` and `read` touch. Its
+        // writer never gives it back; it is written by atomics alone.
         let table = unsafe { ContextTable::new(address as *const u8) };
         match table.find(sample.tid).map(Context::read) {
             None | Some(Reading::None) => {}

@@ -1,13 +1,13 @@
 //! What the handler itself takes: one in a few hits is timed, with the clock that samples have.
 //!
 //! Which one the count of all samples decides, so the others cost a look at a word that the handler
-//! writes anyway. A handler that was interrupted counts for nothing: the time that its thread did not
-//! have is not its own.
+//! writes anyway. A handler that was interrupted counts for nothing: the time that its thread did
+//! not have is not its own.
 
 use traceprof_abi::layout::{ControlBlock, Counter};
 use traceprof_abi::sync::Ordering;
 
-use crate::sample;
+use crate::clock;
 
 /// One in so many hits is timed.
 const TIMED_EVERY: u64 = 16;
@@ -20,13 +20,13 @@ pub struct Begin(Option<u64>);
 pub fn begin(control: &ControlBlock) -> Begin {
     // Relaxed: a count; which of the hits is timed does not matter.
     let stored = control.counters[Counter::Samples as usize].load(Ordering::Relaxed);
-    Begin(stored.is_multiple_of(TIMED_EVERY).then(|| sample::now(control)))
+    Begin(stored.is_multiple_of(TIMED_EVERY).then(|| clock::now(control)))
 }
 
 /// It ends.
 pub fn end(control: &ControlBlock, begin: Begin) {
     let Begin(Some(begin)) = begin else { return };
-    let took = sample::now(control).saturating_sub(begin);
+    let took = clock::now(control).saturating_sub(begin);
     // Relaxed: written before the handler was installed.
     if took > control.timed_max.load(Ordering::Relaxed) {
         return control.count(Counter::Untimed);

@@ -69,10 +69,10 @@ pub unsafe fn run(argument: u64, data: DataSegment, own: Addresses) -> i64 {
 /// # Safety
 /// As for [`run`].
 unsafe fn install_all(control: &ControlBlock, own: Addresses) -> i64 {
-    // All signals blocked: nothing of the application's runs on top of ours. With none blocked an idle
-    // thread that could take a signal to the process is not woken in vain (that was tried: the EINTR
-    // of the README's limits go), but a handler may leave ours by `longjmp`, or suspend it on a fiber
-    // that no thread runs at the detach, and would then return into nothing.
+    // All signals blocked: nothing of the application's runs on top of ours. With none blocked an
+    // idle thread that could take a signal to the process is not woken in vain (that was tried: the
+    // EINTR of traceprof-limits(7) go), but a handler may leave ours by `longjmp`, or suspend it on
+    // a fiber that no thread runs at the detach, and would then return into nothing.
     let ours: KernelSigaction = [own.handler, sys::SA_FLAGS, own.restorer, u64::MAX];
     for action in &control.signals {
         let is_due = action.signal.load(Ordering::Relaxed) != 0

@@ -1,8 +1,8 @@
 //! Which of a thread's perf events counts: one of each family.
 //!
-//! A thread that was found by the recorder after it had inherited an event has two; the recorder closes
-//! the younger and marks it retired. Events of a family that is over count for nothing in that: their
-//! recorder has closed them all before the next one is on.
+//! A thread that was found by the recorder after it had inherited an event has two; the recorder
+//! closes the younger and marks it retired. Events of a family that is over count for nothing in
+//! that: their recorder has closed them all before the next one is on.
 
 use traceprof_abi::event::EventWord;
 use traceprof_abi::segment::DataSegment;
@@ -11,8 +11,8 @@ use traceprof_abi::thread::ThreadSlot;
 
 /// Whether a hit of this event counts on the calling thread, which has this slot.
 pub fn is_accepted(data: DataSegment, slot: &ThreadSlot, event: EventWord) -> bool {
-    // Relaxed: stored before the events of that family are on. A hit of the one before may come later,
-    // where the signal was blocked; it stands for its own period, and is nobody's to note.
+    // Relaxed: stored before the events of that family are on. A hit of the one before may come
+    // later, where the signal was blocked; it stands for its own period, and is nobody's to note.
     let family = data.control().event_family.load(Ordering::Relaxed);
     if event.family() != family {
         return true;

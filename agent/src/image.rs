@@ -10,7 +10,7 @@ use traceprof_abi::layout::{DATA_DISTANCE, TABLES_DISTANCE, TABLES_LEN};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::unwind::Tables;
 
-use crate::signal::Frame;
+use crate::frame::Frame;
 use crate::sys::{SigInfo, UserContext};
 use crate::{entry, signal};
 

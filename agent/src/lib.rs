@@ -14,10 +14,12 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod clock;
 pub mod context;
 pub mod cost;
 pub mod entry;
 pub mod event;
+pub mod frame;
 #[cfg(agent_image)]
 pub mod image;
 pub mod memory;
@@ -28,4 +30,6 @@ pub mod sample;
 pub mod signal;
 pub mod stack;
 pub mod sys;
+pub mod thread;
 pub mod timer;
+pub mod timer_expiry;

@@ -1,15 +1,15 @@
 //! Reads of stack memory that cannot fault.
 //!
 //! # Safety
-//! A load happens only inside pages that a probe found readable while the thread was stopped in
-//! its handler. Pages of the thread's own stack between its stack pointer and its root stay mapped
+//! A load happens only inside pages that a probe found readable while the thread was stopped in its
+//! handler. Pages of the thread's own stack between its stack pointer and its root stay mapped
 //! while it runs on them. What another thread may unmap between the probe and the load can only be
 //! reached by an unwinding that went wrong, which reads single words, within the mapping that holds
-//! the stack pointer; and by reading the operand of a call in code that is being unloaded. Many words
-//! are read of the first thread's stack, which is a mapping of its own for as long as the process
-//! lives, and else of pages alone that the unwinding has read before and that are found readable once
-//! more ([`StackMemory::known`]): the kernel joins mappings, so what lies further up need not be stack,
-//! and a smaller stack may lie where the thread had a larger one.
+//! the stack pointer; and by reading the operand of a call in code that is being unloaded. Many
+//! words are read of the first thread's stack, which is a mapping of its own for as long as the
+//! process lives, and else of pages alone that the unwinding has read before and that are found
+//! readable once more ([`StackMemory::known`]): the kernel joins mappings, so what lies further up
+//! need not be stack, and a smaller stack may lie where the thread had a larger one.
 //!
 //! # Invariants
 //! - No handler for SIGSEGV: faults are prevented, not caught.
@@ -71,10 +71,10 @@ impl<'a> StackMemory<'a> {
         slot.window_epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// The part of the stack at `sp` that is known to be one, of `most` bytes at most: from the red zone
-    /// to the end of the pages that the unwinding was on, in this sample or an earlier one of the epoch,
-    /// as far as they can be read now. Where it was on none, the page of `sp`. All of the first thread's
-    /// stack is known.
+    /// The part of the stack at `sp` that is known to be one, of `most` bytes at most: from the red
+    /// zone to the end of the pages that the unwinding was on, in this sample or an earlier one of
+    /// the epoch, as far as they can be read now. Where it was on none, the page of `sp`. All of
+    /// the first thread's stack is known.
     pub fn known(&mut self, sp: u64, most: u64) -> (u64, u64) {
         if let Some(end) = self.snapshot.stack_end(sp) {
             self.rebound(sp);
@@ -140,8 +140,8 @@ impl Memory for StackMemory<'_> {
             return None;
         }
         let place = avma as *const u64;
-        // SAFETY: aligned, so that all eight bytes are in one page, which was found readable by this
-        // thread, which stands in its handler above it; the value may be anything.
+        // SAFETY: aligned, so that all eight bytes are in one page, which was found readable by
+        // this thread, which stands in its handler above it; the value may be anything.
         Some(unsafe { place.read() })
     }
 

@@ -9,8 +9,8 @@ use traceprof_abi::layout::{
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 
-use crate::signal::Frame;
-use crate::{sample, sys, timer};
+use crate::frame::Frame;
+use crate::{sys, thread, timer};
 
 /// Primes the thread that got the signal, and serves others that wait. A thread that is primed
 /// already is acknowledged, and nothing else.
@@ -20,7 +20,7 @@ pub fn on_prime(data: DataSegment, frame: &Frame<'_>) {
     if control.state.load(Ordering::Acquire) == AgentState::Stopped as u32 {
         return control.count(Counter::Off);
     }
-    let Some(thread) = sample::find_thread(data) else {
+    let Some(thread) = thread::find_thread(data) else {
         return control.count(Counter::PrimeFailed);
     };
     // Relaxed: raised only when this thread is gone.
@@ -73,7 +73,7 @@ mod tests {
         control.slots_limit.store(1, Ordering::Relaxed);
         control.pid.store(sys::getpid(), Ordering::Relaxed);
         prime(data);
-        let slot = sample::known_thread(data).unwrap().slot;
+        let slot = thread::known_thread(data).unwrap().slot;
         assert_eq!(slot.state.load(Ordering::Relaxed), SlotState::Primed as u32);
         assert_eq!(slot.timer.load(Ordering::Relaxed), 0, "events sample it");
         control.signals[PRIMING].signal.store(SIGURG, Ordering::Relaxed);

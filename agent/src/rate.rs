@@ -1,5 +1,5 @@
-//! The rate of a thread's timer: it follows the recorder's wish at the timer's next hit, in the thread
-//! that the hit interrupts.
+//! The rate of a thread's timer: it follows the recorder's wish at the timer's next hit, in the
+//! thread that the hit interrupts.
 //!
 //! # Invariants
 //! - A hit stands for as many periods as the rate says at which its timer ran.
@@ -23,8 +23,8 @@ pub fn running(slot: &ThreadSlot) -> u32 {
     slot.timer_shift.load(Ordering::Relaxed).min(SHIFT_MAX)
 }
 
-/// Gives the calling thread's timer the rate that is wanted. It fires first anywhere in its new period,
-/// as one that is armed: what it stands for then is right on average.
+/// Gives the calling thread's timer the rate that is wanted. It fires first anywhere in its new
+/// period, as one that is armed: what it stands for then is right on average.
 pub fn follow(control: &ControlBlock, slot: &ThreadSlot, timer: i32, value: u64) {
     let shift = wanted(control);
     if shift == running(slot) {
@@ -42,9 +42,9 @@ pub fn follow(control: &ControlBlock, slot: &ThreadSlot, timer: i32, value: u64)
     }
 }
 
-/// When a timer fires first: anywhere in its period, so that threads which live for part of a period are
-/// hit in proportion to it. Its value is another one for each life of a slot and for each recording, so
-/// no clock is asked; a thread that is led would stop twice for that.
+/// When a timer fires first: anywhere in its period, so that threads which live for part of a
+/// period are hit in proportion to it. Its value is another one for each life of a slot and for
+/// each recording, so no clock is asked; a thread that is led would stop twice for that.
 pub fn phase(value: u64, period_ns: u64) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut mixed = value.wrapping_mul(ODD);

@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //! A load happens only where a probe has just found the memory readable. The variable lies in the
-//! thread's own block (it holds the thread's id), and the record is the thread's: nobody but the thread
-//! that stands in its handler here gives them back, unless the application frees what a running thread
-//! still points to.
+//! thread's own block (it holds the thread's id), and the record is the thread's: nobody but the
+//! thread that stands in its handler here gives them back, unless the application frees what a
+//! running thread still points to.
 //!
 //! # Invariants
 //! - Nothing is remembered from one sample to the next: a library may be unloaded between them.
@@ -25,7 +25,8 @@ use crate::sys;
 /// Pages of memory.
 const PAGE: u64 = 4096;
 
-/// Takes the calling thread's context from the first source that has a valid record. False if none has.
+/// Takes the calling thread's context from the first source that has a valid record. False if none
+/// has.
 ///
 /// The slot is the thread's, the table is ACTIVE, and the caller's hazard names it.
 pub fn read(
@@ -41,7 +42,8 @@ pub fn read(
     if used == 0 || sources.has_fsgsbase.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // SAFETY: the recorder vouches that the processor and the kernel let programs use the instruction.
+    // SAFETY: the recorder vouches that the processor and the kernel let programs use the
+    // instruction.
     let thread_pointer = unsafe { sys::thread_pointer() };
     let is_own = is_own_block(thread_pointer, sample.tid, load);
     let noted = if is_own { thread_pointer } else { 0 };
@@ -97,15 +99,16 @@ fn load(avma: u64) -> Option<u64> {
     Some(unsafe { place.read_unaligned() })
 }
 
-/// Memory of eight bytes or more, and no more than a page, can be read: it lies in two pages at most.
+/// Memory of eight bytes or more, and no more than a page, can be read: it lies in two pages at
+/// most.
 fn is_readable(avma: u64, len: u64) -> bool {
     let last = avma.wrapping_add(len).wrapping_sub(8);
     let page = |avma: u64| avma & !(PAGE - 1);
     sys::readable(avma) && (page(avma) == page(last.wrapping_add(7)) || sys::readable(last))
 }
 
-/// Keeps the attributes where stacks are kept, as the frames of one, whose id the sample names: those of
-/// equal spans take their room once.
+/// Keeps the attributes where stacks are kept, as the frames of one, whose id the sample names:
+/// those of equal spans take their room once.
 ///
 /// Apart, so that their room on the stack is not taken while the stack is walked.
 #[inline(never)]

@@ -7,7 +7,7 @@ use core::sync::atomic::compiler_fence;
 
 use traceprof_abi::context::origin;
 use traceprof_abi::event::EventWord;
-use traceprof_abi::layout::{AgentState, ClockMode, ControlBlock, Counter};
+use traceprof_abi::layout::{AgentState, ControlBlock, Counter};
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::Dropped;
 use traceprof_abi::storage::hazard::Unprotected;
@@ -18,22 +18,11 @@ use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
 use traceprof_abi::unwind::{self, EndReason, Memory, Registers, Snapshot, Tables};
 
+use crate::clock::now;
+use crate::frame::Frame;
 use crate::memory::StackMemory;
-use crate::signal::Frame;
+use crate::thread::{Thread, find_thread};
 use crate::{context, event, record, stack, sys, timer};
-
-/// The thread that takes the sample.
-#[derive(Debug)]
-pub struct Thread<'a> {
-    /// Kernel thread id.
-    pub tid: u32,
-    /// Number of its slot.
-    pub index: usize,
-    /// Its slot.
-    pub slot: &'a ThreadSlot,
-    /// The slot was claimed just now.
-    pub fresh: bool,
-}
 
 /// What brought a sample about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +40,8 @@ impl Origin {
     /// Periods that the hit stands for.
     fn weight(self, frame: &Frame<'_>) -> u32 {
         match self {
-            // The events fire in user mode only, where each hit is delivered by itself. (In kernel mode
-            // they would coalesce until the system call's return.)
+            // The events fire in user mode only, where each hit is delivered by itself. (In kernel
+            // mode they would coalesce until the system call's return.)
             Self::Event => EventWord(frame.info.value as u32).weight(),
             Self::Timer { periods } => periods,
         }
@@ -167,28 +156,6 @@ fn take_once(
     }
 }
 
-/// The calling thread with its slot, which is claimed if it has none.
-pub fn find_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
-    if let Some(thread) = known_thread(data) {
-        return Some(thread);
-    }
-    // Relaxed: written before the handler was installed. A forked child has our handler, but the
-    // slots are its parent's.
-    if sys::getpid() != data.control().pid.load(Ordering::Relaxed) {
-        return None;
-    }
-    let (tid, threads) = (sys::gettid(), data.threads());
-    let index = threads.claim(tid).index()?;
-    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: true })
-}
-
-/// The calling thread, if it has a slot.
-pub fn known_thread<'a>(data: DataSegment) -> Option<Thread<'a>> {
-    let (tid, threads) = (sys::gettid(), data.threads());
-    let index = threads.find(tid)?;
-    Some(Thread { tid, index, slot: threads.slots.get(index)?, fresh: false })
-}
-
 /// All of a sample but its trace.
 fn describe(data: DataSegment, thread: &Thread<'_>, frame: &Frame<'_>, origin: Origin) -> Sample {
     let info = frame.info;
@@ -249,8 +216,8 @@ fn store(
         }
     }
     if stored {
-        // Relaxed: a note of this thread's, which says what an idle thread did last. An id of a trace
-        // that found no room is of no effect there.
+        // Relaxed: a note of this thread's, which says what an idle thread did last. An id of a
+        // trace that found no room is of no effect there.
         thread.slot.last_trace.store(put.id(), Ordering::Relaxed);
     }
     if sample.flags & flags::LATE != 0 {
@@ -290,8 +257,6 @@ fn count_put(control: &ControlBlock, put: Put, collided: bool) {
         Put::Hit(_) => control.count(Counter::Hits),
         Put::Dropped(Dropped::Arena) => control.count(Counter::DroppedArena),
         Put::Dropped(Dropped::Probes) => control.count(Counter::DroppedProbes),
-        // Reasons of a hazard, which was there.
-        Put::Dropped(Dropped::Hazard | Dropped::Rotation) => control.count(Counter::Broken),
     }
 }
 
@@ -306,16 +271,6 @@ fn account(control: &ControlBlock, slot: &ThreadSlot, stored: bool, weight: u32)
     }
 }
 
-/// The samples' clock.
-pub fn now(control: &ControlBlock) -> u64 {
-    // Relaxed: set before the handler was installed.
-    if control.clock_mode.load(Ordering::Relaxed) == ClockMode::Tsc as u32 {
-        traceprof_abi::clock::ticks()
-    } else {
-        sys::monotonic_ns()
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::alloc::{Layout, alloc_zeroed};
@@ -325,6 +280,7 @@ pub(crate) mod tests {
     use traceprof_abi::unwind::tables;
 
     use super::*;
+    use crate::thread::known_thread;
 
     /// A data segment of zeros that stays for the test's process.
     pub(crate) fn segment() -> DataSegment {

@@ -7,22 +7,13 @@ use traceprof_abi::layout::{
     ControlBlock, Counter, MAGIC, PRIMING, SAMPLING, SIG_DATA_MARK, SignalAction,
 };
 use traceprof_abi::segment::DataSegment;
+use traceprof_abi::signal::{SI_QUEUE, SI_TIMER, TRAP_PERF};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::Tables;
 
-use crate::sys::{self, SigInfo, UserContext};
-use crate::{cost, prime, sample, timer};
-
-/// What the kernel left on the stack for the handler.
-#[derive(Debug)]
-pub struct Frame<'a> {
-    /// What the signal is.
-    pub info: &'a SigInfo,
-    /// What it interrupted.
-    pub context: &'a UserContext,
-    /// The return address of the handler: the restorer.
-    pub return_slot: &'a mut u64,
-}
+use crate::frame::Frame;
+use crate::sys::{self, SigInfo};
+use crate::{cost, prime, sample, timer_expiry};
 
 /// Handles one signal. Returns the address of a previous handler that the trampoline jumps to in
 /// our place, or 0 when the signal is done with.
@@ -54,7 +45,7 @@ pub fn on_signal(data: DataSegment, tables: Tables, frame: &mut Frame<'_>) -> u6
     }
     let begin = cost::begin(control);
     match kind {
-        Kind::Timer => timer::on_hit(data, tables, frame),
+        Kind::Timer => timer_expiry::on_expiry(data, tables, frame),
         _ => sample::on_event(data, tables, frame),
     }
     cost::end(control, begin);
@@ -76,9 +67,9 @@ impl Kind {
     /// `None` for what is not ours.
     fn of(control: &ControlBlock, info: &SigInfo) -> Option<Kind> {
         let (kind, place) = match info.code {
-            sys::TRAP_PERF => (Kind::Event, SAMPLING),
-            sys::SI_TIMER => (Kind::Timer, PRIMING),
-            sys::SI_QUEUE => (Kind::Prime, PRIMING),
+            TRAP_PERF => (Kind::Event, SAMPLING),
+            SI_TIMER => (Kind::Timer, PRIMING),
+            SI_QUEUE => (Kind::Prime, PRIMING),
             _ => return None,
         };
         // Relaxed: written before the handler was installed for it.
@@ -138,6 +129,7 @@ mod tests {
 
     use super::*;
     use crate::sample::tests::segment;
+    use crate::sys::UserContext;
 
     /// A signal that does nothing by default, and that no other test uses.
     const SIGCONT: i32 = 18;
@@ -183,7 +175,7 @@ mod tests {
         saved(data, [HANDLER, 0, 9, 0]);
         assert_eq!(come(data, |_| {}), (HANDLER, 7), "it returns to where ours would");
         // Of our kind, but without our mark, or with another signal.
-        assert_eq!(come(data, |info| info.code = sys::SI_TIMER), (HANDLER, 7));
+        assert_eq!(come(data, |info| info.code = SI_TIMER), (HANDLER, 7));
         let value = timer_value(0, 1, 0);
         let other = |info: &mut SigInfo| (info.signo, info.code, info.value) = (3, -1, value);
         assert_eq!(come(data, other), (0, 7), "a signal that has no handler of ours");
@@ -228,7 +220,7 @@ mod tests {
         let timer = sys::ThreadTimer { tid, signal, value: 1, period_ns: 1_000_000_000_000 };
         let id = timer.arm(1_000_000_000_000).unwrap();
         let stale = |info: &mut SigInfo| {
-            (info.code, info.origin, info.value) = (sys::SI_TIMER, id as u64, timer_value(5, 0, 0));
+            (info.code, info.origin, info.value) = (SI_TIMER, id as u64, timer_value(5, 0, 0));
         };
         assert_eq!(come(data, stale), (0, 7));
         assert_eq!((count(data, Counter::Stale), count(data, Counter::Foreign)), (1, 0));

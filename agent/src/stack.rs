@@ -7,8 +7,8 @@ use traceprof_abi::unwind::{self, EndReason, Previous, Registers, Rest, Snapshot
 
 use crate::memory::StackMemory;
 
-/// The frame words of the calling thread's stack, leaf first, and why there are no more. The thread has
-/// this slot. `None` if there is no room for them.
+/// The frame words of the calling thread's stack, leaf first, and why there are no more. The thread
+/// has this slot. `None` if there is no room for them.
 pub fn walk<'a>(
     data: DataSegment,
     slot: usize,

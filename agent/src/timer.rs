@@ -1,4 +1,4 @@
-//! The threads' CPU timers: armed by whichever code of ours runs next, deleted by their own hits.
+//! The threads' CPU timers: armed by whichever code of ours runs next, deleted when they expire.
 //!
 //! The timer of a thread measures that thread's CPU time and signals that thread, whoever created
 //! it: a sleeping thread's timer is armed without waking it. Slots that want one have a bit in a
@@ -18,60 +18,19 @@
 //! Only the tests are unsafe: they make up what the kernel gives a handler.
 
 use traceprof_abi::layout::{
-    ARM_MAX, AgentState, ControlBlock, Counter, INSTALLED, PRIMING, TIMER_BUSY, timer_value,
+    AgentState, ControlBlock, Counter, INSTALLED, PRIMING, TIMER_BUSY, timer_value,
 };
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::{SlotState, ThreadSlot};
-use traceprof_abi::unwind::Tables;
 
-use crate::sample::{self, Origin, Thread};
-use crate::signal::Frame;
 use crate::{rate, sys};
 
 /// Pending timers that a sample's handler arms besides its own work.
 pub const ARM_PER_SAMPLE: usize = 8;
 
-/// Takes the sample of a timer's hit, or ends the timer.
-pub fn on_hit(data: DataSegment, tables: Tables, frame: &Frame<'_>) {
-    let control = data.control();
-    let timer = frame.info.timer();
-    let Some(thread) = sample::known_thread(data).filter(|it| is_for(control, it, frame)) else {
-        // Of a former owner of the thread id, or of the slot. An id that is no timer's any more
-        // does no harm.
-        sys::timer_delete(timer);
-        return control.count(Counter::Stale);
-    };
-    // Acquire: pairs with the recorder's Release when it turns sampling on.
-    let state = control.state.load(Ordering::Acquire);
-    if state == AgentState::Stopped as u32 {
-        end(thread.slot, timer);
-        return control.count(Counter::Off);
-    }
-    if !is_leased(control) {
-        expire(data, &thread);
-    }
-    if state != AgentState::Sampling as u32 {
-        return control.count(Counter::Off);
-    }
-    let overruns = frame.info.overruns();
-    control.count(Counter::TimerHits);
-    control.count_by(Counter::TimerOverruns, u64::from(overruns));
-    let periods = overruns.saturating_add(1).saturating_mul(1 << rate::running(thread.slot));
-    sample::take_or_lose(data, tables, frame, (&thread, Origin::Timer { periods }));
-    rate::follow(control, thread.slot, timer, frame.info.value);
-}
-
-/// The hit is of the timer that was made for this life of the thread's slot.
-fn is_for(control: &ControlBlock, thread: &Thread<'_>, frame: &Frame<'_>) -> bool {
-    // Relaxed: the slot is this thread's own, and the cookie is older than the handler.
-    let generation = thread.slot.generation.load(Ordering::Relaxed);
-    let cookie = control.cookie.load(Ordering::Relaxed);
-    frame.info.value == timer_value(cookie, thread.index as u32, generation)
-}
-
 /// Deletes a slot's timer, unless somebody else is at it.
-fn end(slot: &ThreadSlot, timer: i32) -> bool {
+pub fn end(slot: &ThreadSlot, timer: i32) -> bool {
     let word = (timer as u32).wrapping_add(1);
     // Relaxed on both: the word alone decides whose the timer is.
     let taken = slot.timer.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -81,33 +40,8 @@ fn end(slot: &ThreadSlot, timer: i32) -> bool {
     taken
 }
 
-/// Deletes timers whose recorder is gone: first those of other threads, which may sleep for ever and
-/// keep theirs, some at each hit; the thread's own, which brings the next hit, last. A recorder that
-/// comes back finds the bits.
-fn expire(data: DataSegment, own: &Thread<'_>) {
-    let control = data.control();
-    let slots = data.threads().slots;
-    let expire_one = |index: usize, slot: &ThreadSlot| {
-        // Relaxed: `end` decides.
-        let timer = slot.timer.load(Ordering::Relaxed);
-        let is_ended = timer != 0 && timer != TIMER_BUSY && end(slot, timer.wrapping_sub(1) as i32);
-        if is_ended {
-            control.count(Counter::LeaseEnded);
-            data.want_timer(index);
-        }
-        is_ended
-    };
-    // Relaxed: a slot that is seen late has a handler of its own.
-    let used = control.slots_next.load(Ordering::Relaxed) as usize;
-    let others = slots.iter().enumerate().take(used).filter(|(index, _)| *index != own.index);
-    let ended = others.filter(|(index, slot)| expire_one(*index, slot)).take(ARM_MAX).count();
-    if ended < ARM_MAX {
-        expire_one(own.index, own.slot);
-    }
-}
-
 /// The recorder has given a sign of life lately.
-fn is_leased(control: &ControlBlock) -> bool {
+pub fn is_leased(control: &ControlBlock) -> bool {
     // Relaxed: a time that is seen late ends a timer that is armed anew.
     sys::monotonic_ns() < control.lease_until_ns.load(Ordering::Relaxed)
 }
@@ -244,8 +178,12 @@ pub fn disarm(data: DataSegment) {
 
 #[cfg(test)]
 mod tests {
+    use traceprof_abi::unwind::Tables;
+
     use super::*;
+    use crate::frame::Frame;
     use crate::sample::tests::segment;
+    use crate::timer_expiry::on_expiry;
 
     /// A signal that does nothing by default: the timers here are real.
     const SIGURG: u32 = 23;
@@ -368,10 +306,11 @@ mod tests {
         // SAFETY: more than the header's length, of zeroes: no snapshot was ever published, so that
         // the sample itself comes to nothing.
         let tables = unsafe { Tables::new(data.base(), 4096) };
-        on_hit(data, tables, &frame);
+        on_expiry(data, tables, &frame);
     }
 
-    /// A segment with this thread's slot, which has a timer, and another thread's, which is as well.
+    /// A segment with this thread's slot, which has a timer, and another thread's, which is as
+    /// well.
     fn armed() -> (DataSegment, usize, usize) {
         let data = ready();
         let control = data.control();

@@ -1,10 +1,11 @@
-//! What telling a span costs, and what reading it does: `scripts/bench context` prints it as a table.
+//! What telling a span costs, and what reading it does: `scripts/bench context` prints it as a
+//! table.
 //!
-//! Prints a line "WHAT MEAN P50 P99 P999" each, in nanoseconds per call: of batches of 32 calls, which are timed
-//! with the processor's cycle counter, so that reading the clock is a small part.
+//! Prints a line "WHAT MEAN P50 P99 P999" each, in nanoseconds per call: of batches of 32 calls,
+//! which are timed with the processor's cycle counter, so that reading the clock is a small part.
 //!
 //! # Safety
-//! The rows that keep no protocol write a context of their own, which nobody else knows of.
+//! The rows that keep no protocol write a context of their own, which no profiler knows.
 #![allow(clippy::print_stdout, reason = "it is what it is for")]
 
 use std::arch::x86_64::{_mm_mfence, _rdtsc};

@@ -1,6 +1,6 @@
 /*
- * The table of contexts as profilers find it, and how a thread comes by its entry. Part of traceprof_context.h;
- * the same as abi/src/context/table.rs, which says why it is so.
+ * The table of contexts as profilers find it, and how a thread comes by its entry. Part of
+ * traceprof_context.h; the same as abi/src/context/table.rs, which says why it is so.
  */
 #ifndef TRACEPROF_CONTEXT_TABLE_H
 #define TRACEPROF_CONTEXT_TABLE_H
@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/* One state for all files of a program, and for all libraries that the dynamic linker lets see each other. */
+/* One state for all files of a program, and for all libraries that the dynamic linker lets see
+ * each other. */
 #define TRACEPROF_CONTEXT_SHARED __attribute__((weak, visibility("default")))
 
 #define TRACEPROF_CONTEXT_TAGS 10
@@ -84,15 +85,16 @@ typedef struct traceprof_context_table {
 /* The address of the table, or 0: for profilers that find no mapping with its name. */
 TRACEPROF_CONTEXT_SHARED uint64_t traceprof_context_table_v1 = 0;
 
-/* No header declares all of these under -std=c11. They are symbols of the C library by other names. */
+/* No header declares all of these under -std=c11. They are symbols of the C library by other
+ * names. */
 extern void *traceprof_context_mmap_(void *, size_t, int, int, int, long) __asm__("mmap");
 extern int traceprof_context_ftruncate_(int, long) __asm__("ftruncate");
 extern int traceprof_context_close_(int) __asm__("close");
 extern int traceprof_context_getpid_(void) __asm__("getpid");
 extern long traceprof_context_syscall_(long, ...) __asm__("syscall");
 #if defined(__PIC__) && !defined(__PIE__)
-/* Only a library can be unloaded. The C library of some systems has these in a library of their own, which
- * whoever has loaded this one has too. */
+/* Only a library can be unloaded. The C library of some systems has these in a library of their
+ * own, which whoever has loaded this one has too. */
 #define TRACEPROF_CONTEXT_IN_LIBRARY_
 extern int traceprof_context_dladdr_(const void *, void *) __asm__("dladdr") __attribute__((weak));
 extern void *traceprof_context_dlopen_(const char *, int) __asm__("dlopen") __attribute__((weak));
@@ -119,15 +121,15 @@ TRACEPROF_CONTEXT_SHARED traceprof_context_state traceprof_context_state_v1 = {
     NULL, PTHREAD_ONCE_INIT, 0, 0};
 /* Null until the thread's first use. */
 TRACEPROF_CONTEXT_SHARED __thread traceprof_context *traceprof_context_thread_v1 = NULL;
-/* What a thread without an entry writes. Nobody reads it. */
+/* What a thread without an entry writes. It is never read. */
 TRACEPROF_CONTEXT_SHARED __thread traceprof_context traceprof_context_unread_v1 = {0, 0, 0, {0}};
 
 static inline uint32_t traceprof_context_tid_(void) {
     return (uint32_t)traceprof_context_syscall_(TRACEPROF_CONTEXT_GETTID_);
 }
 
-/* Marks the context as being changed. Release, all of these: whoever sees a field sees the mark that was set
- * before it. A handler on the same thread would be content with a compiler fence. */
+/* Marks the context as being changed. Release, all of these: whoever sees a field sees the mark
+ * that was set before it. A handler on the same thread would be content with a compiler fence. */
 static inline void traceprof_context_begin_(traceprof_context *to) {
     __atomic_store_n(&to->checksum, 0, __ATOMIC_RELEASE);
 }
@@ -149,8 +151,8 @@ static inline uint64_t traceprof_context_checksum_(uint64_t span, uint64_t root)
     return sum == 0 ? UINT64_MAX : sum;
 }
 
-/* An exchange: visible before anything that the thread does next, for half of what a store and a fence
- * cost. */
+/* An exchange: visible before anything that the thread does next, for half of what a store and a
+ * fence cost. */
 static inline void traceprof_context_finish_(traceprof_context *to, uint64_t span, uint64_t root) {
     uint64_t sum = traceprof_context_checksum_(span, root);
     (void)__atomic_exchange_n(&to->checksum, sum, __ATOMIC_SEQ_CST);
@@ -233,7 +235,8 @@ static inline void traceprof_context_pin_(void) {
         return;
     }
     if (traceprof_context_dladdr_(own, &found) != 0 && found.file) {
-        /* RTLD_LAZY, RTLD_NOLOAD and RTLD_NODELETE; of the program itself it fails, which is as well. */
+        /* RTLD_LAZY, RTLD_NOLOAD and RTLD_NODELETE; of the program itself it fails, which is as
+         * well. */
         (void)traceprof_context_dlopen_(found.file, 1 | 4 | 0x1000);
     }
 #endif

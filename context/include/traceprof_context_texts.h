@@ -1,6 +1,6 @@
 /*
- * Texts and the names of tags, each kept once. Part of traceprof_context.h; the same as abi/src/context/texts.rs
- * and tags.rs, which say why nobody waits here.
+ * Texts and the names of tags, each kept once. Part of traceprof_context.h; the same as
+ * abi/src/context/texts.rs and tags.rs, which say why nobody waits here.
  */
 #ifndef TRACEPROF_CONTEXT_TEXTS_H
 #define TRACEPROF_CONTEXT_TEXTS_H
@@ -88,8 +88,8 @@ TRACEPROF_CONTEXT_SHARED uint32_t traceprof_context_intern_v1(traceprof_context_
     return 0;
 }
 
-/* Writes the name of a place that is claimed, whoever has claimed it: bit 31, bit 30 for texts, and the
- * id of the text that is the name. All who come by write the same. */
+/* Writes the name of a place that is claimed, whoever has claimed it: bit 31, bit 30 for texts,
+ * and the id of the text that is the name. All who come by write the same. */
 static inline void traceprof_context_finish_tag_(traceprof_context_table *table,
                                                  traceprof_context_tag_key *key) {
     uint32_t claim = __atomic_load_n(&key->kind, __ATOMIC_ACQUIRE);

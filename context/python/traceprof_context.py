@@ -101,7 +101,7 @@ def is_available():
 def set(span_id, root_id):
     """This thread works on the span from now on. The tags stay as they are.
 
-    Of ids of more than 64 bits the lower 64 are told. What is no int raises TypeError.
+    The lower 64 bits of longer ids are published. Other types raise TypeError.
     """
     try:
         _set(span_id, root_id)

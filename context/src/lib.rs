@@ -1,9 +1,9 @@
-//! Tells a profiler which span each thread works on.
+//! Publishes the span of each thread to a profiler.
 //!
-//! A tracer calls [`set`] when a thread takes up a span and [`clear`] when it lets go of it, or holds a
-//! [`SpanGuard`]. `traceprof`, should it be attached, now or later, reads it from outside: each of its samples
-//! then carries the span, the root span and up to ten tags. Where no profiler is attached, all of this is
-//! a few stores into the thread's own cache line.
+//! A tracer calls [`set`] when a thread starts to work on a span and [`clear`] when it stops, or
+//! holds a [`SpanGuard`]. `traceprof` may attach at any time and reads the context from outside.
+//! Each of its samples then carries the span, the root span and up to ten tags. Without a profiler,
+//! all of this is a few stores into the thread's own cache line.
 //!
 //! ```
 //! use traceprof_context::{Tag, span};
@@ -27,12 +27,12 @@
 //!
 //! # Invariants
 //! - Nothing waits, and nothing is allocated after a thread's first use.
-//! - A context belongs to an operating system thread. A task that moves to another thread takes nothing with
-//!   it: set its span each time that it is polled, and clear it after.
+//! - A context belongs to an operating system thread. A task that moves to another thread takes
+//!   nothing with it: set its span each time that it is polled, and clear it after.
 //!
 //! # Does not
-//! - work in signal handlers: a handler that sets a span while its thread sets one breaks the order that
-//!   keeps the two apart;
+//! - work in signal handlers: a handler that sets a span while its thread sets one breaks the order
+//!   that keeps the two apart;
 //! - make spans, or send them anywhere.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -48,8 +48,9 @@ pub use traceprof_abi::context::{TAGS, TagRefused, Values};
 
 use std::sync::atomic::Ordering;
 
-/// Tells that the calling thread works on this span, whose trace has this root, from now on. The tags stay as
-/// they are. Takes some nanoseconds.
+/// Sets the span of the calling thread and the root span of its trace.
+///
+/// The tags stay as they are. The call takes some nanoseconds.
 ///
 /// ```
 /// traceprof_context::set(0x1234, 0x1);
@@ -61,45 +62,47 @@ pub fn set(span: u64, root_span: u64) {
     table::here().set(span, root_span);
 }
 
-/// As [`set`], with all tags at once: by place ([`Tag::place`]), 0 for none.
+/// Sets the span and all tags at once: tags by place ([`Tag::place`]), 0 for none.
 #[inline]
 pub fn set_all(values: &Values) {
     table::here().set_all(values);
 }
 
-/// Tells that the calling thread works on no span, and has no tags.
+/// Clears the span and the tags of the calling thread.
 #[inline]
 pub fn clear() {
     table::here().clear();
 }
 
-/// What the calling thread has set, if anything.
+/// The context of the calling thread, if it has one.
 pub fn current() -> Option<Values> {
     let context = table::here();
     context.is_set().then(|| context.values())
 }
 
-/// Whether a profiler can see what the calling thread sets. Not so without memory for the table, for threads
-/// that found it full ([`Statistics::threads_refused`]), and for threads that are ending.
+/// Whether a profiler can read the context of the calling thread.
+///
+/// It cannot without memory for the table, for threads that found the table full
+/// ([`Statistics::threads_refused`]), and for threads that are ending.
 pub fn is_available() -> bool {
     table::is_seen()
 }
 
-/// What there was no room for, since the process began.
+/// Counts of contexts and texts that found no room since the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Threads whose contexts nobody sees, as about 16,000 have one.
+    /// Threads without an entry in the table, which holds about 16,000.
     pub threads_refused: u32,
-    /// Texts that have become no text.
+    /// Texts that were dropped.
     pub texts_refused: u32,
-    /// Bytes that the texts take, of 1 MiB.
+    /// Bytes of the kept texts, of 1 MiB.
     pub text_bytes: u32,
-    /// Tags that have a name, of ten.
+    /// Registered tags, of ten.
     pub tags: u32,
 }
 
-/// What there was no room for, until now. All zeros before the first use, which this is not.
+/// The counts so far. All zeros before the first use; this call is no use.
 ///
 /// ```
 /// let statistics = traceprof_context::statistics();

@@ -6,8 +6,10 @@ use traceprof_abi::context::Values;
 
 use crate::{clear, current, set, set_all};
 
-/// The calling thread works on a span for as long as this lives; then on what it worked on before, with the
-/// tags that it had. It stays on its thread, and guards end in the opposite order of their beginnings.
+/// Keeps a span set on the calling thread, and restores the previous span and tags when it is
+/// dropped.
+///
+/// It stays on its thread. Drop guards in the opposite order of their creation.
 #[derive(Debug)]
 #[must_use = "the span ends when this is dropped"]
 pub struct SpanGuard {
@@ -16,7 +18,7 @@ pub struct SpanGuard {
     here: PhantomData<*const ()>,
 }
 
-/// Sets a span until the guard is dropped. The tags are those that the thread has, until they are set.
+/// Sets a span until the guard is dropped. The tags of the thread stay until they are set.
 ///
 /// ```
 /// let outer = traceprof_context::span(2, 1);

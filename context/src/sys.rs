@@ -48,8 +48,7 @@ pub(crate) fn thread_id() -> u32 {
     unsafe { syscall(GETTID) as u32 }
 }
 
-/// Does something that leaves the thread's error number as it is: the caller may still want to look at an
-/// error of its own.
+/// Runs a function and restores the thread's error number: the caller may still need its own.
 pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: gives the place of the calling thread's.
     let place = unsafe { __errno_location() };
@@ -61,13 +60,15 @@ pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Zeros of this length, private to the process: of a memory file with this name, so that others find
-/// them, or anonymous where none can be had. Null if there is no memory.
+/// Maps zeros of this length, private to the process; null if there is no memory.
+///
+/// They belong to a memory file with this name, so that a profiler finds them. If the file cannot
+/// be created, they are anonymous.
 pub(crate) fn map(name: &CStr, len: usize) -> *mut u8 {
     let named = match memory_file(name, len) {
         Some(file) => {
             let mapping = map_private(len, 0, file);
-            // SAFETY: opened by `memory_file`, and nobody else knows it. The mapping stays.
+            // SAFETY: opened by `memory_file`, and no other code knows it. The mapping stays.
             unsafe { close(file) };
             mapping
         }
@@ -76,16 +77,16 @@ pub(crate) fn map(name: &CStr, len: usize) -> *mut u8 {
     if named.is_null() { map_private(len, ANONYMOUS, -1) } else { named }
 }
 
-/// Gives back what [`map`] has given.
+/// Unmaps a mapping of [`map`].
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// The mapping must not be used any more.
 pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
     // SAFETY: a mapping of `map`, and unused, as the caller vouches.
     unsafe { munmap(base.cast(), len) };
 }
 
-/// Has the function called in each child of `fork`.
+/// Registers a function for each child of `fork`.
 pub(crate) fn in_each_child(child: extern "C" fn()) {
     // SAFETY: the function stays; the C library drops the entry when it unloads the caller.
     unsafe { pthread_atfork(None, None, Some(child)) };
@@ -112,7 +113,7 @@ fn memory_file(name: &CStr, len: usize) -> Option<c_int> {
     if unsafe { ftruncate(file, len as i64) } == 0 {
         return Some(file);
     }
-    // SAFETY: opened above, and nobody else knows it.
+    // SAFETY: opened above, and no other code knows it.
     unsafe { close(file) };
     None
 }

@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //! - The table is made at the first use in the process and never given back.
-//! - A thread's pointer is null until its first use. From then on it leads to its entry of the table or, if
-//!   there is none to be had, to a context of its own that nobody reads.
+//! - A thread's pointer is null until its first use. From then on it leads to its entry of the
+//!   table or, if there is none, to a context of its own that is never read.
 //! - A thread that ends gives its entry back; what its other thread-locals set later goes nowhere.
 //!
 //! # Safety
-//! A table that is published stays mapped, so references to its contexts are good for ever. The context
-//! that nobody reads is a thread-local without a destructor: it is there as long as its thread.
+//! A table that is published stays mapped, so references to its contexts are good for ever. The
+//! context that is never read is a thread-local without a destructor: it is there as long as its
+//! thread.
 
 use std::cell::Cell;
 use std::ptr;
@@ -28,8 +29,8 @@ static TABLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static KNOWS_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Where the thread's context is. Of no type with a destructor, and of a constant value: it is reached
-    /// without a look whether it is there, also while the thread ends.
+    /// Where the thread's context is. Of no type with a destructor, and of a constant value: it is
+    /// reached without a look whether it is there, also while the thread ends.
     static CONTEXT: Cell<*const Context> = const { Cell::new(ptr::null()) };
     /// What a thread without an entry writes.
     static UNREAD: Context = const {
@@ -61,17 +62,17 @@ impl Drop for Entry {
 pub(crate) fn here() -> &'static Context {
     let context = CONTEXT.get();
     let context = if context.is_null() { register() } else { context };
-    // SAFETY: in a table, which stays, or the thread's own `UNREAD`. That one lives as long as the thread,
-    // and the callers, which are in this crate, keep no reference beyond a call.
+    // SAFETY: in a table, which stays, or the thread's own `UNREAD`. That one lives as long as the
+    // thread, and the callers, which are in this crate, keep no reference beyond a call.
     unsafe { &*context }
 }
 
-/// Whether what the calling thread sets can be seen from outside.
+/// Whether a profiler can read the context of the calling thread.
 pub(crate) fn is_seen() -> bool {
     !UNREAD.with(|unread| ptr::eq(here(), unread))
 }
 
-/// The table, which is made if it is not there. `None` if there is no memory for it.
+/// The table, created if necessary. `None` if there is no memory for it.
 pub(crate) fn table() -> Option<ContextTable<'static>> {
     published().or_else(make)
 }
@@ -80,8 +81,8 @@ pub(crate) fn table() -> Option<ContextTable<'static>> {
 pub(crate) fn published() -> Option<ContextTable<'static>> {
     // Acquire: pairs with the swap in `make`; what threads need of the table is there: zeros.
     let base = TABLE.load(Ordering::Acquire);
-    // SAFETY: of that length, aligned as all mappings, writable, and never given back. Only writers of this
-    // layout know of it.
+    // SAFETY: of that length, aligned as all mappings, writable, and never given back. Only writers
+    // of this layout know of it.
     (!base.is_null()).then(|| unsafe { ContextTable::new(base) })
 }
 
@@ -107,17 +108,19 @@ fn make() -> Option<ContextTable<'static>> {
     if !KNOWS_CHILDREN.swap(true, Ordering::Relaxed) {
         sys::in_each_child(adopt);
     }
-    // Release: pairs with the Acquire in `published`; the zeros are visible. Relaxed on failure: it is loaded
-    // again.
+    // Release: pairs with the Acquire in `published`; the zeros are visible. Relaxed on failure: it
+    // is loaded again.
     match TABLE.compare_exchange(ptr::null_mut(), base, Ordering::Release, Ordering::Relaxed) {
         Ok(_) => {
             let table = published()?;
-            // Only now: a profiler takes it for a table from here on, and it must never be unmapped again.
+            // Only now: a profiler takes it for a table from here on, and it must never be unmapped
+            // again.
             table.initialise(std::process::id());
             // Release: for a profiler, which reads it from outside.
             traceprof_context_table_v1.store(base as u64, Ordering::Release);
         }
-        // SAFETY: another thread's table was faster; this one has no head, so no profiler has looked at it.
+        // SAFETY: another thread's table was faster; this one has no head, so no profiler has
+        // looked at it.
         Err(_) => unsafe { sys::unmap(base, TABLE_LEN as usize) },
     }
     published()

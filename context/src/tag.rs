@@ -6,8 +6,8 @@ use traceprof_abi::context::{TEXT_MAX, TagKind, TagRefused};
 
 use crate::table;
 
-/// A tag of this process. A name is registered once, best at start, and keeps its place; there are ten of them.
-/// `V` is `u32` or [`Text`].
+/// A tag of this process. A name is registered once, best at start, and keeps its place; there are
+/// ten of them. `V` is `u32` or [`Text`].
 #[derive(Debug)]
 pub struct Tag<V> {
     place: usize,
@@ -28,7 +28,7 @@ impl<V> Tag<V> {
         self.place
     }
 
-    /// Takes the value off the calling thread's context.
+    /// Clears the value in the calling thread's context.
     pub fn clear(self) {
         table::here().set_tag(self.place, 0);
     }
@@ -44,8 +44,8 @@ impl Tag<u32> {
     ///
     /// # Errors
     /// If the name is empty or longer than 56 bytes, or if it has values of the other kind already.
-    /// [`TagRefused::Full`] if ten others are registered, if there is no room for the text of the name, or if
-    /// there is no memory for a table.
+    /// [`TagRefused::Full`] if ten others are registered, if there is no room for the text of the
+    /// name, or if there is no memory for a table.
     ///
     /// ```
     /// use traceprof_context::{Tag, TagRefused};
@@ -59,7 +59,8 @@ impl Tag<u32> {
         Self::register(name, TagKind::Number)
     }
 
-    /// Sets the calling thread's value, until it is set again or the context is cleared. 0 is as good as none.
+    /// Sets the calling thread's value, until it is set again or the context is cleared. 0 is as
+    /// good as none.
     #[inline]
     pub fn set(self, value: u32) {
         table::here().set_tag(self.place, value);
@@ -92,15 +93,16 @@ impl Tag<Text> {
 pub struct Text(u32);
 
 impl Text {
-    /// What it is among [`crate::Values::tags`]; 0 for none.
+    /// Its number among [`crate::Values::tags`]; 0 for none.
     pub fn id(self) -> u32 {
         self.0
     }
 }
 
-/// Keeps a text for the life of the process, once. What is longer than 255 bytes is cut off. None
-/// ([`Text::default`]) if there is no room, which is counted ([`crate::Statistics::texts_refused`]): texts are
-/// for values that recur, such as routes, and not for those that never do.
+/// Keeps a text once for the life of the process, cut after 255 bytes.
+///
+/// Returns no text ([`Text::default`]) if there is no room, and counts that
+/// ([`crate::Statistics::texts_refused`]). Texts are for values that recur, such as routes.
 ///
 /// ```
 /// use traceprof_context::{Tag, text};

@@ -12,7 +12,7 @@ use common::cc::{built, compile, run, source};
 use common::remote::Remote;
 use traceprof_abi::context::{Reading, Values};
 
-/// A program that is looked at once it says that it is ready, and goes on when it is told to.
+/// A program that is looked at once it says that it is ready, and goes on when it is published to.
 struct Program {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -60,16 +60,17 @@ impl Drop for Program {
 }
 
 /// Two threads tell something: which ones.
-fn check_told(program: &Program) -> (u32, u32) {
+fn check_published(program: &Program) -> (u32, u32) {
     let remote = Remote::of(program.child.id());
     let is_set = |(tid, reading)| match reading {
         Reading::Set(values) => Some((tid, values)),
         Reading::None => None,
         Reading::Torn => panic!("torn"),
     };
-    let mut told: Vec<(u32, Values)> = remote.told().into_iter().filter_map(is_set).collect();
-    told.sort_by_key(|(_, values)| values.span);
-    let [(main, outer), (other, inner)] = told[..] else { panic!("{told:?}") };
+    let mut published: Vec<(u32, Values)> =
+        remote.published().into_iter().filter_map(is_set).collect();
+    published.sort_by_key(|(_, values)| values.span);
+    let [(main, outer), (other, inner)] = published[..] else { panic!("{published:?}") };
     assert_eq!((outer.span, outer.root_span), (0x1234, 0x99));
     let mut tags = remote.tags(&outer);
     tags.sort();
@@ -95,13 +96,13 @@ fn python(library: Option<&Path>) -> Command {
 }
 
 #[test]
-fn python_tells_its_spans() {
+fn python_publishes_its_spans() {
     let library = library("c/traceprof_context.c", &[], "libtraceprof_context.python.so");
-    let program = Program::start(python(Some(&library)).arg(source("tests/python/told.py")));
-    let (main, other) = check_told(&program);
+    let program = Program::start(python(Some(&library)).arg(source("tests/python/published.py")));
+    let (main, other) = check_published(&program);
     assert_eq!((main, other), (program.number("main"), program.number("thread")));
     program.finish();
-    // Without the library nothing is told, and nothing fails.
+    // Without the library nothing is published, and nothing fails.
     let alone = "import traceprof_context as t\n\
         with t.span(1, 2, route='/'): t.set(3, 4); t.tag('x', 1); t.clear()\n\
         assert not t.is_available()";
@@ -109,7 +110,7 @@ fn python_tells_its_spans() {
 }
 
 #[test]
-fn python_drops_what_cannot_be_told_and_stays_in_no_span_that_was_not_entered() {
+fn python_drops_invalid_values_and_stays_in_no_span_that_was_not_entered() {
     let library = library("c/traceprof_context.c", &[], "libtraceprof_context.odd.so");
     for library in [Some(library.as_path()), None] {
         assert_eq!(run(python(library).arg(source("tests/python/odd.py"))), "well\n");
@@ -136,18 +137,18 @@ fn java_tells_its_spans() {
     run(Command::new("javac")
         .args(["-Xlint:all,-try", "-Werror", "-d"])
         .arg(&classes)
-        .args([source("java/TraceprofContext.java"), source("tests/java/Told.java")]));
+        .args([source("java/TraceprofContext.java"), source("tests/java/Published.java")]));
     let includes = [flag(&headers), flag(&headers.join("linux"))];
     let includes = includes.each_ref().map(String::as_str);
     library("java/traceprof_context_jni.c", &includes, "libtraceprof_context_jni.so");
     let java = |library_path: &Path| {
         let mut java = Command::new("java");
         java.arg(format!("-Djava.library.path={}", library_path.display()));
-        java.arg("-cp").arg(&classes).arg("Told");
+        java.arg("-cp").arg(&classes).arg("Published");
         java
     };
     let program = Program::start(&mut java(&built("")));
-    check_told(&program);
+    check_published(&program);
     assert!(!program.said.contains(&"virtual true".to_owned()));
     program.finish();
     // Without the library the program's first check fails, and nothing else.

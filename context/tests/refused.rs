@@ -1,4 +1,5 @@
-//! Where no memory file can be had, as in a sandbox, the table is anonymous and found by the exported symbol.
+//! Where no memory file can be had, as in a sandbox, the table is anonymous and found by the
+//! exported symbol.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;

@@ -1,7 +1,8 @@
-//! Contexts under fire: threads change theirs millions of times a second, while signals come more than ten
-//! thousand times a second, whose handler reads through the table as the agent does. What it accepts must be
-//! one of the states that the thread was in, whole: the one before the update that it interrupts, or the one
-//! after. The same look at writers with a planted mistake must find states that never were.
+//! Contexts under fire: threads change theirs millions of times a second, while signals come more
+//! than ten thousand times a second, whose handler reads through the table as the agent does. What
+//! it accepts must be one of the states that the thread was in, whole: the one before the update
+//! that it interrupts, or the one after. The same look at writers with a planted mistake must find
+//! states that never were.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod common;
@@ -16,8 +17,8 @@ use traceprof_abi::context::{Context, ContextTable, Reading, TAGS, Values, check
 
 const WORKERS: usize = 2;
 const SIGNAL: i32 = libc::SIGUSR2;
-/// Of each worker's timer, which signals it while it runs, however busy the machine is. Another thread
-/// signals it besides, whenever that one runs.
+/// Of each worker's timer, which signals it while it runs, however busy the machine is. Another
+/// thread signals it besides, whenever that one runs.
 const INTERVAL_NS: i64 = 25_000;
 /// Updates after which a worker begins anew with another span.
 const CYCLE: u64 = 8;
@@ -69,7 +70,7 @@ fn update(number: u64) -> Update {
     }
 }
 
-/// What is told after the update with this number.
+/// The published context after the update with this number.
 fn state(number: u64) -> Reading {
     let mut values = None;
     for number in number - number % CYCLE..=number {
@@ -137,7 +138,7 @@ extern "C" fn on_signal(_: i32) {
     }
     match reading {
         Reading::Torn => count(&worker.torn),
-        // Within an update nothing may be told; else the last one says what.
+        // Within an update nothing may be published; else the last update counts.
         Reading::None if begun != done || state(done - 1) == Reading::None => {}
         Reading::Set(_) if reading == state(done - 1) || reading == state(begun - 1) => {
             count(&worker.accepted);
@@ -237,7 +238,8 @@ fn work(worker: &Worker, writer: Writer, shared: &Shared, ready: &Barrier) {
         .store(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64, Ordering::Relaxed);
 }
 
-/// Whether so many signals in this time are enough of a test that takes so long, or patience is at its end.
+/// Whether so many signals in this time are enough of a test that takes so long, or patience is at
+/// its end.
 fn is_enough(elapsed: Duration, handled: u64, seconds: u64) -> Result<bool, String> {
     let wanted = 12_000 * seconds;
     if elapsed.as_secs() >= seconds && handled >= wanted {

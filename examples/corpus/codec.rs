@@ -13,7 +13,8 @@
 //! | samples | ns since the one before; path? (difference); slot?, none if it is that of the last sample of the thread with this path; epoch (difference); weight; end reason; flags |
 //!
 //! # Invariants
-//! - What `decode` returns refers to nothing that is not there, and no parent comes after its child.
+//! - What `decode` returns refers to nothing that is not there, and no parent comes after its
+//!   child.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! The corpus: stacks as real programs had them, without anything that names the program.
 //!
-//! Modules, methods and source files are numbers only; addresses (SVMAs), lines, inlining, the times
-//! of the samples to the nanosecond and their call-trace ids are as they were recorded. `codec` has
-//! the form on disk. The examples share this module.
+//! Modules, methods and source files are numbers only; addresses (SVMAs), lines, inlining, the
+//! times of the samples to the nanosecond and their call-trace ids are as they were recorded.
+//! `codec` has the form on disk. The examples share this module.
 //!
 //! The committed corpora are of `traceprof record --freq 999` on a machine of two cores that had
 //! other work, too:

@@ -1,12 +1,12 @@
 //! A long trace out of a short corpus.
 //!
-//! A lane is a thread of the long trace. It walks over the samples of all threads of its corpus, one
-//! thread after the other, again and again; lanes of one corpus start at times that are equally far
-//! apart, and stay so. The same samples come again only after as many others as the corpus has, which
-//! is more than fit into one frame of a trace: compression cannot profit from the replaying. Intervals
-//! and stacks are the recorded ones; times go on. Call traces are numbered as the recorder's storage does
-//! it: from 0 on in the order in which they are first seen in an epoch, which is a batch; that a sample
-//! has a trace of an earlier epoch is recorded.
+//! A lane is a thread of the long trace. It walks over the samples of all threads of its corpus,
+//! one thread after the other, again and again; lanes of one corpus start at times that are equally
+//! far apart, and stay so. The same samples come again only after as many others as the corpus has,
+//! which is more than fit into one frame of a trace: compression cannot profit from the replaying.
+//! Intervals and stacks are the recorded ones; times go on. Call traces are numbered as the
+//! recorder's storage does it: from 0 on in the order in which they are first seen in an epoch,
+//! which is a batch; that a sample has a trace of an earlier epoch is recorded.
 
 use std::collections::HashMap;
 
@@ -33,8 +33,8 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Writes modules, methods and locations of `corpus`; `seed` makes their names differ from those
-    /// of other ones.
+    /// Writes modules, methods and locations of `corpus`; `seed` makes their names differ from
+    /// those of other ones.
     pub(crate) fn write(
         corpus: &'a Corpus,
         seed: u64,

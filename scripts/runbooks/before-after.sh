@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records a service before and after a change, and says what changed.
+# Records a service before and after a change, and prints what changed.
 set -euo pipefail
 
 usage() {
@@ -7,15 +7,15 @@ usage() {
 Usage: before-after.sh -p PID [-n PID-FILE] [-d SECONDS] [-o DIRECTORY] [-- DEPLOY-COMMAND...]
 
 Records process PID, makes the change, records again, and prints `traceprof diff`.
-The change is DEPLOY-COMMAND; without one, it waits until Enter is pressed.
+DEPLOY-COMMAND makes the change. Without one, the script waits until you press Enter.
 
   -p PID        the process before the change
-  -n PID-FILE   file that holds the pid after the change (default: the same pid)
+  -n PID-FILE   file with the pid after the change (default: the same pid)
   -d SECONDS    how long each recording lasts (default: 30)
-  -o DIRECTORY  where before.trace, after.trace and diff.txt go (default: .)
+  -o DIRECTORY  directory for before.trace, after.trace and diff.txt (default: .)
   -h, --help    this text
 
-TRACEPROF names the command.
+TRACEPROF is the command to run.
 END
 }
 
@@ -39,7 +39,7 @@ fi
 
 mkdir -p "$directory"
 before=$directory/before.trace after=$directory/after.trace
-# A recording is never lost to the next one; and nothing is deployed that could not be compared.
+# No recording is overwritten, and nothing is deployed that could not be compared.
 for file in "$before" "$after"; do
     if [[ -e $file ]]; then
         echo "$file exists already: choose another directory with -o" >&2
@@ -51,7 +51,7 @@ if (($#)); then
     "$@"
 else
     if ! read -r -p "Make the change, then press Enter: "; then
-        echo "nobody said that the change was made; $before is there" >&2
+        echo "no Enter was read; $before is kept" >&2
         exit 1
     fi
 fi

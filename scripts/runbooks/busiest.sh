@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Records the process that uses most CPU time just now, and prints where that time goes.
+# Records the process that uses most CPU time now, and prints where that time goes.
 set -euo pipefail
 
 usage() {
     cat <<'END'
 Usage: busiest.sh [-d SECONDS] [-o FILE] [-- PRINT-OPTION...]
 
-Looks for the process of this user (of anybody, as root) that uses most CPU time
-during one second, records it, and prints the trace.
+Finds the process that uses most CPU time during one second, records it, and prints the
+trace. Only processes of this user count; for root, all do.
 
   -d SECONDS  how long to record (default: 10)
-  -o FILE     trace file to keep (default: none is kept)
+  -o FILE     keep the trace in this file (default: it is removed)
   -h, --help  this text
 
-What follows -- goes to `traceprof print`. TRACEPROF names the command.
+Options after -- go to `traceprof print`. TRACEPROF is the command to run.
 END
 }
 
@@ -29,17 +29,18 @@ while (($#)); do
     esac
 done
 
-# Prints "TICKS PID" for each process that can be recorded: fields 14 and 15 of stat are its CPU time.
+# Prints "TICKS PID" for each process that can be recorded. Its CPU time is in fields 14 and 15 of
+# stat.
 ticks() {
     local stat pid line fields
     for stat in /proc/[0-9]*/stat; do
         pid=${stat#/proc/} pid=${pid%/stat}
         ((pid != $$)) || continue
         ((EUID == 0)) || [[ -O /proc/$pid ]] || continue
-        # A thread of the kernel has no program. And any may have ended meanwhile.
+        # A kernel thread has no program, and any process may have ended meanwhile.
         [[ -n $(readlink "/proc/$pid/exe" 2>/dev/null) ]] || continue
         { IFS= read -r line <"$stat"; } 2>/dev/null || continue
-        # The name may hold spaces and brackets: it ends at the last one.
+        # The name may contain spaces and brackets; it ends at the last bracket.
         read -ra fields <<<"${line##*) }"
         echo "$((fields[11] + fields[12])) $pid"
     done
@@ -56,7 +57,9 @@ if ((used == 0)); then
     echo "no process used CPU time in the last second" >&2
     exit 1
 fi
-echo "process $pid ($(tr '\0' ' ' <"/proc/$pid/cmdline" | tr -c '[:print:]' '?')) used $((used * 100 / $(getconf CLK_TCK))) % of a processor in the last second" >&2
+command=$(tr '\0' ' ' <"/proc/$pid/cmdline" | tr -c '[:print:]' '?')
+percent=$((used * 100 / $(getconf CLK_TCK)))
+echo "process $pid ($command) used $percent % of a processor in the last second" >&2
 
 if [[ -z $output ]]; then
     directory=$(mktemp -d)
@@ -65,4 +68,4 @@ if [[ -z $output ]]; then
 fi
 "$traceprof" record --pid "$pid" --duration "$seconds" --output "$output"
 "$traceprof" print "$@" "$output"
-[[ -z ${directory:-} ]] || echo "the trace is not kept; -o FILE keeps it" >&2
+[[ -z ${directory:-} ]] || echo "the trace was removed; -o FILE keeps it" >&2

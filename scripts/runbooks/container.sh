@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Records a process in a container: from the host, or with a traceprof inside of the container.
+# Records a process in a container, seen from the host or from inside the container.
 set -euo pipefail
 
 usage() {
     cat <<'END'
 Usage: container.sh [-i] -p PID [-d SECONDS] [-o FILE]
 
-From the host (needs root there, and nothing in the container):
+From the host (as root; the container needs nothing):
 
   container.sh -p PID       PID as the host sees it, for example from
                             docker inspect -f '{{.State.Pid}}' NAME
                             crictl inspect -o go-template --template '{{.info.pid}}' ID
 
-As if in the container, for what only its own pids are known of:
+From inside the container, where its processes have the pids that it knows:
 
-  container.sh -i -p PID    PID is any process of the container, as the host sees it; what is
-                            recorded is process 1 of its pid namespace
+  container.sh -i -p PID    PID is any process of the container, as the host sees it. The script
+                            records process 1 of its pid namespace.
 
   -p PID      the process
   -i          enter its pid namespace, with the host's traceprof and files
@@ -23,8 +23,8 @@ As if in the container, for what only its own pids are known of:
   -o FILE     trace file (default: container.trace)
   -h, --help  this text
 
-In a container itself, with the capability SYS_PTRACE, it is `traceprof record --pid 1` as anywhere.
-TRACEPROF names the command.
+In a container with the capability SYS_PTRACE, `traceprof record --pid 1` works as anywhere else.
+TRACEPROF is the command to run.
 END
 }
 
@@ -46,17 +46,17 @@ if [[ -z $pid ]]; then
 fi
 
 if [[ -n $inside && $(readlink "/proc/$pid/ns/pid") == "$(readlink /proc/self/ns/pid)" ]]; then
-    echo "process $pid is in the pid namespace of this shell, whose process 1 is not a container's:" \
+    echo "process $pid is in the pid namespace of this shell, whose process 1 is no container:" \
         "record it without -i" >&2
     exit 2
 fi
 
 record=("$traceprof" record --duration "$seconds" --output "$output")
 if [[ -z $inside ]]; then
-    # The files of the container are found through /proc/PID/root.
+    # The recorder finds the files of the container in /proc/PID/root.
     "${record[@]}" --pid "$pid"
 else
-    # A /proc of that namespace is mounted for this command alone: the one of the host lists other pids.
+    # /proc of the host lists other pids, so this command gets a /proc of that namespace.
     nsenter --target "$pid" --pid -- unshare --mount --propagation private -- \
         sh -c 'mount -t proc proc /proc && exec "$@"' sh "${record[@]}" --pid 1
 fi

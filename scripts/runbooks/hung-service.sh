@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes down what a process that hangs is doing, before anybody restarts it.
+# Collects what a process that hangs is doing, before it is restarted.
 set -euo pipefail
 
 usage() {
@@ -8,18 +8,18 @@ Usage: hung-service.sh -p PID [-d SECONDS] [-o DIRECTORY]
 
 Writes into one directory, for a ticket:
 
-  stacks.txt    the stacks of all threads now, and stacks-later.txt after the recording
+  stacks.txt    the stacks of all threads now; stacks-later.txt has them after the recording
   doctor.txt    what this host and the process allow
-  wall.trace    a recording of all time, also of threads that wait
-  print.txt     what it shows
-  errors.txt    what could not be had; each step is tried whatever became of those before
+  wall.trace    a recording of all time, threads that wait included
+  print.txt     the recording as text
+  errors.txt    which steps failed, and why; every step is tried, even after a failure
 
   -p PID        the process
   -d SECONDS    how long to record (default: 10)
-  -o DIRECTORY  where to (default: hung-PID-DATE)
+  -o DIRECTORY  where to write (default: hung-PID-DATE)
   -h, --help    this text
 
-The exit code is 0 if everything is there. TRACEPROF names the command.
+The exit code is 0 if every step succeeded. TRACEPROF is the command to run.
 END
 }
 
@@ -39,7 +39,7 @@ if [[ -z $pid ]]; then
     exit 2
 fi
 directory=${directory:-hung-$pid-$(date -u +%Y%m%dT%H%M%SZ)}
-# Only its owner may read what a service does. A directory that is there has another incident in it.
+# Only the owner may read what a service does. An existing directory belongs to another incident.
 umask 077
 if ! mkdir "$directory"; then
     echo "choose another directory with -o" >&2
@@ -59,10 +59,10 @@ try() {
     fi
 }
 
-# First what may be gone next.
+# The stacks first: they may be gone next.
 try "$directory/stacks.txt" "$traceprof" stacks --verbose --pid "$pid"
 try "$directory/doctor.txt" "$traceprof" doctor --pid "$pid"
-try /dev/null "$traceprof" record --quiet --mode wall --pid "$pid" --duration "$seconds" --output "$trace"
+try /dev/null "$traceprof" record -q -m wall -p "$pid" -d "$seconds" -o "$trace"
 if [[ -e $trace ]]; then
     try "$directory/print.txt" "$traceprof" print --idle "$trace"
 fi

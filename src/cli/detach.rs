@@ -6,20 +6,21 @@ use anyhow::anyhow;
 
 use super::arguments::DetachArguments;
 use super::exit::{ExitCode, Failure};
-use super::record::failure;
 use crate::record::{self, Removed};
 use crate::view::escape::escaped;
 
-/// Removes what is left, and says what that was.
+/// Removes the agents of killed recordings, and reports them.
 pub(super) fn run(arguments: &DetachArguments) -> Result<(), Failure> {
     let pid = arguments.pid;
-    let removed = record::detach(pid).map_err(failure)?;
+    let removed = record::detach(pid).map_err(Failure::of_recording)?;
     if let Some(left) = &removed.left {
-        let error =
-            anyhow!("left in process {pid}, which goes on unharmed: {left}; run it again later");
+        let error = anyhow!(
+            "left in process {pid}, which runs on unharmed: {left}; run `traceprof detach` again \
+             later"
+        );
         return Err(Failure::new(ExitCode::Failure, error));
     }
-    // Nobody to tell when the standard error is closed; it is done all the same.
+    // A closed standard error leaves nobody to tell; the work is done.
     let _ = writeln!(io::stderr(), "{}", escaped(&text(pid, &removed)));
     Ok(())
 }

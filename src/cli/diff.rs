@@ -6,10 +6,10 @@ use anyhow::anyhow;
 
 use super::arguments::DiffArguments;
 use super::exit::{ExitCode, Failure};
+use super::input;
 use super::output::Destination;
-use super::source;
 use crate::view::Selection;
-use crate::view::diff::{self, DiffFormat, DiffOptions, Side};
+use crate::view::diff::{self, DiffFormat, DiffOptions, DiffSide};
 
 /// Compares two traces, or two parts of one.
 pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
     let after = load(second, &selection)?;
     if before.mode() != after.mode() {
         let error = anyhow!(
-            "one trace has all time and the other one CPU time only: compare CPU time with --mode cpu"
+            "one trace has all time, the other one only CPU time: compare CPU time with --mode cpu"
         );
         return Err(Failure::new(ExitCode::Usage, error));
     }
@@ -36,17 +36,17 @@ pub(super) fn run(arguments: DiffArguments) -> Result<(), Failure> {
         .write(|out| diff::write(&before, &after, &options, out).map_err(super::output::unwritable))
 }
 
-fn load(path: &Path, selection: &Selection) -> Result<Side, Failure> {
-    let trace = source::open(path)?;
-    let told = trace.notices().len();
-    let selected = source::select(&trace, selection)?;
+fn load(path: &Path, selection: &Selection) -> Result<DiffSide, Failure> {
+    let trace = input::open(path)?;
+    let noted = trace.notices().len();
+    let selected = input::select(&trace, selection)?;
     let name = path.display().to_string();
-    let side = Side::load(&trace, &selected, &name).map_err(Failure::of_view)?;
-    source::tell_from(&trace, told);
+    let side = DiffSide::load(&trace, &selected, &name).map_err(Failure::of_view)?;
+    input::note_new(&trace, noted);
     if side.samples() == 0 {
-        let asked = selected.text.as_deref().unwrap_or("all of it");
+        let selection = selected.text.as_deref().unwrap_or("all of it");
         let error =
-            anyhow!("{name} has no sample in what is asked for, {asked}: nothing to compare");
+            anyhow!("{name} has no sample that matches the selection ({selection}): select others");
         return Err(Failure::new(ExitCode::Usage, error));
     }
     Ok(side)

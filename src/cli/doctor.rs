@@ -7,23 +7,23 @@ use serde_json::json;
 use super::arguments::DoctorArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
-use super::record::failure;
-use crate::record::{self, Diagnosis, Finding, Prospect, SIGTRAP_WINDOW, State};
+use crate::inspect::{self, Diagnosis, Finding, Prospect, SIGTRAP_WINDOW, Severity};
 use crate::view::escape::escaped;
 
 /// Room for the longest subject.
 const SUBJECT_WIDTH: usize = 20;
 
-/// What a recording would come to, with the exit code that it would have.
+/// The prospect of a recording, or the failure with its exit code.
 type Outcome = Result<Prospect, Failure>;
 
-/// Looks and tells; the exit code is that of a recording that is refused, or 0.
+/// Checks and reports. The exit code is 0, or that of the refused recording.
 pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
-    let Diagnosis { host, target, outcome } = record::diagnose(arguments.pid).map_err(failure)?;
-    let outcome = outcome.map_err(failure);
+    let Diagnosis { host, target, outcome } =
+        inspect::diagnose(arguments.pid).map_err(Failure::of_recording)?;
+    let outcome = outcome.map_err(Failure::of_recording);
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |_| ExitCode::Ok);
     let written = Destination::Standard.write(|out| {
-        let told = if arguments.json {
+        let written = if arguments.json {
             let target = target.map(|target| json!(target));
             write_json(out, json!(host), target.into(), &outcome)
         } else {
@@ -32,10 +32,10 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
             let of_target = name.zip(target.map(|target| target.findings));
             write_text(out, lists.into_iter().chain(of_target), &outcome)
         };
-        told.map_err(unwritable)
+        written.map_err(unwritable)
     });
     match written {
-        // The verdict is the same whether or not somebody reads all of it.
+        // The exit code does not depend on the reader of the output.
         Err(failure) if !failure.is_broken_pipe() => Err(failure),
         _ => Ok(code),
     }
@@ -50,9 +50,9 @@ fn write_text(
         writeln!(out, "{title}")?;
         for Finding { subject, state, seen, remedy } in findings {
             let mark = match state {
-                State::Fine => "ok",
-                State::Limit => "!",
-                State::Obstacle => "NO",
+                Severity::Fine => "ok",
+                Severity::Limit => "!",
+                Severity::Obstacle => "NO",
             };
             writeln!(out, "  {mark:2}  {subject:SUBJECT_WIDTH$}  {}", escaped(&seen))?;
             if let Some(remedy) = remedy {

@@ -11,8 +11,30 @@ use clap_mangen::Man;
 use super::arguments::{CompletionsArguments, ManArguments, definition};
 use super::examples::EXAMPLES;
 use super::exit::{ExitCode, Failure};
-use super::limits::{LIMITS, Limit, UNTRIED};
+use super::known_limits::{KnownLimit, LIMITS, UNTRIED};
 use super::output::Destination;
+
+/// The pages that are written by hand, with their sections.
+const WRITTEN: [(&str, u8); 18] = [
+    ("data", 5),
+    ("comparison", 7),
+    ("engines", 7),
+    ("exports", 7),
+    ("hung-process", 7),
+    ("limits", 7),
+    ("long-recordings", 7),
+    ("measurements", 7),
+    ("permissions", 7),
+    ("proofs", 7),
+    ("recording", 7),
+    ("runtimes", 7),
+    ("safety", 7),
+    ("spans", 7),
+    ("threads", 7),
+    ("traces", 7),
+    ("views", 7),
+    ("wall-clock", 7),
+];
 
 /// A generated file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +83,7 @@ fn completion(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The definition without hidden subcommands: the generators do not leave them out.
+/// The definition without hidden subcommands, which the generators would include.
 fn visible() -> Command {
     let whole = definition();
     let shown: Vec<Command> =
@@ -107,7 +129,7 @@ fn page(command: &Command, name: &str, examples: &[&str], all: &[&str]) -> io::R
     Ok(Document { path: format!("man/{name}.1"), bytes: without_repeats(page) })
 }
 
-/// The generator begins every section with the same two lines; once is enough.
+/// Drops the two lines that the generator repeats in every section.
 fn without_repeats(page: Vec<u8>) -> Vec<u8> {
     let quote = |line: &[u8]| line.starts_with(b".ie ") || line.starts_with(b".el ");
     let lines = page.split_inclusive(|byte| *byte == b'\n').enumerate();
@@ -133,11 +155,11 @@ fn write_examples(page: &mut Vec<u8>, actions: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Those of a page of one action; the page of all has none.
+/// The limits of one subcommand; the page of the whole command has none.
 fn write_limits(
     page: &mut Vec<u8>,
     title: &str,
-    all: &[Limit],
+    all: &[KnownLimit],
     actions: &[&str],
 ) -> io::Result<()> {
     let &[action] = actions else { return Ok(()) };
@@ -165,11 +187,17 @@ fn write_see_also(page: &mut Vec<u8>, name: &str, actions: &[&str]) -> io::Resul
     others.retain(|other| other != name);
     let mut others: Vec<String> =
         others.iter().map(|other| format!("\\fB{}\\fR(1)", roff(other))).collect();
-    others.push("\\fBtraceprof\\-data\\fR(5)".to_owned());
+    // The page of all actions lists them all; those of the actions lead to it.
+    let written = if name == "traceprof" { &WRITTEN[..] } else { &WRITTEN[..1] };
+    others.extend(
+        written
+            .iter()
+            .map(|(name, section)| format!("\\fBtraceprof\\-{}\\fR({section})", roff(name))),
+    );
     writeln!(page, ".SH \"SEE ALSO\"\n{}", others.join(",\n"))
 }
 
-/// Text that roff prints as it is.
+/// Escapes text for roff.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.as_bytes().first() {
@@ -180,7 +208,7 @@ fn roff(text: &str) -> String {
 
 /// The long options of every visible subcommand, by the name of its page.
 pub fn long_options() -> Vec<(String, Vec<String>)> {
-    // `help` has no page: it prints the others' texts.
+    // `help` has no page of its own.
     let mut root = visible();
     root.build();
     let of = |command: &Command| {

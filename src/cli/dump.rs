@@ -6,12 +6,12 @@ use super::arguments::DumpArguments;
 use super::exit::Failure;
 use super::output::Destination;
 use crate::trace::index_path;
-use crate::view::dump::{self, Form};
+use crate::view::dump::{self, DumpFormat};
 use crate::view::escape::escaped;
 
 /// Lists the trace.
 pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {
-    let form = if arguments.json { Form::Json } else { Form::Text };
+    let form = if arguments.json { DumpFormat::Json } else { DumpFormat::Text };
     let mut indexed = true;
     Destination::Standard.write(|out| {
         indexed = dump::write(&arguments.file, form, out).map_err(Failure::of_view)?;

@@ -1,11 +1,11 @@
-//! Command lines worth showing, for the help and the manual.
+//! Examples for the help and the manual.
 
-/// A command line worth showing, and what it is for.
+/// An example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Example {
     /// The subcommand it belongs to.
     pub action: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: &'static str,
     /// The command line.
     pub line: &'static str,
@@ -29,7 +29,7 @@ pub(super) const EXAMPLES: [Example; 51] = [
     ),
     example(
         "record",
-        "Record ten minutes at 999 samples a second, without a word",
+        "Record ten minutes at 999 samples a second, and print only errors",
         "traceprof record -q -F 999 -d 10m -o out.trace -p 4711",
     ),
     example(
@@ -37,8 +37,8 @@ pub(super) const EXAMPLES: [Example; 51] = [
         "In a script: fail if less than 95 % of the recording is good",
         "traceprof record -p 4711 -d 30 --fail-under 95",
     ),
-    example("detach", "Remove a killed recording's rest", "traceprof detach -p 4711"),
-    example("doctor", "What stands in the way of recording", "traceprof doctor --pid 4711"),
+    example("detach", "Remove the agent of a killed recording", "traceprof detach -p 4711"),
+    example("doctor", "What prevents a recording?", "traceprof doctor --pid 4711"),
     example("doctor", "The same for a script", "traceprof doctor --json --pid 4711"),
     example("stacks", "What is process 4711 doing?", "traceprof stacks --pid 4711"),
     example(
@@ -53,18 +53,14 @@ pub(super) const EXAMPLES: [Example; 51] = [
         "traceprof top --pid 4711 --by thread --mode wall",
     ),
     example("top", "Three tables for a ticket", "traceprof top --iterations 3 --interval 5s 4711"),
-    example(
-        "top",
-        "Keep what is shown for a closer look",
-        "traceprof top --pid 4711 --output out.trace",
-    ),
+    example("top", "Keep the trace for later", "traceprof top --pid 4711 --output out.trace"),
     example("info", "Why are there no names?", "traceprof info out.trace"),
     example("print", "Print the call trees", "traceprof print out.trace"),
     example("print", "One screen for a ticket", "traceprof print --summary out.trace"),
     example("print", "The 20 heaviest functions", "traceprof print --top 20 out.trace"),
     example(
         "print",
-        "Who calls the functions that use most, on all threads?",
+        "Who calls the heaviest functions, on all threads?",
         "traceprof print --inverted --min-percent 2 out.trace",
     ),
     example("print", "How much is in which library?", "traceprof print --by module out.trace"),
@@ -82,23 +78,19 @@ pub(super) const EXAMPLES: [Example; 51] = [
     ),
     example(
         "print",
-        "The calls of half a second in the order of their times, with every sample",
+        "The calls of half a second in time order, with every sample",
         "traceprof print --timeline --verbose --from 2s --to 2.5s out.trace",
     ),
-    example("print", "The time on processors alone", "traceprof print --mode cpu out.trace"),
+    example("print", "CPU time alone", "traceprof print --mode cpu out.trace"),
     example(
         "print",
         "What do threads wait for in poll and in locks?",
         "traceprof print --state sleeping --syscall poll,futex out.trace",
     ),
+    example("print", "Which spans take most time?", "traceprof print --by span out.trace"),
     example(
         "print",
-        "Which spans take most time, and what of it is theirs on all threads?",
-        "traceprof print --by span out.trace",
-    ),
-    example(
-        "print",
-        "What requests for one route did that failed in one way or another",
+        "Failed requests for one route",
         "traceprof print --tag route=/checkout --tag status=500 --tag status=503 out.trace",
     ),
     example("print", "Watch a recording", "traceprof print --follow out.trace"),
@@ -168,20 +160,29 @@ pub(super) const EXAMPLES: [Example; 51] = [
     ),
     example(
         "diff",
-        "A flame graph of what is now, coloured by what changed",
+        "A flame graph of the second trace, coloured by the changes",
         "traceprof diff before.trace after.trace --format flamegraph -o diff.svg",
     ),
     example("verify", "Check a trace", "traceprof verify out.trace"),
     example("verify", "The same for a script", "traceprof verify --json out.trace"),
     example("recover", "Save a damaged trace", "traceprof recover out.trace saved.trace"),
-    example("reindex", "Write a lost index anew", "traceprof reindex out.trace"),
+    example("reindex", "Rebuild a lost index", "traceprof reindex out.trace"),
     example("completions", "Print the completion script for bash", "traceprof completions bash"),
 ];
 
-/// The examples of some subcommands, as the help shows them.
+/// The examples of some subcommands, as the long help shows them.
 pub(super) fn with_examples(actions: &[&str]) -> String {
+    listed(EXAMPLES.iter().filter(|example| actions.contains(&example.action)))
+}
+
+/// The first examples of a subcommand, as the short help shows them.
+pub(super) fn first_examples(action: &str) -> String {
+    listed(EXAMPLES.iter().filter(|example| example.action == action).take(2))
+}
+
+fn listed<'a>(examples: impl Iterator<Item = &'a Example>) -> String {
     let mut text = String::from("Examples:");
-    for example in EXAMPLES.iter().filter(|example| actions.contains(&example.action)) {
+    for example in examples {
         text.push_str(&format!("\n  {}:\n    {}", example.purpose, example.line));
     }
     text

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use crate::record::RecordError;
 use crate::trace::TraceError;
 use crate::view::ViewError;
 use crate::view::escape::escaped;
@@ -15,14 +16,13 @@ pub enum ExitCode {
     Ok = 0,
     /// Anything that has no code of its own.
     Failure = 1,
-    /// The arguments make no sense (the parser's own code).
+    /// The arguments make no sense (clap's code).
     Usage = 2,
     /// The target may not be traced by this user.
     NotPermitted = 3,
-    /// The recording is over, and holds no sample. It is written, as with the other codes of one that is
-    /// done, but for a ring that nobody asked to be saved.
+    /// The recording is done and has no sample. It is written, except for a ring without a save.
     NoSamples = 4,
-    /// The recording is over, and its quality is below `--fail-under`.
+    /// The recording is done, and its quality is below `--fail-under`.
     LowQuality = 5,
     /// The output could not be written.
     Output = 6,
@@ -32,9 +32,9 @@ pub enum ExitCode {
     Unfinished = 8,
     /// Parts of the trace are lost.
     Lossy = 9,
-    /// The file is no trace, or none that can be read.
+    /// The file is not a readable trace.
     Unreadable = 10,
-    /// The recording is over, and something of it was found in the target.
+    /// The recording is done, and part of it is left in the target.
     LeftBehind = 11,
     /// A second signal to end, as from an impatient Ctrl-C.
     Interrupted = 130,
@@ -106,11 +106,23 @@ impl Failure {
         Self { code, error: error.into() }
     }
 
+    /// A recording, or another inspection of a process, that failed.
+    pub fn of_recording(error: RecordError) -> Self {
+        let (code, error) = match error {
+            RecordError::NotPermitted(error) => (ExitCode::NotPermitted, error),
+            RecordError::TargetGone(error) => (ExitCode::TargetGone, error),
+            RecordError::Output(error) => (ExitCode::Output, error),
+            RecordError::Usage(text) => (ExitCode::Usage, anyhow::anyhow!(text)),
+            RecordError::Other(error) => (ExitCode::Failure, error),
+        };
+        Self::new(code, error)
+    }
+
     /// A trace that cannot be read, or an output of a trace that cannot be written.
     pub fn of_trace(error: TraceError) -> Self {
         let code = match &error {
             _ if error.is_output_error() => ExitCode::Output,
-            // It may be a fine trace: the system does not let us see it.
+            // The trace may be sound: the system does not let us read it.
             TraceError::Io { .. } => ExitCode::Failure,
             _ => ExitCode::Unreadable,
         };
@@ -134,7 +146,7 @@ impl Failure {
         }
     }
 
-    /// The reader of our output went away, as `head` does: nobody is left to be told.
+    /// Whether the reader of our output went away, as `head` does.
     pub fn is_broken_pipe(&self) -> bool {
         self.error.chain().any(|cause| {
             cause
@@ -143,7 +155,7 @@ impl Failure {
         })
     }
 
-    /// What happened, in one line, whatever a file name or a foreign message holds.
+    /// What happened, in one line, without control characters.
     pub fn message(&self) -> String {
         let mut message = String::new();
         for cause in self.error.chain().map(|cause| cause.to_string()) {

@@ -6,8 +6,8 @@ use anyhow::anyhow;
 
 use super::arguments::ExportArguments;
 use super::exit::{ExitCode, Failure};
+use super::input;
 use super::output::Destination;
-use super::source;
 use crate::view::export::{self, ExportOptions, Format};
 use crate::view::{self, Grouping, Selection};
 
@@ -17,55 +17,56 @@ pub(super) fn run(arguments: ExportArguments) -> Result<(), Failure> {
     let Some(format) = arguments.format.or_else(guess) else {
         let known = Format::ALL.map(Format::name).join(", ");
         let error = anyhow!(
-            "the format is not known: name it with --format ({known}), or by the extension of \
+            "the format is unknown: name it with --format ({known}), or by the extension of \
              --output"
         );
         return Err(Failure::new(ExitCode::Usage, error));
     };
     refuse_frames(&arguments, format)?;
     refuse_terminal(&arguments, format)?;
-    let trace = source::open(&arguments.file)?;
-    let told = trace.notices().len();
+    let trace = input::open(&arguments.file)?;
+    let noted = trace.notices().len();
     let selection = Selection { by: arguments.by, ..Selection::from(arguments.selection) };
     let ExportArguments { threads, no_idle, output, force, .. } = arguments;
     let output = Destination::new(output, force, &arguments.file)?;
     if format == Format::Html {
-        // A page has both kinds of time.
+        // A page has CPU time and all time.
         return super::view::write(&trace, &selection, no_idle, &output);
     }
-    let mut selected = source::select(&trace, &selection)?;
+    let mut selected = input::select(&trace, &selection)?;
     if format.is_by_context() {
         selected.by = Some(Grouping::by_context());
     }
     let profile = view::load(&trace, &selected).map_err(Failure::of_view)?;
-    source::tell_from(&trace, told);
-    source::tell_if_empty(&selected, profile.count().samples);
+    input::note_new(&trace, noted);
+    input::note_if_empty(&selected, profile.count().samples);
     let options = ExportOptions { format, threads, no_idle };
     output.write(|out| {
         export::write(&trace, (&selected, &profile), &options, out).map_err(Failure::of_view)
     })
 }
 
-/// Refuses to fill a terminal with what is no text.
+/// Refuses to write binary data to a terminal.
 fn refuse_terminal(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
     let is_standard = arguments.output.as_ref().is_none_or(|path| path.as_os_str() == "-");
     if format.is_binary() && is_standard && io::stdout().is_terminal() {
-        let error = anyhow!("{format} is not for a terminal: name a file with --output");
+        let error =
+            anyhow!("{format} is binary and cannot go to a terminal: name a file with --output");
         return Err(Failure::new(ExitCode::Usage, error));
     }
     Ok(())
 }
 
-/// Refuses to put into frames what the format has a place of its own for, or none at all.
+/// Refuses to put threads, spans or tags into frames of a format that stores them elsewhere or not.
 fn refuse_frames(arguments: &ExportArguments, format: Format) -> Result<(), Failure> {
     let asked = [(arguments.threads, "threads"), (arguments.by.is_some(), "by")];
     let refused = asked.into_iter().find(|(is_asked, _)| *is_asked && !format.is_merged());
     let Some((_, option)) = refused else { return Ok(()) };
     let why = match (option, format.has_contexts()) {
         (_, true) => {
-            "keeps threads, spans and tags beside the stacks, and what reads it can group by them"
+            "has threads, spans and tags beside the stacks, and its viewers can group by them"
         }
-        ("threads", false) => "keeps threads apart anyway",
+        ("threads", false) => "separates threads anyway",
         _ => "has no place for spans and tags; --span and --tag choose the samples of some",
     };
     let error = anyhow!("--{option} is for folded stacks and flame graphs: {format} {why}");

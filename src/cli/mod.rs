@@ -4,8 +4,8 @@
 //! the standard error and a documented exit code; only `main` ends the process.
 
 pub mod arguments;
-mod closing;
-mod combinations;
+mod browser;
+pub mod color;
 mod detach;
 mod diff;
 mod doctor;
@@ -14,29 +14,23 @@ mod dump;
 pub mod examples;
 pub mod exit;
 mod export;
-mod follow;
-mod limits;
-mod misuse;
-mod modules;
-mod opener;
+mod input;
+mod known_limits;
+mod notes;
+pub mod option_values;
 mod output;
-mod pidfile;
 mod print;
-mod progress;
-mod ready;
+mod progress_line;
 mod record;
 mod recover;
 mod reindex;
-pub mod sizes;
-mod source;
+pub mod size_values;
 mod stacks;
-pub mod terminal;
 mod top;
-pub mod values;
+mod trace_info;
+mod usage_errors;
 mod verify;
 mod view;
-mod watch;
-mod work;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -46,7 +40,7 @@ use clap::FromArgMatches;
 use arguments::{Action, Arguments, definition};
 use exit::{ExitCode, Failure};
 
-/// Runs the command line `words` and says how it ended.
+/// Runs the command line `words` and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     let parsed = definition()
@@ -55,17 +49,17 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(mut error) => {
-            if let Some(text) = misuse::refusal(&mut error, &words) {
+            if let Some(text) = usage_errors::refusal(&mut error, &words) {
                 let _ = writeln!(std::io::stderr(), "traceprof: {text}");
                 return ExitCode::Usage;
             }
-            // Help and version come this way too. A closed output has nobody to tell.
+            // Help and version come this way too. A closed output leaves nobody to tell.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok };
         }
     };
     let outcome = act(arguments.action);
-    work::end();
+    progress_line::end();
     match outcome {
         Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::Ok,
@@ -88,7 +82,7 @@ fn act(action: Action) -> Result<ExitCode, Failure> {
         Action::Export(arguments) => export::run(arguments),
         Action::View(arguments) => view::run(arguments),
         Action::Diff(arguments) => diff::run(arguments),
-        Action::Info(arguments) => modules::run(&arguments),
+        Action::Info(arguments) => trace_info::run(&arguments),
         Action::Verify(arguments) => return verify::run(&arguments),
         Action::Recover(arguments) => return recover::run(&arguments),
         Action::Reindex(arguments) => reindex::run(&arguments),

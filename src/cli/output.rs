@@ -1,4 +1,4 @@
-//! Where a view goes: the standard output, or a file that appears complete or not at all.
+//! Where a view is written: the standard output, or a file that appears complete or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::exit::{ExitCode, Failure};
-use super::work;
+use super::progress_line;
 use crate::trace::index_path;
 
 /// Where to write.
@@ -27,27 +27,27 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// From the options; `-` is the standard output. The trace that is read is never written over,
-    /// not even by force.
+    /// The destination that the options name; `-` is the standard output. The input trace is never
+    /// overwritten, not even with --force.
     pub(super) fn new(path: Option<PathBuf>, force: bool, trace: &Path) -> Result<Self, Failure> {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
             return Ok(Self::Standard);
         };
         if is_part_of(&path, trace) {
-            let error = anyhow!("{} is the trace itself: name another output", path.display());
+            let error = anyhow!("{} is the input trace: name another output", path.display());
             return Err(Failure::new(ExitCode::Output, error));
         }
         Ok(Self::File { path, force })
     }
 
-    /// Lets `write` write there. What `write` itself finds wrong keeps its own code.
+    /// Calls `write` with this destination. A failure of `write` keeps its own code.
     pub(super) fn write(
         &self,
         write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         match self {
             Self::Standard => {
-                let mut out = BufWriter::new(Uncovered(io::stdout().lock()));
+                let mut out = BufWriter::new(WithoutProgressLine(io::stdout().lock()));
                 write(&mut out)?;
                 out.flush().map_err(unwritable)
             }
@@ -65,12 +65,12 @@ impl Destination {
     }
 }
 
-/// The standard output, before which the line of long work goes: both may be the terminal.
-struct Uncovered<W>(W);
+/// The standard output; clears the progress line first, because both may be the terminal.
+struct WithoutProgressLine<W>(W);
 
-impl<W: Write> Write for Uncovered<W> {
+impl<W: Write> Write for WithoutProgressLine<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        work::end();
+        progress_line::end();
         self.0.write(bytes)
     }
 
@@ -86,7 +86,7 @@ pub(super) fn is_part_of(path: &Path, trace: &Path) -> bool {
     own.is_some() && (own == identity(trace) || own == identity(&index_path(trace)))
 }
 
-/// A failed write to the output.
+/// The failure of a write to the output.
 pub(super) fn unwritable(error: io::Error) -> Failure {
     Failure::new(ExitCode::Output, anyhow::Error::from(error).context("writing the output"))
 }
@@ -95,7 +95,7 @@ pub(super) fn unwritable(error: io::Error) -> Failure {
 #[derive(Debug)]
 struct NewFile {
     path: PathBuf,
-    /// Its name until then; none for a device or a pipe, which is written as it is.
+    /// Its name until then; none for a device or a pipe, which is written directly.
     partial: Option<PathBuf>,
     force: bool,
     out: BufWriter<File>,
@@ -113,7 +113,7 @@ impl NewFile {
             _ => Some(partial_path(path)),
         };
         let file = match &partial {
-            // Never through a link that somebody else laid there.
+            // Never through a link that somebody else placed there.
             Some(partial) => File::create_new(partial),
             None => File::options().write(true).open(path),
         };
@@ -147,14 +147,14 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
-            // Best effort: the failure that led here is the one to report.
+            // The failure that led here is the one to report.
             let _ = fs::remove_file(partial);
         }
     }
 }
 
-/// Gives the file its name unless that name is taken. A link, other than a rename, never replaces;
-/// file systems without links get the check that they can have.
+/// Renames the file unless the name is taken. A hard link never replaces a file; file systems
+/// without links get a check and a rename.
 fn place_new(partial: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(partial, path) {
         Ok(()) => fs::remove_file(partial),

@@ -8,25 +8,25 @@ use anyhow::anyhow;
 use super::arguments::RecoverArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::is_part_of;
-use super::work;
+use super::progress_line;
 use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions, index_path};
-use crate::view::Recording;
+use crate::view::RecordingInfo;
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::verification::loss_text;
 
-/// Saves what can be read.
+/// Saves the readable part.
 pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, Failure> {
     let RecoverArguments { input, output, force } = arguments;
     if is_part_of(output, input) || is_part_of(&index_path(output), input) {
-        let error = anyhow!("{} is the trace itself: name another output", output.display());
+        let error = anyhow!("{} is the input trace: name another output", output.display());
         return Err(Failure::new(ExitCode::Output, error));
     }
     let options = WriterOptions { force: *force, ..WriterOptions::default() };
-    work::begin("recovering", input);
+    progress_line::begin("recovering", input);
     let recovered = trace::recover(input, output, options);
-    work::end();
+    progress_line::end();
     let recovered = recovered.map_err(Failure::of_trace)?;
-    // Nobody to tell when the standard error is closed; the trace is written all the same.
+    // A closed standard error leaves nobody to tell; the trace is written anyway.
     let _ = report(&recovered, output, &mut io::stderr().lock());
     Ok(match recovered.was {
         FileState::Clean | FileState::Unfinished => ExitCode::Ok,
@@ -42,8 +42,9 @@ fn report(recovered: &Recovered, output: &Path, out: &mut dyn Write) -> io::Resu
     };
     writeln!(out, "trace    {was}")?;
     writeln!(out, "samples  {} saved", recovered.samples)?;
-    // The new trace knows when its recording began.
-    let begin_ns = LazyTrace::open(output).ok().and_then(|trace| Recording::of(&trace).begin_ns());
+    // The new trace has the start of the recording.
+    let begin_ns =
+        LazyTrace::open(output).ok().and_then(|trace| RecordingInfo::of(&trace).begin_ns());
     for loss in &recovered.losses {
         writeln!(out, "lost     {}", loss_text(loss, begin_ns))?;
     }

@@ -5,15 +5,15 @@ use std::io::Write;
 use super::arguments::VerifyArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
-use super::work;
+use super::progress_line;
 use crate::trace::{self, FileState};
 use crate::view::verification;
 
-/// Checks the trace; the exit code is the verdict.
+/// Checks the trace. The exit code is the verdict.
 pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
-    work::begin("checking", &arguments.file);
+    progress_line::begin("checking", &arguments.file);
     let found = trace::verify(&arguments.file);
-    work::end();
+    progress_line::end();
     let found = found.map_err(Failure::of_trace)?;
     let file = arguments.file.display().to_string();
     let written = Destination::Standard.write(|out: &mut dyn Write| {
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, Failure> {
         write(&found, &file, out).map_err(unwritable)
     });
     match written {
-        // The verdict is the same whether or not somebody reads all of it.
+        // The exit code does not depend on the reader of the output.
         Err(failure) if !failure.is_broken_pipe() => Err(failure),
         _ => Ok(match found.state() {
             FileState::Clean => ExitCode::Ok,

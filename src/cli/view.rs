@@ -8,32 +8,35 @@ use anyhow::anyhow;
 
 use super::arguments::ViewArguments;
 use super::exit::{ExitCode, Failure};
+use super::notes::note;
 use super::output::{self, Destination};
-use super::{opener, source, work};
+use super::{browser, input, progress_line};
 use crate::trace::LazyTrace;
 use crate::view::escape::escaped;
 use crate::view::html::{self, PageOptions};
 use crate::view::{self, Profile, Selected, Selection};
 
-/// Writes the page, and says where it is.
+/// Writes the page, and prints its path.
 pub(super) fn run(arguments: ViewArguments) -> Result<(), Failure> {
     let ViewArguments { file, output, open, no_idle, selection, force } = arguments;
     let path = output.unwrap_or_else(|| default_path(&file));
     let destination = Destination::new(Some(path.clone()), force, &file)?;
     if open && destination == Destination::Standard {
-        let error =
-            anyhow!("--open needs a page in a file: name it with --output, or leave that out");
+        let error = anyhow!(
+            "--open needs a file, not the standard output: name one with --output, or leave that \
+             out"
+        );
         return Err(Failure::new(ExitCode::Usage, error));
     }
-    let trace = source::open(&file)?;
+    let trace = input::open(&file)?;
     write(&trace, &Selection::from(selection), no_idle, &destination)?;
     if destination == Destination::Standard {
         return Ok(());
     }
-    work::end();
+    progress_line::end();
     let shown = path.display().to_string();
     writeln!(io::stdout(), "{}", escaped(&shown)).map_err(output::unwritable)?;
-    if open { opener::open(&path) } else { Ok(()) }
+    if open { browser::open(&path) } else { Ok(()) }
 }
 
 /// Writes the page of what is selected of a trace.
@@ -43,19 +46,19 @@ pub(super) fn write(
     no_idle: bool,
     destination: &Destination,
 ) -> Result<(), Failure> {
-    let told = trace.notices().len();
+    let noted = trace.notices().len();
     let mut sides = Vec::new();
     for mode in html::modes(trace, selection) {
         let selection = Selection { mode: Some(mode), ..selection.clone() };
-        let selected = source::select(trace, &selection)?;
+        let selected = input::select(trace, &selection)?;
         let profile = view::load(trace, &selected).map_err(Failure::of_view)?;
         sides.push((selected, profile));
     }
-    source::tell_from(trace, told);
+    input::note_new(trace, noted);
     keep_sampled(&mut sides);
     let samples = sides.iter().map(|(_, profile)| profile.count().samples).sum();
     if let Some((selected, _)) = sides.first() {
-        source::tell_if_empty(selected, samples);
+        input::note_if_empty(selected, samples);
     }
     let options = PageOptions { no_idle, ..PageOptions::default() };
     let sides: Vec<_> = sides.iter().map(|(selected, profile)| (selected, profile)).collect();
@@ -64,11 +67,11 @@ pub(super) fn write(
         notes = html::write(trace, &sides, &options, out).map_err(Failure::of_view)?;
         Ok(())
     })?;
-    notes.iter().for_each(|text| source::note(text));
+    notes.iter().for_each(|text| note(text));
     Ok(())
 }
 
-/// Leaves out modes without a sample, unless none has any.
+/// Drops modes without a sample, but keeps one mode.
 fn keep_sampled(sides: &mut Vec<(Selected, Profile)>) {
     let is_sampled = |(_, profile): &(Selected, Profile)| profile.count().samples > 0;
     if sides.iter().any(is_sampled) {
@@ -78,7 +81,7 @@ fn keep_sampled(sides: &mut Vec<(Selected, Profile)>) {
     }
 }
 
-/// Beside the trace, under its name.
+/// The path of the trace with another extension.
 fn default_path(trace: &Path) -> PathBuf {
     if trace.extension().is_some_and(|extension| extension == "trace") {
         return trace.with_extension("html");

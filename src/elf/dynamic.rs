@@ -1,4 +1,4 @@
-//! What a file tells the loader: its dynamic section, symbols that other modules may use, relocations.
+//! The dynamic section of a file: its symbols for other modules, and its relocations.
 //!
 //! # Invariants
 //! - Symbols are found with section headers or without them.
@@ -16,7 +16,7 @@ use super::{Elf, LE};
 const SYMBOL: usize = 24;
 /// Bytes of a relocation with an addend.
 pub(super) const RELOCATION: usize = 24;
-/// In [`DT_FLAGS_1`]: an executable at any address.
+/// In [`DT_FLAGS_1`]: an executable for any address.
 const DF_1_PIE: u64 = 0x0800_0000;
 
 /// A symbol of a table.
@@ -26,7 +26,7 @@ pub(super) struct Symbol<'a> {
     strings: &'a [u8],
     /// `STT_*`.
     pub(super) kind: u8,
-    /// The file defines it.
+    /// Whether the file defines it.
     pub(super) is_defined: bool,
     /// Address, or offset in the block of thread-local variables.
     pub(super) value: u64,
@@ -35,7 +35,7 @@ pub(super) struct Symbol<'a> {
 }
 
 impl<'a> Symbol<'a> {
-    /// It has this name.
+    /// Whether it has this name.
     pub(super) fn is_named(&self, name: &str) -> bool {
         let text = usize::try_from(self.name).ok().and_then(|at| self.strings.get(at..));
         text.and_then(|text| text.strip_prefix(name.as_bytes()))
@@ -51,13 +51,13 @@ pub(super) struct Symbols<'a> {
 }
 
 impl<'a> Symbols<'a> {
-    /// All of them; the first stands for none.
+    /// All symbols; the first is a placeholder.
     pub(super) fn iter(self) -> impl Iterator<Item = Symbol<'a>> {
         let (entries, _) = self.entries.as_chunks::<SYMBOL>();
         entries.iter().map(move |entry| self.symbol(entry))
     }
 
-    /// The one with this number.
+    /// The symbol with this number.
     pub(super) fn get(self, index: usize) -> Option<Symbol<'a>> {
         let (entries, _) = self.entries.as_chunks::<SYMBOL>();
         entries.get(index).map(|entry| self.symbol(entry))
@@ -83,13 +83,13 @@ impl<'a> Symbols<'a> {
 /// A relocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Relocation {
-    /// What it changes (SVMA).
+    /// The address that it changes (SVMA).
     pub(super) at: u64,
     /// `R_*`.
     pub(super) kind: u32,
-    /// The number of its symbol in the table of those that other modules may use; 0 for none.
+    /// The number of its symbol in the dynamic symbol table; 0 for none.
     pub(super) symbol: u32,
-    /// What is added.
+    /// The number that is added.
     pub(super) addend: u64,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Elf<'a> {
         entries.find(|(tag, _)| *tag == wanted.0).map(|(_, value)| value)
     }
 
-    /// It is the main part of a program, not a library.
+    /// Whether it is the main part of a program, not a library.
     pub fn is_program(&self) -> bool {
         let is_pie = || self.dynamic(DT_FLAGS_1).is_some_and(|flags| flags & DF_1_PIE != 0);
         self.header.e_type(LE) == ET_EXEC || is_pie()
@@ -128,7 +128,7 @@ impl<'a> Elf<'a> {
         self.symbols_of(SHT_DYNSYM).or_else(|| self.loaded_symbols()).unwrap_or_default()
     }
 
-    /// All symbols, of a file that has them.
+    /// All symbols of a file that has them.
     pub(super) fn all_symbols(&self) -> Symbols<'a> {
         self.symbols_of(SHT_SYMTAB).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ impl<'a> Elf<'a> {
         Some(Symbols { entries: data(table)?, strings: data(strings)? })
     }
 
-    /// As the loader finds them, which needs no sections.
+    /// Finds the symbols as the loader does, without sections.
     fn loaded_symbols(&self) -> Option<Symbols<'a>> {
         let count = self.symbol_count()?;
         let entries = self.data(self.dynamic(DT_SYMTAB)?)?;
@@ -156,7 +156,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// How many symbols the hash tables know of.
+    /// The number of symbols, from the hash tables.
     fn symbol_count(&self) -> Option<usize> {
         let number = |data: &[u8], at: usize| {
             let bytes = data.get(at.checked_mul(4)?..)?.first_chunk()?;
@@ -165,7 +165,8 @@ impl<'a> Elf<'a> {
         if let Some(table) = self.dynamic(DT_HASH).and_then(|svma| self.data(svma)) {
             return number(table, 1);
         }
-        // Header of four words, Bloom filter, buckets, chains: the last chain ends with the last symbol.
+        // Header of four words, Bloom filter, buckets, chains: the last chain ends with the last
+        // symbol.
         let table = self.data(self.dynamic(DT_GNU_HASH)?)?;
         let [buckets, first, filter] = [0, 1, 2].map(|at| number(table, at));
         let (buckets, first) = (buckets?, first?);
@@ -199,7 +200,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The bytes of a table of relocations, by the entries that tell its start and length.
+    /// The bytes of a relocation table, from the entries for its start and length.
     pub(super) fn relocation_table(&self, start: DynamicTag, len: DynamicTag) -> Option<&'a [u8]> {
         let table = self.data(self.dynamic(start)?)?;
         table.get(..table.len().min(usize::try_from(self.dynamic(len)?).ok()?))

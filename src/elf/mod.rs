@@ -1,10 +1,10 @@
-//! The one ELF reader: pure over `&[u8]`.
+//! The one ELF reader: pure functions over `&[u8]`.
 //!
-//! A thin reader over the `object` crate, which checks every offset. The bytes are a file, or the
-//! memory image of a module that has no file (the vDSO), where data lies at its address.
+//! It is a thin reader over the `object` crate, which checks every offset. The bytes are a file, or
+//! the memory image of a module that has no file (the vDSO), where data lies at its address.
 //!
 //! # Invariants
-//! - Addresses are SVMAs: those that the file itself states. [`Elf::bias`] leads to AVMAs.
+//! - Addresses are SVMAs, as stated in the file. [`Elf::bias`] leads to AVMAs.
 //! - Missing or damaged section headers are no error: everything needed is found through segments.
 //!
 //! # Does not
@@ -64,7 +64,7 @@ impl fmt::Display for ElfError {
 
 impl std::error::Error for ElfError {}
 
-/// How SVMAs lead to bytes.
+/// How an SVMA is translated to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     File,
@@ -92,12 +92,12 @@ pub struct Elf<'a> {
     loads: Vec<Load>,
 }
 
-/// A build id, or a part of one, as tools and file names have it.
+/// A build id, or a part of one, in the text form of tools and file names.
 pub fn build_id_text(build_id: &[u8]) -> String {
     build_id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes begin as an ELF file does.
+/// Whether the bytes start with the ELF magic.
 pub fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(&elf::ELFMAG)
 }
@@ -133,7 +133,7 @@ impl<'a> Elf<'a> {
         let first = loads.first().ok_or(ElfError::NoSegments)?;
         let layout =
             if image { Layout::Image(first.svma - first.svma % 4096) } else { Layout::File };
-        // The image of a module need not hold its section headers.
+        // The image of a module may lack its section headers.
         let sections = if image { None } else { header.sections(LE, bytes).ok() };
         Ok(Self { bytes, layout, header, program, sections, loads })
     }
@@ -153,13 +153,13 @@ impl<'a> Elf<'a> {
         self.header.e_machine(LE).0
     }
 
-    /// Position independent: a shared object or a PIE.
+    /// Whether it is position independent: a shared object or a PIE.
     pub fn is_dynamic(&self) -> bool {
         self.header.e_type(LE) == ET_DYN
     }
 
-    /// What to subtract, wrapping, from an AVMA to get an SVMA, given where a mapping of the file
-    /// starts in memory and in the file.
+    /// The number to subtract, wrapping, from an AVMA for its SVMA. The arguments say where a
+    /// mapping of the file starts in memory and in the file.
     pub fn bias(&self, start: u64, file_offset: u64, exec: bool) -> Option<u64> {
         let fits = |load: &&Load| load.maps(file_offset);
         let load = self
@@ -177,7 +177,7 @@ impl<'a> Elf<'a> {
         self.loads.iter().find_map(|load| load.file_offset_of(svma))
     }
 
-    /// The address of a file offset, an executable segment's first.
+    /// The address of a file offset, from the first executable segment that has it.
     pub fn svma(&self, file_offset: u64) -> Option<u64> {
         let of = |exec: bool| {
             let mut loads = self.loads.iter().filter(move |load| load.exec == exec);
@@ -195,7 +195,7 @@ impl<'a> Elf<'a> {
             Layout::Image(base) => svma.checked_sub(base)?,
         };
         let from = self.bytes.get(usize::try_from(from).ok()?..)?;
-        // A truncated file still gives what it has.
+        // A truncated file still yields what it contains.
         Some(&from[..from.len().min(usize::try_from(rest).ok()?)])
     }
 
@@ -216,7 +216,7 @@ impl<'a> Elf<'a> {
         Some(Section { svma: header.sh_addr(LE), data: header.data(LE, self.bytes).ok()? })
     }
 
-    /// Where functions start by the symbols that there are, sorted.
+    /// Start addresses of the functions that have symbols, sorted.
     pub fn function_symbols(&self) -> Vec<u64> {
         let Some(sections) = &self.sections else { return Vec::new() };
         let tables = [SHT_SYMTAB, SHT_DYNSYM].map(|kind| sections.symbols(LE, self.bytes, kind));
@@ -229,13 +229,13 @@ impl<'a> Elf<'a> {
         starts
     }
 
-    /// The address of `.eh_frame_hdr` by its program header.
+    /// The address of `.eh_frame_hdr`, from its program header.
     pub fn eh_frame_hdr(&self) -> Option<u64> {
         let mut headers = self.program.iter();
         headers.find(|segment| segment.p_type(LE) == PT_GNU_EH_FRAME).map(|s| s.p_vaddr(LE))
     }
 
-    /// The build id, through the note segments or, without them, the note section.
+    /// The build id, from the note segments or, without them, the note section.
     pub fn build_id(&self) -> Option<&'a [u8]> {
         let section = self.section(".note.gnu.build-id").map(|section| (4, section.data));
         let mut notes = self.notes().chain(section);
@@ -244,8 +244,8 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Go's linker made it, or had it made: there is its note, which `-buildid=` leaves out, or the
-    /// section of its table.
+    /// Whether Go's linker made it: it has Go's note, which `-buildid=` leaves out, or the section
+    /// of Go's table.
     pub fn is_go(&self) -> bool {
         let mut notes = self.notes();
         notes.any(|(align, data)| note_in(align, data, ELF_NOTE_GO, NT_GO_BUILD_ID).is_some())
@@ -263,7 +263,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The contents of a note by its owner and type.
+/// The contents of a note with this owner and type.
 fn note_in<'a>(align: u64, data: &'a [u8], owner: &[u8], kind: u32) -> Option<&'a [u8]> {
     let mut notes = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, align, data).ok()?;
     while let Ok(Some(note)) = notes.next() {

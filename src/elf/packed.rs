@@ -1,4 +1,4 @@
-//! Contents of sections, compressed ones too.
+//! Contents of sections, compressed or not.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -10,8 +10,8 @@ use object::{CompressedData, CompressionFormat};
 use super::{Elf, LE};
 
 impl<'a> Elf<'a> {
-    /// Address and contents of a section by name, unpacked where they are compressed; `None` if there
-    /// is none, or if they take more than `len_max` bytes then.
+    /// Address and contents of a section by name, unpacked. `None` if there is none, or if it takes
+    /// more than `len_max` bytes.
     pub fn contents(&self, name: &str, len_max: u64) -> Option<(u64, Cow<'a, [u8]>)> {
         let (_, header) = self.sections?.section_by_name(LE, name.as_bytes())?;
         if header.sh_type(LE) == SHT_NOBITS {
@@ -34,8 +34,8 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The contents of a section; `None` if they take more than `len_max` bytes, or are not as long as is
-/// stated.
+/// The unpacked contents of a section. `None` if they take more than `len_max` bytes, or differ
+/// from the stated length.
 pub fn unpack<'a>(packed: CompressedData<'a>, len_max: u64) -> Option<Cow<'a, [u8]>> {
     let CompressedData { format, data, uncompressed_size: len } = packed;
     match format {
@@ -50,7 +50,7 @@ pub fn unpack<'a>(packed: CompressedData<'a>, len_max: u64) -> Option<Cow<'a, [u
 fn read<'a>(decoder: impl Read, len: u64) -> Option<Cow<'a, [u8]>> {
     let mut unpacked = Vec::new();
     unpacked.try_reserve_exact(usize::try_from(len).ok()?).ok()?;
-    // One more tells of what is longer than it says.
+    // One byte more shows that the contents are longer than stated.
     let mut decoder = decoder.take(len.saturating_add(1));
     let read: io::Result<usize> = decoder.read_to_end(&mut unpacked);
     (read.ok()? as u64 == len).then_some(Cow::Owned(unpacked))

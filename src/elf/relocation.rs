@@ -1,4 +1,4 @@
-//! Words of a file as the loader makes them, for a load bias of zero.
+//! The relocated words of a file, for a load bias of zero.
 
 use object::elf::{DT_RELA, DT_RELASZ, R_X86_64_RELATIVE};
 
@@ -22,7 +22,7 @@ impl Elf<'_> {
         Some(relocated.map_or(0, |relocation| relocation.addend))
     }
 
-    /// Addresses of words in writable segments that point to an address.
+    /// Addresses of words in writable segments that point to this address.
     pub fn pointers_to(&self, svma: u64) -> impl Iterator<Item = u64> {
         let relocated = self.relative().filter(move |relocation| relocation.addend == svma);
         let writable = self.loads.iter().filter(|load| load.write);
@@ -40,7 +40,7 @@ impl Elf<'_> {
         self.data(svma)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The relocations by the load bias alone.
+    /// The relocations that depend on the load bias alone.
     fn relative(&self) -> impl Iterator<Item = Relative> {
         let table = self.relocation_table(DT_RELA, DT_RELASZ).unwrap_or_default();
         table.chunks_exact(RELOCATION).filter_map(|entry| {

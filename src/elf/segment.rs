@@ -4,10 +4,10 @@ use object::LittleEndian;
 use object::elf::{PF_R, PF_W, PF_X, ProgramHeader64};
 use object::read::elf::ProgramHeader;
 
-/// Mappings start and end at multiples of this, whatever the segment says.
+/// The page size, to which the loader rounds mappings.
 const PAGE: u64 = 4096;
 
-/// A loaded segment. Its numbers are the file's own: they may be nonsense.
+/// A loaded segment. Its numbers come from the file and may be nonsense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// First address.
@@ -41,7 +41,7 @@ impl Load {
         }
     }
 
-    /// A mapping that starts at this file offset can be one of the segment.
+    /// Whether a mapping that starts at this file offset can belong to the segment.
     pub(super) fn maps(&self, file_offset: u64) -> bool {
         let start = self.file_offset - self.file_offset % PAGE;
         let end = self.file_offset.saturating_add(self.file_len);

@@ -1,7 +1,7 @@
 //! How a module reaches a thread-local variable, by the name of its symbol.
 //!
-//! What is constant is told; where the loader decides, the words that it fills in are: they are to be
-//! read in the live process.
+//! Constant parts are returned as numbers. For parts that the loader decides, the addresses of the
+//! words that it fills in are returned, to be read in the live process.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use object::read::elf::ProgramHeader;
 use super::dynamic::{Relocation, Symbol};
 use super::{Elf, LE};
 
-/// Relocations that are kept for one variable: a linker makes one or two.
+/// Relocations that are kept for one variable; a linker makes one or two.
 const WAYS_MAX: usize = 8;
 
 /// A way to a thread-local variable. Addresses are SVMAs, and all sums wrap.
@@ -21,55 +21,55 @@ const WAYS_MAX: usize = 8;
 pub enum TlsAccess {
     /// At this distance from the thread pointer.
     Offset(u64),
-    /// At the distance that the word at `svma` holds, plus `delta`.
+    /// At the distance in the word at `svma`, plus `delta`.
     OffsetWord {
-        /// Where the word is.
+        /// Address of the word.
         svma: u64,
-        /// What is to be added.
+        /// The number to be added.
         delta: u64,
     },
-    /// In the block of the module whose number the word at `svma` is, at the offset that the word after it
-    /// holds.
+    /// In the block of the module whose number is in the word at `svma`, at the offset in the next
+    /// word.
     ModuleAndOffset {
-        /// Where the first word is.
+        /// Address of the first word.
         svma: u64,
     },
-    /// In the block of the module whose number the word at `svma` is, at this offset.
+    /// In the block of the module whose number is in the word at `svma`, at this offset.
     Module {
-        /// Where the word is.
+        /// Address of the word.
         svma: u64,
         /// The offset in the block.
         offset: u64,
     },
-    /// As the descriptor at `svma` says: a function of the loader, and its argument, which is a distance
-    /// from the thread pointer or leads to a module's number and an offset. `delta` is to be added to
-    /// either.
+    /// By the descriptor at `svma`: a function of the loader and its argument. The argument is a
+    /// distance from the thread pointer, or leads to a module's number and an offset. `delta` is
+    /// added to either.
     Descriptor {
-        /// Where the descriptor is.
+        /// Address of the descriptor.
         svma: u64,
-        /// What is to be added.
+        /// The number to be added.
         delta: u64,
     },
 }
 
 impl Elf<'_> {
-    /// The ways in which this module reaches the thread-local variable of that name, its own or another
-    /// module's. Empty if it knows of none. Of a file that has no such symbol it takes as long as to look
-    /// at the kind of each symbol.
+    /// The ways in which this module reaches the thread-local variable of that name, its own or
+    /// another module's. Empty if there are none. Without such a symbol the search checks the kind
+    /// of each symbol.
     pub fn thread_local(&self, name: &str) -> Vec<TlsAccess> {
-        // Of another machine the loader's words have other numbers.
+        // On another machine the loader's words have other numbers.
         if self.machine() != EM_X86_64.0 {
             return Vec::new();
         }
         let dynamic = self.dynamic_symbols();
         let is_it = |symbol: &Symbol<'_>| symbol.kind == STT_TLS.0 && symbol.is_named(name);
-        // A program that is linked statically may have no symbols for others at all.
+        // A statically linked program may have no dynamic symbols at all.
         let all = || self.all_symbols().iter().find(|symbol| is_it(symbol) && symbol.is_defined);
         let known = dynamic.iter().find(is_it);
         let Some(symbol) = known.or_else(|| self.is_program().then(all).flatten()) else {
             return Vec::new();
         };
-        // The block of the program itself is below the thread pointer, wherever it is linked to.
+        // The program's own block is below the thread pointer, at any link address.
         if symbol.is_defined && self.is_program() {
             return self
                 .offset_in_program(symbol.value)
@@ -94,8 +94,8 @@ impl Elf<'_> {
         ways
     }
 
-    /// Where a variable of the program's own block is, from the thread pointer: the block ends below it,
-    /// at an address that is congruent to the segment's.
+    /// The distance of a variable in the program's own block from the thread pointer. The block
+    /// ends below it, at an address that is congruent to the segment's.
     fn offset_in_program(&self, value: u64) -> Option<u64> {
         let segment = self.program.iter().find(|segment| segment.p_type(LE) == PT_TLS)?;
         let align = segment.p_align(LE).max(1);
@@ -107,7 +107,7 @@ impl Elf<'_> {
         Some(value.wrapping_sub(distance))
     }
 
-    /// The address (SVMA) of the variable of that name and length in bytes that other modules may use.
+    /// The address (SVMA) of a dynamic symbol with this name and length in bytes.
     pub fn variable(&self, name: &str, len: u64) -> Option<u64> {
         let is_it = |symbol: &Symbol<'_>| {
             let is_right = symbol.kind == STT_OBJECT.0 && symbol.is_defined && symbol.len == len;
@@ -117,8 +117,8 @@ impl Elf<'_> {
     }
 }
 
-/// The way that a relocation makes to the symbol, if it does. One without a symbol speaks of the module
-/// itself, which tells where its own variables are.
+/// The way to the symbol through a relocation, if it leads there. A relocation without a symbol
+/// concerns the module itself, which knows where its own variables are.
 fn way(
     relocation: &Relocation,
     symbol: &Symbol<'_>,
@@ -129,7 +129,7 @@ fn way(
     if !is_modules && !is_named(number) {
         return None;
     }
-    // From what the relocation is of to the variable.
+    // The distance from the relocation's target to the variable.
     let base = if is_modules { symbol.value } else { 0 };
     let delta = base.wrapping_sub(addend);
     match kind {
@@ -143,8 +143,8 @@ fn way(
     }
 }
 
-/// What a file says of thread-local variables, for fuzzing: it panics where an invariant is broken, and
-/// only there.
+/// Reads thread-local variables of any bytes, for fuzzing; panics if, and only if, an invariant is
+/// broken.
 #[cfg(any(test, fuzzing))]
 pub fn probe(bytes: &[u8]) {
     for elf in [Elf::parse(bytes), Elf::parse_image(bytes)].into_iter().flatten() {
@@ -171,7 +171,7 @@ struct record *get(void) { other++; return otel_thread_ctx_v1; }
 int main(void) { return get() ? variable != 0 : 0; }
 ";
 
-    /// The file that the compiler makes of it with these flags.
+    /// The file that the compiler makes with these flags.
     fn built(flags: &[&str]) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("variable.c"), SOURCE).unwrap();
@@ -194,7 +194,7 @@ int main(void) { return get() ? variable != 0 : 0; }
             let [TlsAccess::Offset(offset)] = ways(&bytes)[..] else {
                 panic!("{:?}", ways(&bytes))
             };
-            // A libc that is linked statically has variables of its own in the block.
+            // A statically linked libc has variables of its own in the block.
             let offset = offset as i64;
             assert!((-4096..=-8).contains(&offset) && offset % 8 == 0, "{flags:?}: {offset}");
             let elf = Elf::parse(&bytes).unwrap();
@@ -282,7 +282,7 @@ int main(void) { return get() ? variable != 0 : 0; }
         assert_eq!(offset(0x1000, 20, 8), Some(24));
         assert_eq!(offset(0x1000, 20, 0), Some(20));
         assert_eq!(offset(0x1000, 20, 64), Some(64));
-        // As the loader does where the segment does not begin at its alignment.
+        // The loader does the same if the segment does not start at its alignment.
         assert_eq!(offset(0x1010, 20, 64), Some(48));
         assert_eq!(offset(0x1010, 60, 64), Some(112));
         assert_eq!(offset(0x1000, 20, 24), None, "no alignment");

@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 
-/// Why an injection or a cure failed. The target is as it was before, unless the text says
+/// Why an injection or a restore failed. The target is as it was before, unless the text says
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InjectError {
-    /// Found before anything was touched.
+    /// Refused before anything was touched.
     Refused(Refusal),
     /// The target ended, or its pid belongs to another process by now.
     Gone,
     /// The target executes another program by now.
     Executed,
-    /// The command ended before it executed anything.
+    /// The command ended before it executed a program.
     ExitedBeforeExec {
         /// Exit code, or 128 and the signal's number.
         code: i32,
     },
-    /// The kernel does not let us trace it, although `/proc` did not show why.
+    /// The kernel does not permit the trace, and `/proc` did not show why.
     NotPermitted,
     /// No thread of the target could be stopped.
     WouldNotStop {
@@ -33,9 +33,9 @@ pub enum InjectError {
     },
     /// The target could not attach a segment.
     MapFailed {
-        /// Which one.
+        /// The name of the segment.
         segment: String,
-        /// Why, 0 if unknown.
+        /// The reason, 0 if unknown.
         errno: i32,
     },
     /// The agent refused to start.
@@ -45,30 +45,30 @@ pub enum InjectError {
         /// The errno that goes with it.
         errno: i32,
     },
-    /// The agent's entry did not finish in time; what was done was taken back.
+    /// The agent's entry did not finish in time; all changes were taken back.
     EntrySilent,
-    /// The plan contradicts itself or the session's state.
+    /// The plan contradicts itself or the state of the guardian.
     BadPlan {
-        /// How.
+        /// The contradiction.
         reason: String,
     },
     /// A system call failed that should not.
     System {
-        /// What was tried.
+        /// The call.
         call: String,
-        /// Why.
+        /// The reason.
         errno: i32,
     },
     /// The guardian does not answer.
     Guardian {
-        /// What happened on the way to it.
+        /// The failure on the way to it.
         reason: String,
     },
-    /// The guardian was killed during the attach; what it had done was taken back.
+    /// The guardian was killed during the attach; its changes were taken back.
     GuardianKilled,
-    /// The first error, and what could not be put back after it.
+    /// The first error, and what could not be restored after it.
     Residue {
-        /// What went wrong first.
+        /// The first error.
         cause: Box<InjectError>,
         /// What is left in the target.
         residue: String,
@@ -85,7 +85,7 @@ impl InjectError {
         }
     }
 
-    /// The target ended (or executed another program), so nothing is left to put back.
+    /// The target ended or executed another program, so nothing is left to restore.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone | Self::Executed | Self::ExitedBeforeExec { .. })
     }
@@ -111,14 +111,14 @@ impl fmt::Display for InjectError {
             Self::ExitedBeforeExec { code } => {
                 write!(
                     f,
-                    "the command ended with code {code} before it could be executed; see what it says \
-                     without `traceprof record`"
+                    "the command ended with code {code} before it could be executed; see what it \
+                     says without `traceprof record`"
                 )
             }
             Self::NotPermitted => write!(
                 f,
-                "the kernel does not permit to trace the target; run as root (CAP_SYS_PTRACE), \
-                 or look for a security module that forbids it"
+                "the kernel does not permit tracing the target; run as root (CAP_SYS_PTRACE), or \
+                 check for a security module that forbids it"
             ),
             Self::WouldNotStop { tid, state: 'R' } => write!(
                 f,
@@ -140,8 +140,8 @@ impl fmt::Display for InjectError {
                 let reason = describe(*errno);
                 write!(
                     f,
-                    "the agent could not start in the target (error {error}): {reason}; `traceprof doctor \
-                     --pid PID` looks for what forbids it, `traceprof stacks` needs no agent"
+                    "the agent could not start in the target (error {error}): {reason}; `traceprof \
+                     doctor --pid PID` shows what forbids it, `traceprof stacks` needs no agent"
                 )
             }
             Self::EntrySilent => write!(
@@ -184,7 +184,7 @@ fn map_advice(errno: i32) -> &'static str {
         libc::EACCES | libc::EPERM => {
             "a security module or a seccomp filter forbids executable shared memory there"
         }
-        libc::ENOMEM => "look at its address space limit (ulimit -v) and vm.max_map_count",
+        libc::ENOMEM => "check its address space limit (ulimit -v) and vm.max_map_count",
         libc::EAGAIN => "it locks its future memory: raise its limit (ulimit -l)",
         libc::EINVAL => "the address range was taken meanwhile, or the segment is gone: try again",
         _ => "try again",

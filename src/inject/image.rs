@@ -1,8 +1,8 @@
 //! The embedded agent image and its layout in the code segment.
 //!
 //! # Invariants
-//! - The image is loaded as one read-only, executable piece: whatever its segments say, nothing in
-//!   it is written in the target. Relocations are applied in the recorder's own copy, before.
+//! - The image is loaded as one read-only, executable piece: nothing in it is written in the
+//!   target, whatever its segments say. Relocations are applied before, in the recorder's own copy.
 //!
 //! # Does not
 //! - resolve symbols: the image needs none.
@@ -13,10 +13,9 @@ use object::elf::{FileHeader64, PT_LOAD, R_X86_64_RELATIVE, SHT_RELA};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use object::{Endianness, elf};
 
-use super::residue;
 use crate::proc::Mapping;
 
-/// Keeps the embedded bytes aligned as the ELF structures in them want it.
+/// Aligns the embedded bytes as their ELF structures need it.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
@@ -27,12 +26,12 @@ pub fn bytes() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// Whether a mapping is this image, as a recorder of the same version laid it out. `read` reads so
+/// Whether a mapping is this image, laid out by a recorder of the same version. `read` reads that
 /// many bytes from its start.
 pub fn is_mapped(mapping: &Mapping, read: impl FnOnce(usize) -> io::Result<Vec<u8>>) -> bool {
-    // The first segment, which no relocation changes, starts with the file's own headers.
+    // The first segment starts with the file's own headers, and no relocation changes it.
     let first = first_segment(bytes()).unwrap_or_default();
-    residue::is_segment(mapping)
+    mapping.is_system_v_segment()
         && !first.is_empty()
         && read(first.len()).is_ok_and(|found| found == first)
 }
@@ -56,7 +55,7 @@ pub struct Entries {
     pub restorer: u64,
 }
 
-/// Why the image cannot be laid out: it was built wrongly.
+/// Why the image cannot be laid out: its build was wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageError {
     /// Not an ELF file of the expected kind.
@@ -82,7 +81,7 @@ impl std::fmt::Display for ImageError {
 
 impl std::error::Error for ImageError {}
 
-/// Copies the image into `code` as it is to lie at `base` in the target, and relocates it.
+/// Copies the image into `code` and relocates it to `base`, its address in the target.
 pub fn lay_out(code: &mut [u8], base: u64) -> Result<Entries, ImageError> {
     lay_out_image(bytes(), code, base)
 }

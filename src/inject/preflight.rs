@@ -1,13 +1,12 @@
-//! Looks at a process before it is touched: whether it can be attached to, and if not, why.
+//! Checks whether a process can be attached to before it is touched, and if not, why.
 //!
-//! There is one list of checks. Who wants to attach is told of the first that fails; who wants to
-//! know what stands in the way goes through all of them.
+//! There is one list of checks. An attach reports the first that fails; `doctor` shows all of them.
 //!
 //! # Invariants
-//! - Nothing is changed, and nobody stopped: all is read from `/proc`.
+//! - Nothing is changed, and no thread stopped: everything is read from `/proc`.
 //!
 //! # Does not
-//! - look at seccomp filters, for which threads are stopped (`Guardian::judge`).
+//! - read seccomp filters, as threads are stopped for that (`Guardian::check_seccomp`).
 
 use std::fs::File;
 use std::io;
@@ -16,41 +15,41 @@ use serde::{Deserialize, Serialize};
 use traceprof_abi::layout;
 
 use super::arch;
-use super::claim::Claim;
 use super::error::InjectError;
-use super::guardian::GUARDIAN;
 use super::refusal::Refusal;
+use super::target::claim::Claim;
+use super::target::tracer::{already_traced, is_guardian};
 use crate::proc::{self, Namespace, Status};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const STRICT: u32 = 1;
 
-/// What the preflight saw of a process that can be attached to.
+/// Facts about a process that can be attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its pid as the recorder sees it.
     pub pid: i32,
-    /// When it started: `start_time` of the attach plan.
+    /// When the process started: `start_time` of the attach plan.
     pub start_time: u64,
     /// Its ids, masks and states.
     pub status: Status,
-    /// It is stopped by job control, and will be when the attach is done.
+    /// Job control has stopped it, and the attach leaves it stopped.
     pub stopped: bool,
 }
 
-/// What came of one check.
+/// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What was looked at.
+    /// The condition that was checked.
     pub subject: &'static str,
-    /// What was seen, or why it stands in the way.
+    /// The observation, or why it prevents an attach.
     pub outcome: Result<String, Refusal>,
 }
 
-/// One thing that an attach depends on.
+/// One condition of an attach.
 type Check = (&'static str, fn(&Facts) -> Result<String, Refusal>);
 
-/// All of them. The first one that fails is the one that is told.
+/// All checks. An attach reports the first that fails.
 const CHECKS: [Check; 9] = [
     ("shadow stack", check_shadow_stack),
     ("program", check_code),
@@ -63,9 +62,9 @@ const CHECKS: [Check; 9] = [
     ("other recorder", check_claim),
 ];
 
-/// Looks at a process; refused if there is a reason not to attach to it.
+/// Checks a process; refused if there is a reason not to attach to it.
 pub fn preflight(pid: i32) -> Result<Facts, Refusal> {
-    let facts = look(pid)?;
+    let facts = read_facts(pid)?;
     for checked in examine(&facts) {
         checked.outcome?;
     }
@@ -77,18 +76,18 @@ pub fn examine(facts: &Facts) -> impl Iterator<Item = Checked> {
     CHECKS.iter().map(|(subject, check)| Checked { subject, outcome: check(facts) })
 }
 
-/// Looks at a process of which threads are to be stopped and looked at, and nothing else is done to:
-/// no call is made in it, so neither its seccomp filters nor its namespaces matter.
-pub fn preflight_to_look(pid: i32) -> Result<Facts, Refusal> {
-    let facts = look(pid)?;
+/// Checks a process whose threads are to be stopped and copied, and nothing else. No call is made
+/// in it, so neither its seccomp filters nor its namespaces matter.
+pub fn preflight_to_capture(pid: i32) -> Result<Facts, Refusal> {
+    let facts = read_facts(pid)?;
     for check in [check_code, check_tracer, check_permission] {
         check(&facts)?;
     }
     Ok(facts)
 }
 
-/// Whether there is a process to look at.
-pub fn look(pid: i32) -> Result<Facts, Refusal> {
+/// Reads what the other checks need; refused if it is no process that can be traced.
+pub fn read_facts(pid: i32) -> Result<Facts, Refusal> {
     if pid <= 0 {
         return Err(Refusal::NoSuchProcess { pid });
     }
@@ -101,17 +100,17 @@ pub fn look(pid: i32) -> Result<Facts, Refusal> {
     }
     let start_time = proc::start_time(pid).map_err(|error| unreadable(pid, &error))?;
     let dead = proc::has_ended(status.state);
-    // A leader that left its threads behind is a zombie too.
+    // A leader that left its threads behind is a zombie, too.
     if dead && status.threads <= 1 {
         return Err(Refusal::Exited { pid });
     }
-    // Older kernels do not say it; all of them are the second one's children.
+    // Older kernels do not say it; all kernel threads are children of pid 2.
     let is_kernels = !status.has_memory && (pid == 2 || status.parent == 2);
     if status.kernel_thread || is_kernels {
         return Err(Refusal::KernelThread { pid });
     }
     if !status.has_memory && !dead {
-        // It was killed, and has not come to its end.
+        // It was killed, and is still ending.
         return Err(Refusal::Exited { pid });
     }
     Ok(Facts { pid, start_time, stopped: status.state == 'T', status })
@@ -132,13 +131,13 @@ fn check_code(facts: &Facts) -> Result<String, Refusal> {
                 kind: format!("{bits}-bit (ELF machine {})", kind.machine),
             })
         }
-        // Not permitted to look: the permission check says why. Of a leader that ended there is
-        // nothing to look at; its threads are checked when they stop.
+        // If it may not be read, the permission check says why. A leader that has ended has no
+        // executable; its threads are checked when they stop.
         Err(error) => Ok(format!("cannot be seen ({error})")),
     }
 }
 
-/// A guardian traces for moments only; whether its recording goes on, the claim tells.
+/// A guardian traces for moments only; the claim shows whether its recording continues.
 fn check_tracer(facts: &Facts) -> Result<String, Refusal> {
     match facts.status.tracer {
         0 => Ok("none".to_owned()),
@@ -147,18 +146,7 @@ fn check_tracer(facts: &Facts) -> Result<String, Refusal> {
     }
 }
 
-/// A tracer that lets go again after a moment.
-pub(super) fn is_guardian(tracer: i32) -> bool {
-    proc::status(tracer).is_ok_and(|status| status.name == GUARDIAN)
-}
-
-/// Names the tracer.
-pub(super) fn already_traced(tracer: i32) -> Refusal {
-    let name = proc::status(tracer).map_or_else(|_| "another program".to_owned(), |s| s.name);
-    Refusal::AlreadyTraced { tracer, name }
-}
-
-/// Opening `mem` asks the kernel the same question as PTRACE_SEIZE will, without touching anybody.
+/// Opening `mem` asks the kernel the same question as PTRACE_SEIZE, without touching the process.
 fn check_permission(facts: &Facts) -> Result<String, Refusal> {
     let Facts { pid, status, .. } = facts;
     let error = match File::open(format!("/proc/{pid}/mem")) {
@@ -180,12 +168,12 @@ fn check_permission(facts: &Facts) -> Result<String, Refusal> {
     })
 }
 
-/// Value of `kernel.yama.ptrace_scope`; a kernel without Yama is one that does not restrict.
+/// Value of `kernel.yama.ptrace_scope`, 0 without Yama.
 pub fn yama_scope() -> u32 {
     proc::sysctl("kernel.yama.ptrace_scope").and_then(|scope| scope.try_into().ok()).unwrap_or(0)
 }
 
-/// Modes are those of threads, and the thread to be stopped is not chosen yet.
+/// Each thread has its own mode, and the thread to be stopped is not chosen yet.
 fn check_seccomp(facts: &Facts) -> Result<String, Refusal> {
     let tids = proc::tasks(facts.pid).unwrap_or_default();
     let modes = tids.into_iter().filter_map(|tid| proc::task_status(facts.pid, tid).ok());
@@ -212,11 +200,11 @@ fn check_freezer(facts: &Facts) -> Result<String, Refusal> {
     if proc::frozen(facts.pid) { Err(Refusal::Frozen) } else { Ok("not frozen".to_owned()) }
 }
 
-/// Three mappings more, and their address space.
+/// Checks for three more mappings and their address space.
 fn check_room(facts: &Facts) -> Result<String, Refusal> {
     const SEGMENTS: usize = 3;
     const SEGMENTS_LEN: u64 = layout::CODE_LEN + layout::TABLES_LEN + layout::DATA_LEN;
-    // Who may not look is refused for another reason.
+    // A process that may not be read is refused for another reason.
     let limits = proc::limits(facts.pid).unwrap_or_default();
     if let Some(limit) = limits.address_space
         && facts.status.size_kib * 1024 + SEGMENTS_LEN > limit
@@ -226,7 +214,7 @@ fn check_room(facts: &Facts) -> Result<String, Refusal> {
     let Ok(mappings) = proc::mappings(facts.pid) else { return Ok("cannot be seen".to_owned()) };
     let used = mappings.iter().filter(|mapping| mapping.path != "[vsyscall]").count();
     let limit = proc::sysctl("vm.max_map_count").and_then(|limit| usize::try_from(limit).ok());
-    // The kernel lets one more in than that.
+    // The kernel permits one more than that.
     if limit.is_some_and(|limit| used + SEGMENTS > limit + 1) {
         return Err(Refusal::TooManyMappings { used });
     }
@@ -234,7 +222,7 @@ fn check_room(facts: &Facts) -> Result<String, Refusal> {
     Ok(format!("{used}{limit} mappings"))
 }
 
-/// Takes the claim that the attach will take, and gives it back.
+/// Takes the claim that the attach will take, and releases it.
 fn check_claim(facts: &Facts) -> Result<String, Refusal> {
     match Claim::on(facts.pid, facts.start_time) {
         Ok(_) => Ok("none".to_owned()),
@@ -262,7 +250,7 @@ mod tests {
         assert_eq!(preflight(i32::MAX), Err(Refusal::NoSuchProcess { pid: i32::MAX }));
         assert_eq!(preflight(0), Err(Refusal::NoSuchProcess { pid: 0 }));
         assert_eq!(preflight(std::process::id() as i32), Err(Refusal::Own));
-        // Where pid 2 is not the kernel's there is nothing to see (a pid namespace).
+        // In a pid namespace pid 2 may be an ordinary process, or none.
         if proc::status(2).is_ok_and(|status| status.kernel_thread) {
             assert_eq!(preflight(2), Err(Refusal::KernelThread { pid: 2 }));
         }

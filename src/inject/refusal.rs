@@ -1,4 +1,4 @@
-//! Why a process cannot be attached to, and what to type against it.
+//! Why a process cannot be attached to, and the command that helps.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Refusal {
         /// The id.
         pid: i32,
     },
-    /// It ended and waits for its parent to notice.
+    /// It ended and was not reaped yet.
     Exited {
         /// The id.
         pid: i32,
@@ -24,54 +24,54 @@ pub enum Refusal {
         /// The process that the thread belongs to.
         pid: i32,
     },
-    /// A kernel thread has no user code.
+    /// It is a kernel thread, without user code.
     KernelThread {
         /// The id.
         pid: i32,
     },
-    /// The recorder's own process.
+    /// It is the recorder's own process.
     Own,
-    /// Another machine or word size than the recorder's.
+    /// It has another machine or word size than the recorder.
     ForeignExecutable {
-        /// What it is.
+        /// Its executable's kind.
         kind: String,
     },
-    /// Strict seccomp: any system call of ours would kill it.
+    /// It is in strict seccomp mode: any system call of ours would kill it.
     SeccompStrict,
-    /// A seccomp filter, which may kill it for our system calls.
+    /// It has a seccomp filter, which may kill it for our system calls.
     SeccompUnknown {
-        /// Why that is not known.
+        /// Why the filter's answers are unknown.
         why: String,
-        /// Root would know.
+        /// Whether root could read the filter.
         needs_root: bool,
     },
-    /// A seccomp filter that does not let our system calls be made.
+    /// It has a seccomp filter that forbids one of our system calls.
     SeccompForbids {
-        /// The first call that it does not permit.
+        /// The first forbidden call.
         call: String,
-        /// What it answers.
+        /// The filter's answer.
         answer: String,
-        /// A thread that has the filter, where it is known of one.
+        /// A thread with the filter, if one is known.
         tid: Option<i32>,
     },
-    /// Another IPC namespace: our segments cannot be attached there.
+    /// It is in another IPC namespace, where our segments cannot be attached.
     OtherIpcNamespace,
-    /// A shadow stack, on which chains of signal frames cannot run.
+    /// It has a shadow stack, on which chains of signal frames cannot run.
     ShadowStack,
-    /// Somebody traces it already.
+    /// Another tracer has it.
     AlreadyTraced {
         /// Pid of the tracer.
         tracer: i32,
-        /// Its name.
+        /// The tracer's name.
         name: String,
     },
     /// Another recorder has its agent in it.
     AlreadyRecorded {
-        /// Pid of the recorder, where it can be seen.
+        /// Pid of the recorder, if it is visible.
         recorder: Option<i32>,
     },
-    /// The guardian of a recorder that has ended still takes its agent away.
-    BeingCured {
+    /// A guardian still restores it after its recorder has ended.
+    BeingRestored {
         /// Pid of the guardian.
         guardian: i32,
     },
@@ -86,7 +86,7 @@ pub enum Refusal {
     },
     /// It has as many mappings as the kernel permits.
     TooManyMappings {
-        /// How many.
+        /// How many it has.
         used: usize,
     },
     /// The Yama security module forbids it.
@@ -99,12 +99,12 @@ pub enum Refusal {
         /// Its real user id.
         uid: u32,
     },
-    /// It belongs to the user but is protected: set-uid, not dumpable, more capable, or a security
-    /// module forbids it.
+    /// It belongs to the user but is protected: set-uid, not dumpable, more capable, or by a
+    /// security module.
     Protected,
     /// `/proc` could not be read.
     Unreadable {
-        /// What failed.
+        /// The failure.
         reason: String,
     },
 }
@@ -130,7 +130,7 @@ impl fmt::Display for Refusal {
                 write!(f, "the target runs a {kind} executable; only 64-bit x86-64 is supported")
             }
             Self::Unreadable { reason } => write!(f, "cannot read the target's /proc: {reason}"),
-            other => other.tell_obstacle(f),
+            other => other.write_obstacle(f),
         }
     }
 }
@@ -138,8 +138,8 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// A command line that changes what stands in the way of recording `pid`; `None` where there is
-    /// none, and the text says all.
+    /// A command that removes the obstacle to recording `pid`, if there is one; else the text says
+    /// all.
     pub fn remedy(&self, pid: i32) -> Option<String> {
         Some(match self {
             Self::NotAProcess { pid, .. } => format!("traceprof record --pid {pid}"),
@@ -170,8 +170,8 @@ impl Refusal {
         })
     }
 
-    /// What stands in the way of a process that is one.
-    fn tell_obstacle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes what prevents an attach to an ordinary process.
+    fn write_obstacle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherIpcNamespace => write!(
                 f,
@@ -194,9 +194,9 @@ impl Refusal {
                     "another traceprof{who} records the target already; end that recording first"
                 )
             }
-            Self::BeingCured { guardian } => write!(
+            Self::BeingRestored { guardian } => write!(
                 f,
-                "the agent of a recording that ended is still being taken away (by process \
+                "the agent of a recording that ended is still being removed (by process \
                  {guardian}), as the target gets no processor time; try again when it runs"
             ),
             Self::Frozen => {
@@ -211,14 +211,15 @@ impl Refusal {
             ),
             Self::TooManyMappings { used } => write!(
                 f,
-                "the target has {used} mappings, and vm.max_map_count permits no three more; raise it"
+                "the target has {used} mappings, and vm.max_map_count does not permit three more; \
+                 raise it"
             ),
-            other => other.tell_prohibition(f),
+            other => other.write_prohibition(f),
         }
     }
 
-    /// Who or what forbids it.
-    fn tell_prohibition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes who or what forbids the attach.
+    fn write_prohibition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SeccompStrict => {
                 write!(
@@ -229,9 +230,9 @@ impl Refusal {
             }
             Self::SeccompUnknown { why, .. } => write!(
                 f,
-                "the target has a seccomp filter that may kill it for a system call that is made in \
-                 it: {why}; give --allow-seccomp if its filter is known to permit shmat, \
-                 rt_sigaction and timer_create (container defaults do)"
+                "the target has a seccomp filter that may kill it for a system call of the agent: \
+                 {why}; give --allow-seccomp if the filter is known to permit shmat, rt_sigaction \
+                 and timer_create (container defaults do)"
             ),
             Self::SeccompForbids { call, answer, tid } => {
                 let whose = tid.map_or_else(String::new, |tid| format!(" of thread {tid}"));
@@ -258,7 +259,7 @@ impl Refusal {
                 "the target is protected from tracing (set-uid, not dumpable, or by a security \
                  module); run as root (CAP_SYS_PTRACE)"
             ),
-            // Told above.
+            // Written above.
             _ => Ok(()),
         }
     }

@@ -1,39 +1,38 @@
-//! The auxiliary vector: what the kernel tells a program at its start.
+//! The auxiliary vector, which the kernel gives a program at its start.
 
 use std::{fs, io};
 
-/// `AT_RANDOM`: the address of bytes that the kernel has drawn.
+/// `AT_RANDOM`: the address of random bytes from the kernel.
 const RANDOM: u64 = 25;
-/// `AT_HWCAP2`, and the bit of it that says that programs may read the thread pointer by an instruction.
+/// `AT_HWCAP2`, with a bit for programs that may read the thread pointer by an instruction.
 const CAPABILITIES: u64 = 26;
 const FSGSBASE: u64 = 1 << 1;
 /// `AT_MINSIGSTKSZ`.
 const SIGNAL_STACK_MIN: u64 = 51;
-/// How many bytes are drawn.
+/// The number of random bytes.
 const DRAWN: usize = 16;
 
-/// The most bytes that the kernel puts on a stack when it delivers a signal; they grow with the
-/// processor's vector state.
+/// The most bytes that a signal frame takes; they grow with the processor's vector state.
 pub fn signal_frame_len() -> Option<u64> {
     entry("self", SIGNAL_STACK_MIN)
 }
 
-/// The kernel lets programs read the thread pointer by an instruction: since Linux 5.9, where the
+/// Whether programs may read the thread pointer by an instruction: since Linux 5.9, if the
 /// processor has it.
 pub fn may_read_thread_pointer() -> bool {
     entry("self", CAPABILITIES).is_some_and(|bits| bits & FSGSBASE != 0)
 }
 
-/// The bytes that the kernel drew for the program that a process executed last, and where they are:
-/// they tell one execution from the next. `None` of a 32-bit program, or if they cannot be read: whoever
-/// must know when a program is gone that may execute another user's asks its [`super::Memory`].
+/// The random bytes that the kernel gave a process's program, and their address: they distinguish
+/// one execution from the next. `None` for a 32-bit program, or if they cannot be read. To notice
+/// the end of a program that may execute another user's, use [`super::Memory`].
 ///
 /// # Errors
-/// If the process has no vector at this moment: it executes a program just now, or has ended. So has a
-/// leader that left its threads behind; of them any may be asked.
+/// If the process has no vector at this moment: it is executing a program, or has ended. A leader
+/// that left its threads behind has none, either; ask one of its threads.
 pub fn drawn_bytes(pid: i32) -> io::Result<Option<(u64, [u8; DRAWN])>> {
     let words = fs::read(format!("/proc/{pid}/auxv"))?;
-    // The kernel makes it zero, and fills it in when the program is loaded.
+    // Zero until the kernel fills it in when it loads the program.
     if words.iter().all(|byte| *byte == 0) {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -63,7 +62,7 @@ mod tests {
 
     #[test]
     fn signal_frames_have_a_length() {
-        // The legacy frame and the FXSAVE area at least, and no more than AMX needs.
+        // At least the legacy frame and the FXSAVE area, and no more than AMX needs.
         assert!(signal_frame_len().is_none_or(|len| (1000..20_000).contains(&len)));
     }
 
@@ -80,7 +79,7 @@ mod tests {
         let own = drawn(std::process::id() as i32).unwrap();
         assert_eq!(drawn(std::process::id() as i32), Some(own));
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        // Who starts a program goes on before the kernel has written its vector.
+        // A parent continues before the kernel has written the vector of its child's program.
         let theirs = loop {
             match drawn_bytes(other.id() as i32) {
                 Ok(bytes) => break bytes.expect("a program of 64 bits"),

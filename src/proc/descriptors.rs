@@ -1,14 +1,14 @@
-//! What a process has open.
+//! The open descriptors of a process.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Its descriptors, and what each refers to as the kernel prints it.
+/// The descriptors of a process, with what the kernel prints for each.
 pub fn descriptors(pid: i32) -> io::Result<BTreeMap<i32, PathBuf>> {
     let all = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(Result::ok);
-    // One that is closed meanwhile is none.
+    // A descriptor that is closed meanwhile is left out.
     let named = all.filter_map(|entry| {
         Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?))
     });

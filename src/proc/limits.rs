@@ -1,12 +1,12 @@
-//! Limits of a process that an agent could meet.
+//! Limits of a process that an agent could reach.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use super::Status;
 
-/// Whether who may trace its user may trace the process, too; `None` if it is root's, where it
-/// cannot be seen. Files of a process that is not dumpable belong to root.
+/// Whether a process is dumpable, so that its own user may trace it; `None` for root's processes,
+/// where it is not visible. The files of a process that is not dumpable belong to root.
 pub fn is_dumpable(pid: i32, status: &Status) -> Option<bool> {
     let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok()?.uid();
     (status.euid != 0).then_some(owner == status.euid)
@@ -15,9 +15,9 @@ pub fn is_dumpable(pid: i32, status: &Status) -> Option<bool> {
 /// Soft limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of address space (`ulimit -v`, in KiB there).
+    /// Bytes of address space (`ulimit -v` shows KiB).
     pub address_space: Option<u64>,
-    /// Bytes of locked memory (`ulimit -l`, in KiB there).
+    /// Bytes of locked memory (`ulimit -l` shows KiB).
     pub locked_memory: Option<u64>,
 }
 

@@ -1,11 +1,11 @@
-//! What the kernel tells of the machine: its settings, its processor, its memory.
+//! The machine as the kernel describes it: settings, processor, memory.
 
 use std::fs;
 use std::path::Path;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// A kernel setting by its name, `kernel.yama.ptrace_scope`; `None` where this kernel has none.
+/// A kernel setting by its name, `kernel.yama.ptrace_scope`; `None` if this kernel lacks it.
 pub fn sysctl(name: &str) -> Option<i64> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     fs::read_to_string(path).ok()?.trim().parse().ok()
@@ -21,7 +21,7 @@ pub fn has_processor_flag(flag: &str) -> bool {
     })
 }
 
-/// Bytes of memory that this process may have: the machine's, or what its control group is limited to.
+/// Bytes of memory that this process may have: the machine's, or the limit of its control group.
 pub fn memory_len() -> Option<u64> {
     let read = |variable| sysconf(variable).ok().flatten().and_then(|it| u64::try_from(it).ok());
     let pages = read(SysconfVar::_PHYS_PAGES)?;

@@ -1,4 +1,4 @@
-//! What a process has mapped.
+//! The memory mappings of a process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,10 +36,15 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// It is of this open file: the same inode, or where file systems show another one to `stat` than to
-    /// `maps`, as overlays may, a file that the kernel calls the same.
+    /// Whether it maps this open file: by the same inode, or by the kernel's name for the file.
+    /// Overlays may show another inode to `stat` than to `maps`.
     pub fn is_of(&self, file: &File) -> bool {
         self.has_inode_of(file) || self.has_name_of(file)
+    }
+
+    /// Whether it is a System V segment that is marked for removal, as the agent's are.
+    pub fn is_system_v_segment(&self) -> bool {
+        self.shared && self.deleted && self.path.to_string_lossy().starts_with("/SYSV")
     }
 
     /// The same inode of the same device.
@@ -60,7 +65,7 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process, sorted by address. Of a zombie leader with live threads: those of a
+/// The mappings of a process, sorted by address. A zombie leader with live threads has those of a
 /// live thread.
 pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
     let whole = read_file(format!("/proc/{pid}/maps"))?;

@@ -1,16 +1,16 @@
-//! Namespaces: which of them a process shares with this one.
+//! The namespaces that a process shares with this one.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// A kind of namespace that makes a difference to a recorder, or is worth knowing.
+/// A kind of namespace that matters to a recorder, or to its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespace {
     /// Process ids.
     Pid,
-    /// Mounts: which files its paths name.
+    /// Mounts: the files behind its paths.
     Mount,
-    /// Users: whose root it may be.
+    /// Users: the meaning of its user ids.
     User,
     /// Network devices.
     Network,
@@ -19,7 +19,7 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Pid, Self::Mount, Self::User, Self::Network, Self::Ipc];
 
     /// Its name in `/proc/PID/ns`.
@@ -34,7 +34,7 @@ impl Namespace {
     }
 }
 
-/// Whether a process is in the same namespace of a kind as this one.
+/// Whether a process is in the same namespace of this kind as this process.
 pub fn same_namespace(pid: i32, kind: Namespace) -> io::Result<bool> {
     let name = kind.name();
     let theirs = std::fs::metadata(format!("/proc/{pid}/ns/{name}"))?;
@@ -42,15 +42,14 @@ pub fn same_namespace(pid: i32, kind: Namespace) -> io::Result<bool> {
     Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
 }
 
-/// Whether pids in `/proc` are those that this process knows: it may be mounted for another pid
-/// namespace.
+/// Whether `/proc` shows the pids of this process's namespace; it may be mounted for another one.
 pub fn is_of_own_namespace() -> bool {
     let own = std::process::id().to_string();
     std::fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
 }
 
 /// Whether this process is in the first user namespace, the only one whose capabilities count for
-/// the machine as a whole.
+/// the whole machine.
 pub fn is_initial_user_namespace() -> bool {
     /// The kernel's fixed inode number of it (`PROC_USER_INIT_INO`).
     const INITIAL: u64 = 0xefff_fffd;

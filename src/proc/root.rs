@@ -1,4 +1,4 @@
-//! The target's file system, as it sees it itself.
+//! The target's file system, as the target sees it.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -13,41 +13,40 @@ use nix::sys::stat::{Mode, fstat, stat};
 #[derive(Debug)]
 pub struct Root {
     directory: OwnedFd,
-    /// Whose files are believed: the process's own and root's.
+    /// The user whose files are trusted, besides root.
     owner: u32,
 }
 
 impl Root {
-    /// Of a process that runs as the user `owner`.
+    /// Opens the root of a process that runs as the user `owner`.
     pub fn open(pid: i32, owner: u32) -> io::Result<Self> {
         Self::at(Path::new(&format!("/proc/{pid}/root")), owner)
     }
 
-    /// Of a process whose root is this directory.
+    /// Opens this directory as the root of a process.
     pub fn at(path: &Path, owner: u32) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self { directory: open(path, flags, Mode::empty())?, owner })
     }
 
-    /// It is the root of this process, too.
+    /// Whether it is the root of this process, too.
     pub fn is_own(&self) -> bool {
-        let own = stat("/");
-        let its = fstat(&self.directory);
-        matches!((own, its), (Ok(own), Ok(its)) if (own.st_dev, own.st_ino) == (its.st_dev, its.st_ino))
+        let (Ok(own), Ok(its)) = (stat("/"), fstat(&self.directory)) else { return false };
+        (own.st_dev, own.st_ino) == (its.st_dev, its.st_ino)
     }
 
-    /// What makes two of them the same: where the directory is, and whose files are believed.
+    /// The identity of a root: where the directory is, and whose files are trusted.
     pub fn key(&self) -> Option<(u64, u64, u32)> {
         fstat(&self.directory).ok().map(|it| (it.st_dev, it.st_ino, self.owner))
     }
 
-    /// Opens a file for reading. It must be a regular one of the process's user or of root, and no link:
-    /// what a stranger has put there is not what the process says.
+    /// Opens a file for reading. It must be a regular one of the process's user or of root, and no
+    /// link: another user's file is not the process's word.
     pub fn read(&self, path: &Path) -> io::Result<File> {
         self.open_file(path, OFlag::O_NOFOLLOW)
     }
 
-    /// The same through a link: of places where only those two can put one.
+    /// As [`Self::read`], but through a link, for places where only those two users can put one.
     pub fn read_linked(&self, path: &Path) -> io::Result<File> {
         self.open_file(path, OFlag::empty())
     }
@@ -64,7 +63,7 @@ impl Root {
         })
     }
 
-    /// A directory, to be watched under [`descriptor_path`].
+    /// Opens a directory, to be watched under [`descriptor_path`].
     pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
     }
@@ -82,8 +81,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     reopen(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?, |_| true)
 }
 
-/// Opens for reading what was found, if it is a regular file that is believed. Before that it was not
-/// opened: to open a device has effects, and a pipe waits for a writer.
+/// Opens a found file for reading, if it is a regular file that is trusted. Until then it was not
+/// opened: opening a device has effects, and opening a pipe waits for a writer.
 fn reopen(found: OwnedFd, is_believed: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
     let found = File::from(found);
     let status = found.metadata()?;
@@ -91,7 +90,7 @@ fn reopen(found: OwnedFd, is_believed: impl FnOnce(&Metadata) -> bool) -> io::Re
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut options = File::options();
-    // A lease on it would be waited for.
+    // Opening a file with a lease would wait.
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(descriptor_path(&found))
 }
 
@@ -105,7 +104,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use nix::sys::inotify::{AddWatchFlags, InitFlags};
+    use inotify::{Inotify, WatchMask};
 
     use super::*;
 
@@ -129,15 +128,18 @@ mod tests {
         assert_eq!(text, "its own", "upwards there is nothing but the root");
         assert!(linked("/escape").is_none(), "and nothing outside of it");
         assert!(!read("/up") && !read("/real") && !read("/nowhere"));
-        // Opened for reading it would be in use.
+        // A file that is open for reading would be in use.
         let pipe = inside("pipe");
         nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         let writer =
             || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&pipe);
-        let watched = nix::sys::inotify::Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
-        watched.add_watch(&pipe, AddWatchFlags::IN_OPEN).unwrap();
+        let mut watched = Inotify::init().unwrap();
+        watched.watches().add(&pipe, WatchMask::OPEN).unwrap();
         assert!(!read("/pipe") && linked("/pipe").is_none() && open_regular(&pipe).is_err());
-        assert!(watched.read_events().is_err() && writer().is_err(), "nobody has opened it");
+        assert!(
+            watched.read_events(&mut [0; 4096]).is_err() && writer().is_err(),
+            "nobody has opened it"
+        );
         assert!(open_regular(&inside("real/file")).is_ok() && open_regular(folder.path()).is_err());
         if own == 0 {
             std::os::unix::fs::chown(inside("real/file"), Some(12345), None).unwrap();

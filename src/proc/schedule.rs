@@ -1,8 +1,8 @@
-//! What the scheduler has counted of a thread, asked over and over through descriptors that are kept.
+//! The scheduler's counts of a thread, read over and over through open descriptors.
 //!
 //! # Invariants
-//! - Whatever becomes of the thread's id, the descriptors are of the thread that they were opened for.
-//! - A look allocates nothing.
+//! - The descriptors belong to the thread that they were opened for, whatever happens to its id.
+//! - A reading allocates nothing.
 
 use std::fs::File;
 use std::io;
@@ -29,20 +29,20 @@ pub struct TaskClock {
 /// How often and how long a thread has had a processor since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Time on a processor. Of a thread that runs just now it is that of the last clock tick.
+    /// Time on a processor, for a running thread up to the last clock tick.
     pub run_ns: u64,
-    /// Time that it could have run and waited for a processor; what it waits just now is not in it.
+    /// Time in which it was ready and waited for a processor, without the current wait.
     pub wait_ns: u64,
-    /// How often it came to a processor. A thread for which this and `run_ns` are what they were has not
-    /// run, unless it is one that runs all the time.
+    /// How often it got a processor. A thread whose `count` and `run_ns` did not change has not
+    /// run, unless it runs all the time.
     pub count: u64,
 }
 
 impl TaskClock {
-    /// Opens those of a thread.
+    /// Opens the counts of a thread.
     ///
     /// # Errors
-    /// `NotFound` if it is gone; whatever opening gives when there are too many descriptors.
+    /// `NotFound` if it is gone; the error of the opening if there are too many descriptors.
     pub fn open(pid: i32, tid: i32) -> io::Result<Self> {
         // Both through one descriptor: the id may be another thread's between the two.
         let path = format!("/proc/{pid}/task/{tid}");
@@ -57,7 +57,7 @@ impl TaskClock {
         Ok(Self { schedstat: file("schedstat")?, stat: file("stat")? })
     }
 
-    /// What it has had so far. All are zero where the kernel does not count them.
+    /// The counts so far, all zero if the kernel does not count.
     ///
     /// # Errors
     /// `NotFound` if the thread is gone.
@@ -102,7 +102,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// Behind the name, which may hold anything; behind that are numbers.
+/// The name may contain anything; behind it are numbers.
 fn parse_state(bytes: &[u8]) -> Option<char> {
     let name_end = bytes.iter().rposition(|&byte| byte == b')')?;
     match bytes.get(name_end + 1..)? {

@@ -15,21 +15,21 @@ const TABLE_MAX: u64 = 8 << 20;
 /// `TCP_LISTEN` of the kernel.
 const LISTENING: u64 = 10;
 
-/// What is known of each socket, by its inode.
+/// The names of sockets, by their inodes.
 pub(super) type Sockets = HashMap<u64, Arc<str>>;
 
-/// Reads the tables that a process sees. What cannot be read has no sockets.
+/// Reads the socket tables that a process sees; a table that cannot be read counts as empty.
 pub(super) fn sockets(pid: i32) -> Sockets {
     let read = |name: &str| {
         let mut bytes = Vec::new();
         let file = File::open(format!("/proc/{pid}/net/{name}"));
-        // Cut at an error as at the limit: what was read is right.
+        // The part before an error is right, as it is before the limit.
         let _ = file.and_then(|file| file.take(TABLE_MAX).read_to_end(&mut bytes));
         bytes
     };
     let mut found = Sockets::new();
     for (kind, names) in [("tcp", ["tcp", "tcp6"]), ("udp", ["udp", "udp6"])] {
-        // Connections to a server of the one family may be listed with the other.
+        // Connections to a server of one family may be listed with the other.
         let tables = names.map(read);
         found.extend(internet(kind, &[&tables[0], &tables[1]]));
     }
@@ -45,7 +45,8 @@ struct Line {
     inode: u64,
 }
 
-/// `tcp 127.0.0.1:80 <- 127.0.0.1:4000`: the arrow says who called whom, as far as listening sockets tell.
+/// Names sockets as in `tcp 127.0.0.1:80 <- 127.0.0.1:4000`. The arrow shows who connected to whom,
+/// as far as the listening sockets tell.
 fn internet(kind: &str, tables: &[&[u8]]) -> Vec<(u64, Arc<str>)> {
     let lines: Vec<Line> = tables.iter().flat_map(|table| rows(table).filter_map(line)).collect();
     let is_listening = |line: &&Line| kind == "tcp" && line.state == LISTENING;
@@ -74,12 +75,12 @@ fn line(line: &[u8]) -> Option<Line> {
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
     let (own, peer) = (address(words.next()?)?, address(words.next()?)?);
     let state = u64::from_str_radix(words.next()?, 16).ok()?;
-    // One that belongs to no descriptor any more has no inode.
+    // A socket without any descriptor has no inode.
     let inode = words.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
     Some(Line { own, peer, state, inode })
 }
 
-/// `0100007F:1F90`: words of the address as they lie in memory, each printed as a number.
+/// Parses `0100007F:1F90`: words of the address as they lie in memory, each printed as a number.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -98,7 +99,8 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// `Num RefCount Protocol Flags Type St Inode Path`, the last of which may hold anything, or be missing.
+/// Parses `Num RefCount Protocol Flags Type St Inode Path`; the path may contain anything, or be
+/// missing.
 fn local(table: &[u8]) -> Vec<(u64, Arc<str>)> {
     let named = rows(table).filter_map(|line| {
         let line = String::from_utf8_lossy(line);
@@ -121,11 +123,16 @@ fn local(table: &[u8]) -> Vec<(u64, Arc<str>)> {
 mod tests {
     use super::*;
 
-    const TCP: &[u8] = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n\
-        \x20  0: 00000000:07E8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1131 1 0\n\
-        \x20  1: 0100007F:07E8 0200007F:D431 01 00000000:00000000 00:00000000 00000000  1000        0 7 1 0\n\
-        \x20  2: 0100007F:C350 0100007F:0050 01 00000000:00000000 00:00000000 00000000  1000        0 8 1 0\n\
-        \x20  3: 0100007F:C351 0100007F:0050 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
+    const TCP: &[u8] =
+        b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n\
+        \x20  0: 00000000:07E8 00000000:0000 0A \
+          00000000:00000000 00:00000000 00000000     0        0 1131 1 0\n\
+        \x20  1: 0100007F:07E8 0200007F:D431 01 \
+          00000000:00000000 00:00000000 00000000  1000        0 7 1 0\n\
+        \x20  2: 0100007F:C350 0100007F:0050 01 \
+          00000000:00000000 00:00000000 00000000  1000        0 8 1 0\n\
+        \x20  3: 0100007F:C351 0100007F:0050 06 \
+          00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
         nonsense\n";
 
     fn of(all: &[(u64, Arc<str>)], inode: u64) -> Option<&str> {

@@ -1,4 +1,4 @@
-//! Lines as kernels write them, and this process as seen by itself.
+//! Lines as kernels write them, and this process as it sees itself.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -60,7 +60,7 @@ fn own_process_is_described() {
     let mut magic = [0; 4];
     File::from(open_mapping(pid, code).unwrap()).read_exact(&mut magic).unwrap();
     assert_eq!(&magic, b"\x7fELF");
-    // Where it was when the mappings were read is this program's code now.
+    // The address is in this program's code now, as it was when the mappings were read.
     let gone = Mapping { inode: code.inode + 1, path: "/nowhere".into(), ..code.clone() };
     assert!(open_mapping(pid, &gone).is_err());
     let file = File::open("/proc/self/exe").unwrap();
@@ -84,7 +84,7 @@ fn missing_process_is_not_found() {
 }
 
 impl Mapping {
-    /// A readable, writable mapping without a file, for tests of those who look at mappings.
+    /// A readable, writable mapping without a file, for tests.
     pub(crate) fn writable(start: u64, end: u64, path: &str) -> Self {
         Self {
             start,

@@ -1,4 +1,4 @@
-//! Where the thread pointer of a thread leads to, without stopping it.
+//! The thread pointer of a thread, found without stopping it.
 //!
 //! # Safety
 //! One system call that no crate in use wraps; it writes two words of ours.
@@ -6,15 +6,15 @@
 
 use std::ptr;
 
-/// How far into its block a C library keeps a thread's list of robust locks, which it tells the kernel of
-/// when the thread begins (glibc) or has the first such lock (musl).
+/// Offset of the robust list in a C library's thread block. The library registers the list with the
+/// kernel when the thread starts (glibc) or takes its first such lock (musl).
 const LISTS_AT: [u64; 2] = [0x2e0, 0x88];
 /// The block begins with its own address.
 const BLOCK_LEN: usize = 24;
 
-/// The thread pointer of a thread of a C library that is known. It is derived from the one address in the
-/// thread's block that the kernel tells, and believed if the block says the same; `read` reads so many
-/// bytes of the thread's memory, or says how many there were.
+/// The thread pointer of a thread of a C library that is known. It is derived from the one address
+/// in the thread's block that the kernel tells, and believed if the block says the same; `read`
+/// reads so many bytes of the thread's memory, or says how many there were.
 pub fn thread_pointer(tid: i32, read: impl FnMut(u64, &mut [u8]) -> usize) -> Option<u64> {
     block_around(robust_list(tid)?, read)
 }
@@ -29,7 +29,7 @@ fn block_around(list: u64, mut read: impl FnMut(u64, &mut [u8]) -> usize) -> Opt
     LISTS_AT.into_iter().filter_map(|at| list.checked_sub(at)).find(|start| is_block(*start))
 }
 
-/// The list that the thread has told the kernel of.
+/// The list that the thread has registered with the kernel.
 fn robust_list(tid: i32) -> Option<u64> {
     let (mut list, mut len) = (ptr::null_mut::<u8>(), 0usize);
     let places = (&raw mut list, &raw mut len);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-/// One of them.
+/// A POSIX timer of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PosixTimer {
     /// Its id in the process.
@@ -12,8 +12,8 @@ pub struct PosixTimer {
     pub signal: i32,
 }
 
-/// All of a process. A kernel without checkpoint and restore shows none: that is `NotFound`, as for
-/// a process that is gone.
+/// All POSIX timers of a process. A kernel without checkpoint and restore shows none: that is
+/// `NotFound`, as for a process that is gone.
 pub fn posix_timers(pid: i32) -> io::Result<Vec<PosixTimer>> {
     Ok(parse(&fs::read_to_string(format!("/proc/{pid}/timers"))?))
 }

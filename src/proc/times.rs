@@ -5,7 +5,7 @@ use std::io;
 use super::schedule::parse_turns;
 use super::task_stat;
 
-/// CPU time that a thread has used, in nanoseconds: the scheduler's own count.
+/// CPU time that a thread has used, in nanoseconds, from the scheduler.
 fn task_cpu_ns(pid: i32, tid: i32) -> io::Result<u64> {
     let text = std::fs::read(format!("/proc/{pid}/task/{tid}/schedstat"))?;
     let turns = parse_turns(&text).map(|turns| turns.run_ns);
@@ -28,7 +28,7 @@ fn ticks_ns(ticks: u64) -> u64 {
     ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1)
 }
 
-/// CPU time of a thread in nanoseconds, from the clock tick count where the scheduler's is off.
+/// CPU time of a thread in nanoseconds, in clock ticks where the scheduler does not count.
 pub fn task_cpu_or_ticks_ns(pid: i32, tid: i32) -> io::Result<u64> {
     task_cpu_ns(pid, tid).or_else(|_| Ok(ticks_ns(task_stat(pid, tid)?.cpu_ticks)))
 }

@@ -1,14 +1,13 @@
-//! A separate debug file: found by build id or by the link of the file that it belongs to, on this
-//! system or on the target's, or fetched.
+//! Finds or fetches a separate debug file, by build id or by the link in the ELF file.
 //!
-//! blazesym looks into `.build-id` only for files that carry a `.gnu_debuglink`, which many stripped
-//! files do not; it does not know the cache of debuginfod clients, nor the target's file system.
+//! It looks on this system and on the target's. blazesym looks into `.build-id` only for files with
+//! a `.gnu_debuglink`, which many stripped files lack. It knows neither the cache of debuginfod
+//! clients nor the target's file system.
 //!
 //! # Invariants
-//! - What was looked at is what is used: the file stays open from its first look on.
-//! - Nothing but a regular file is opened, so nobody waits for a writer.
+//! - The checked file is the used file: it stays open from the first check on.
+//! - Only regular files are opened, so nothing blocks on a writer.
 
-use std::env;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,25 +16,26 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::elf_file::{DebugFiles, System};
-use super::outline::{Outline, Packed};
-use super::{ElfFile, guard};
+use super::elf_headers::{ElfHeaders, Packed};
+use super::fetcher::debuginfod_cache;
+use super::{ElfFile, panic_guard};
 use crate::elf::build_id_text;
 use crate::proc::{self, descriptor_path, open_regular};
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 /// Shorter ids are not unique enough to trust a file by its name.
 const BUILD_ID_LENGTH_MIN: usize = 8;
-/// A longer file is not read for its checksum: it takes seconds.
+/// A longer file is not read for its checksum, because that takes seconds.
 const CHECKED_MAX: u64 = 4 << 30;
-/// The same where somebody waits for it, who has other duties: some milliseconds' work.
+/// The same limit for a caller that has other duties: some milliseconds of work.
 const CHECKED_SOON_MAX: u64 = 16 << 20;
 
 /// A debug file.
 #[derive(Debug, Clone)]
 pub(super) struct DebugFile {
-    /// Where it is, as whoever has it calls it.
+    /// The path of the file in the system that holds it.
     pub(super) path: PathBuf,
-    /// What its compressed sections take when they are unpacked.
+    /// The unpacked size of its compressed sections.
     pub(super) packed: Packed,
     file: Arc<File>,
 }
@@ -47,37 +47,47 @@ impl DebugFile {
     }
 }
 
+/// Where the debug information of an ELF file comes from.
+#[derive(Debug, Clone)]
+pub(super) enum DebugSource {
+    /// The file holds its own.
+    Own,
+    /// A file that was found for it.
+    Separate(DebugFile),
+}
+
 /// The debug file of an ELF file, if there is one that has debug information and belongs to it.
-pub(super) fn find(elf: &ElfFile, outline: &Outline) -> Option<DebugFile> {
-    find_here(elf, outline, CHECKED_MAX).or_else(|| {
+pub(super) fn find(elf: &ElfFile, headers: &ElfHeaders) -> Option<DebugFile> {
+    find_here(elf, headers, CHECKED_MAX).or_else(|| {
         let (build_id, files) = (elf.build_id(), elf.debug_files());
         let fetcher = files.fetcher.as_ref().filter(|_| build_id.len() >= BUILD_ID_LENGTH_MIN)?;
         found_by_id(fetcher.fetch(build_id)?, open_regular, build_id)
     })
 }
 
-/// The same without asking servers, nor reading files that are longer than this as a whole.
-fn find_here(elf: &ElfFile, outline: &Outline, checked_max: u64) -> Option<DebugFile> {
+/// Looks without asking servers, and computes no checksum of a file longer than `checked_max`.
+fn find_here(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> Option<DebugFile> {
     let build_id = elf.build_id();
     let here = installed(build_id).chain(debuginfod_cached(build_id));
     let mut found = here.filter_map(|path| found_by_id(path, open_regular, build_id));
-    found.next().or_else(|| in_targets_system(elf, outline, checked_max))
+    found.next().or_else(|| in_targets_system(elf, headers, checked_max))
 }
 
 impl ElfFile {
-    /// The bytes of its debug file, while they are looked at, if it has one and no debug information
-    /// of its own. Nobody waits for servers here, or for a checksum of a large file.
+    /// Maps the debug file, if there is one and the file has no debug information of its own.
+    ///
+    /// This neither waits for servers nor computes the checksum of a large file.
     pub fn map_debug_file(&self) -> Option<Mmap> {
         let find = || {
-            let outline = Outline::read(&self.descriptor_path())?;
-            let found = if outline.has_debug_info {
+            let headers = ElfHeaders::read(&self.descriptor_path())?;
+            let found = if headers.has_debug_info {
                 None
             } else {
-                find_here(self, &outline, CHECKED_SOON_MAX)
+                find_here(self, &headers, CHECKED_SOON_MAX)
             };
             proc::map_file(&*found?.file).ok()
         };
-        guard::contain(find).flatten()
+        panic_guard::contain(find).flatten()
     }
 }
 
@@ -98,13 +108,13 @@ fn found_by_id(
     build_id: &[u8],
 ) -> Option<DebugFile> {
     let file = Arc::new(open(&path).ok()?);
-    let outline = Outline::read(&descriptor_path(&*file))?;
-    let belongs = outline.has_debug_info && outline.build_id.as_deref() == Some(build_id);
-    belongs.then_some(DebugFile { path, packed: outline.packed, file })
+    let headers = ElfHeaders::read(&descriptor_path(&*file))?;
+    let belongs = headers.has_debug_info && headers.build_id.as_deref() == Some(build_id);
+    belongs.then_some(DebugFile { path, packed: headers.packed, file })
 }
 
-/// By the link, and by the build id where the target has a file system of its own.
-fn in_targets_system(elf: &ElfFile, outline: &Outline, checked_max: u64) -> Option<DebugFile> {
+/// Looks by the link, and by the build id if the target has a file system of its own.
+fn in_targets_system(elf: &ElfFile, headers: &ElfHeaders, checked_max: u64) -> Option<DebugFile> {
     let (files, build_id) = (elf.debug_files(), elf.build_id());
     let by_id = matches!(files.system, System::Another(_))
         .then(|| installed(build_id))
@@ -112,7 +122,7 @@ fn in_targets_system(elf: &ElfFile, outline: &Outline, checked_max: u64) -> Opti
         .flatten();
     let mut by_id = by_id.filter_map(|path| found_by_id(path, |it| files.open(it), build_id));
     by_id.next().or_else(|| {
-        let (name, checksum) = outline.debug_link.as_ref()?;
+        let (name, checksum) = headers.debug_link.as_ref()?;
         linked(Path::new(elf.path()), name).into_iter().find_map(|path| {
             let file = Arc::new(files.open(&path).ok()?);
             let packed = linked_packed(&file, (*checksum, checked_max), build_id)?;
@@ -134,27 +144,29 @@ fn linked(path: &Path, name: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// What the sections of a file unpack to that is the one that is linked: build ids decide where both files
-/// have one, else the checksum that the link states.
+/// The unpacked size of the sections of a file, if it is the linked one.
+///
+/// Build ids decide if both files have one, else the checksum in the link.
 fn linked_packed(
     file: &File,
     (checksum, checked_max): (u32, u64),
     build_id: &[u8],
 ) -> Option<Packed> {
-    let outline = Outline::read(&descriptor_path(file)).filter(|outline| outline.has_debug_info)?;
-    let is_linked = match outline.build_id {
+    let headers =
+        ElfHeaders::read(&descriptor_path(file)).filter(|headers| headers.has_debug_info)?;
+    let is_linked = match headers.build_id {
         Some(its) if !build_id.is_empty() => its == build_id,
         _ => checksum_of(file, checked_max) == Some(checksum),
     };
-    is_linked.then_some(outline.packed)
+    is_linked.then_some(headers.packed)
 }
 
-/// What a `.gnu_debuglink` states of its file, of one of so many bytes at most.
+/// The checksum of a file as `.gnu_debuglink` states it, if the file has at most `len_max` bytes.
 fn checksum_of(file: &File, len_max: u64) -> Option<u32> {
     if file.metadata().ok()?.len() > len_max {
         return None;
     }
-    // It may grow meanwhile.
+    // The file may grow meanwhile.
     let mut rest = file.take(len_max);
     let (mut hasher, mut chunk) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
     loop {
@@ -180,16 +192,6 @@ impl DebugFiles {
 fn build_id_path(build_id: &[u8]) -> PathBuf {
     let (first, rest) = build_id.split_at(1);
     PathBuf::from(format!(".build-id/{}/{}.debug", build_id_text(first), build_id_text(rest)))
-}
-
-/// Where `debuginfod-find` keeps what it fetched (debuginfod-client-config(7)).
-pub(super) fn debuginfod_cache() -> Option<PathBuf> {
-    if let Some(dir) = env::var_os("DEBUGINFOD_CACHE_PATH").filter(|dir| !dir.is_empty()) {
-        return Some(dir.into());
-    }
-    let cache = env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
-    Some(cache.join("debuginfod_client"))
 }
 
 #[cfg(test)]
@@ -248,11 +250,11 @@ mod tests {
         };
         let find = |build_id: &[u8]| found_by_id(program.clone(), open_regular, build_id);
         cc(&["-g"]);
-        let build_id = Outline::read(&program).unwrap().build_id.unwrap();
+        let build_id = ElfHeaders::read(&program).unwrap().build_id.unwrap();
         assert_eq!(find(&build_id).map(|found| found.path), Some(program.clone()));
         cc(&["-g0"]);
         assert!(find(&build_id).is_none(), "another build");
-        let own_id = Outline::read(&program).unwrap().build_id.unwrap();
+        let own_id = ElfHeaders::read(&program).unwrap().build_id.unwrap();
         assert!(find(&own_id).is_none(), "without debug information");
     }
 }

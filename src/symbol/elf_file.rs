@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use memmap2::Mmap;
 
-use super::{Fetcher, Room};
+use super::{Fetcher, MemoryBudget};
 use crate::proc::{self, Root};
 
 /// An open ELF file with the path to show for it and its build id.
@@ -20,9 +20,9 @@ pub struct ElfFile {
     file: Arc<File>,
     path: String,
     build_id: Vec<u8>,
-    identity: Identity,
+    identity: FileIdentity,
     debug_files: Arc<DebugFiles>,
-    /// Nobody else has it: it goes with this value.
+    /// Dropped with this value: it tells the symbolizer that the file is no longer open.
     holder: Arc<()>,
 }
 
@@ -33,35 +33,35 @@ pub struct DebugFiles {
     pub system: System,
     /// Asks servers, where that is wanted.
     pub fetcher: Option<Fetcher>,
-    /// What all of them may take.
-    pub room: Arc<Room>,
+    /// The memory that all debug files together may take.
+    pub budget: Arc<MemoryBudget>,
 }
 
 /// A target's file system.
 #[derive(Debug, Default)]
 pub enum System {
-    /// That of this process.
+    /// The file system of this process.
     #[default]
     This,
     /// Another one.
     Another(Root),
-    /// It cannot be looked at: the same paths on this system are others' files.
+    /// The target's file system cannot be read: the same paths here lead to other files.
     Unknown,
 }
 
 impl System {
-    /// The same for two that are the same.
-    fn key(&self) -> SystemKey {
+    /// A key that is equal for equal file systems.
+    fn key(&self) -> SystemIdentity {
         match self {
-            Self::This => SystemKey::This,
-            Self::Another(root) => SystemKey::Another(root.key()),
-            Self::Unknown => SystemKey::Unknown,
+            Self::This => SystemIdentity::This,
+            Self::Another(root) => SystemIdentity::Another(root.key()),
+            Self::Unknown => SystemIdentity::Unknown,
         }
     }
 }
 
 impl DebugFiles {
-    /// Of a process of this user.
+    /// Where to look for the debug files of a process of this user.
     pub fn of(pid: i32, owner: u32, fetch: bool) -> Self {
         let system = match Root::open(pid, owner) {
             Ok(root) if root.is_own() => System::This,
@@ -69,41 +69,41 @@ impl DebugFiles {
             Err(_) => System::Unknown,
         };
         // One of all processes that are recorded together.
-        static ROOM: OnceLock<Arc<Room>> = OnceLock::new();
-        let room = Arc::clone(ROOM.get_or_init(Arc::default));
-        Self { system, fetcher: fetch.then(Fetcher::default), room }
+        static BUDGET: OnceLock<Arc<MemoryBudget>> = OnceLock::new();
+        let budget = Arc::clone(BUDGET.get_or_init(Arc::default));
+        Self { system, fetcher: fetch.then(Fetcher::default), budget }
     }
 }
 
-/// What makes two descriptors the same file with the same content.
+/// Two descriptors with equal identities are the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Identity {
+pub(super) enum FileIdentity {
     Inode {
         device: u64,
         inode: u64,
         size: u64,
         modified_ns: i128,
     },
-    /// The descriptor could not be examined: the same as nothing else.
+    /// The descriptor could not be examined: it equals nothing else.
     Unique(u64),
 }
 
-/// What makes what was read of a file that of another descriptor, too: the content, and where its debug
-/// files are looked for.
+/// The key of everything that was parsed of a file: its content, and where its debug files are
+/// searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    identity: Identity,
-    system: SystemKey,
+pub(super) struct FileKey {
+    identity: FileIdentity,
+    system: SystemIdentity,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum SystemKey {
+enum SystemIdentity {
     This,
     Another(Option<(u64, u64, u32)>),
     Unknown,
 }
 
-impl Identity {
+impl FileIdentity {
     fn of(file: &File) -> Self {
         match file.metadata() {
             Ok(meta) => Self::Inode {
@@ -115,7 +115,7 @@ impl Identity {
             },
             Err(_) => {
                 static NEXT: AtomicU64 = AtomicU64::new(0);
-                // Relaxed: only uniqueness is asked for.
+                // Relaxed: the number only has to be unique.
                 Self::Unique(NEXT.fetch_add(1, Ordering::Relaxed))
             }
         }
@@ -127,12 +127,12 @@ impl ElfFile {
     /// `build_id` says that the file has none.
     pub fn new(fd: OwnedFd, path: String, build_id: Vec<u8>) -> Self {
         let file = File::from(fd);
-        let identity = Identity::of(&file);
+        let identity = FileIdentity::of(&file);
         let (file, debug_files, holder) = (Arc::new(file), Arc::default(), Arc::default());
         Self { file, path, build_id, identity, debug_files, holder }
     }
 
-    /// The same with more places to look for its debug file.
+    /// Adds places to search for the debug file.
     pub fn with_debug_files(self, debug_files: Arc<DebugFiles>) -> Self {
         Self { debug_files, ..self }
     }
@@ -141,9 +141,9 @@ impl ElfFile {
         &self.debug_files
     }
 
-    /// Nobody has written to it since it was taken over.
+    /// Whether the file is unchanged since it was taken over.
     pub fn is_unchanged(&self) -> bool {
-        Identity::of(&self.file) == self.identity
+        FileIdentity::of(&self.file) == self.identity
     }
 
     /// The path as the target sees it.
@@ -156,7 +156,7 @@ impl ElfFile {
         &self.build_id
     }
 
-    /// Its bytes, while they are looked at.
+    /// Maps its bytes.
     pub(super) fn map(&self) -> io::Result<Mmap> {
         proc::map_file(&*self.file)
     }
@@ -166,7 +166,7 @@ impl ElfFile {
         proc::descriptor_path(&*self.file)
     }
 
-    /// What keeps it open for whoever reads it by that path.
+    /// Keeps the file open for a reader that uses its descriptor path.
     pub(super) fn opened(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }
@@ -176,9 +176,9 @@ impl ElfFile {
         Arc::downgrade(&self.holder)
     }
 
-    /// What is known of one of two files with the same key is true of the other.
-    pub(super) fn key(&self) -> Key {
-        Key { identity: self.identity, system: self.debug_files.system.key() }
+    /// Files with equal keys have equal names.
+    pub(super) fn key(&self) -> FileKey {
+        FileKey { identity: self.identity, system: self.debug_files.system.key() }
     }
 
     /// A number that is the same for files with the same content.

@@ -1,28 +1,29 @@
 //! Names from the table that Go's runtime keeps for itself.
 
 use super::ElfFile;
-use super::guard::{self, Allowance};
 use super::name::printable;
+use super::panic_guard::{self, TimeBudget};
 use super::parser::BATCH;
 use super::resolved::{Function, Inlined, Resolved};
 use crate::elf::{Elf, GoPlace, Pclntab, PclntabPlace};
 
-/// The table of one file: where it is. Its bytes are looked at for each batch of addresses, so that
-/// nothing stays mapped.
+/// The place of the table in one file.
+///
+/// The file is mapped anew for each batch of addresses, so that nothing stays mapped.
 pub(super) struct GoNames {
     place: PclntabPlace,
-    allowance: Allowance,
+    allowance: TimeBudget,
 }
 
 impl GoNames {
-    /// Of a file, if it is a Go program.
+    /// Finds the table, if the file is a Go program.
     pub(super) fn find(file: &ElfFile) -> Option<Self> {
-        guard::contain(|| {
+        panic_guard::contain(|| {
             let bytes = file.map().ok()?;
             let elf = Elf::parse(&bytes).ok()?;
-            // Nobody else has one, and searching takes time.
+            // Only Go programs have one, and a search takes time.
             let place = elf.is_go().then(|| PclntabPlace::find(&elf)).flatten()?;
-            Some(Self { place, allowance: Allowance::default() })
+            Some(Self { place, allowance: TimeBudget::default() })
         })
         .flatten()
     }

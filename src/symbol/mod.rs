@@ -1,25 +1,25 @@
 //! Names for addresses: function, file, line and inlined calls of an SVMA (address in the file).
 //!
-//! The engine is blazesym, one instance per ELF file and always through a descriptor that the
-//! recorder kept, so names survive the target's exit, upgrades of its files and the teardown of its
-//! container. What is spread over several files (split DWARF, and what `dwz` put aside) is read by
-//! addr2line, which asks for each piece. This module is the only user of both crates.
+//! blazesym reads most files: one instance per ELF file, always through a descriptor that the
+//! recorder kept. So names survive the target's exit, upgrades of its files and the teardown of its
+//! container. addr2line reads debug information in several files (split DWARF and the supplementary
+//! files of `dwz`). This module is the only user of both crates.
 //!
-//! Go programs name their functions, lines and inlined calls themselves, stripped or not, in a table
-//! that is asked first.
+//! Go programs name their functions, lines and inlined calls themselves, stripped or not, in a
+//! table that is asked first.
 //!
-//! Debug information comes from the file itself or, by build id, from `.build-id` below the debug
-//! directories and from the cache that debuginfod clients keep; or from where its `.gnu_debuglink`
-//! leads (build id or checksum compared); all of it on this system and on the target's. Where that
-//! is wanted, servers are asked last. Names alone come from the symbol tables, compressed ones
-//! (`.gnu_debugdata`) included.
+//! Debug information comes from the file itself, from `.build-id` below the debug directories, from
+//! the cache of debuginfod clients, or from the path in `.gnu_debuglink` (build id or checksum
+//! compared). All of these are searched on this system and on the target's. Servers are asked last,
+//! and only if the user wants that. Names alone come from the symbol tables, including compressed
+//! ones (`.gnu_debugdata`).
 //!
 //! # Invariants
 //! - A symbol names only addresses within its size. A symbol without a size reaches up to the next
-//!   symbol, and never out of its own section (else `_init` would own every PLT stub).
-//! - All debug files together take a bounded part of the memory; who was asked for first keeps its own.
-//! - What was parsed of a file serves all who have it open. When nobody has, it is kept for whoever may
-//!   come, of a few files.
+//!   symbol, but never out of its own section (else `_init` would own every PLT stub).
+//! - All debug files together take a bounded part of the memory; the first files keep theirs.
+//! - All who hold a file open share its parsed data. The data of a few files that are no longer
+//!   open stays.
 //! - ELF and DWARF are untrusted: an absurd claim, an error or a panic of a parser costs names, not
 //!   the recording.
 //! - Names are at most 4096 bytes and hold no control characters.
@@ -28,26 +28,26 @@
 //! It does not know mappings or load biases, does not subtract one from return addresses, and does
 //! not invent names: `[module+0x1234]` is the caller's job.
 
+mod budgeted_source;
 mod debug_file;
+mod dwo_files;
+mod dynamic_symbols;
 mod elf_file;
-mod engine;
-mod exported;
+mod elf_headers;
 mod fetcher;
+mod file_symbolizer;
 mod go;
-mod guard;
 mod jit;
+mod memory_budget;
+mod mini_debug_info;
 mod name;
-mod outline;
+mod panic_guard;
 mod parser;
-mod pieces;
 mod plt;
 #[cfg(any(test, fuzzing))]
 pub mod probe;
 mod resolved;
-mod room;
-mod roomy;
-mod small;
-mod spread;
+mod split_dwarf;
 #[cfg(test)]
 mod tests;
 
@@ -55,37 +55,37 @@ use std::collections::HashMap;
 use std::sync::Weak;
 
 pub use elf_file::{DebugFiles, ElfFile, System};
-pub use engine::NamesKnown;
 pub use fetcher::{DEBUGINFOD_SERVERS, Fetcher};
+pub use file_symbolizer::NamesKnown;
 pub use jit::{CodeReader, FoundCode, JitCode, JitDump, PerfMap};
+pub use memory_budget::MemoryBudget;
 pub use resolved::{Function, Inlined, Resolved};
-pub use room::Room;
 
-use elf_file::Key;
-use engine::Engine;
+use elf_file::FileKey;
+use file_symbolizer::FileSymbolizer;
 
-/// Files that nobody has open any more and of which is kept what was parsed.
+/// How many files that are no longer open keep their parsed data.
 const UNUSED_MAX: usize = 4;
 
-/// Resolves addresses, keeping what it parsed of each ELF file until told to forget it, or until nobody
-/// has the file any more.
+/// Resolves addresses, and keeps the parsed data of each ELF file while somebody holds the file
+/// open.
 #[derive(Default)]
 pub struct Symbolizer {
-    engines: HashMap<Key, Kept>,
+    engines: HashMap<FileKey, ParsedFile>,
     /// Questions there were.
     asked: u64,
 }
 
-/// What was parsed of a file.
-struct Kept {
-    engine: Engine,
-    /// Who has asked.
+/// The parsed data of a file.
+struct ParsedFile {
+    engine: FileSymbolizer,
+    /// The open files that use it.
     users: Vec<Weak<()>>,
     /// The number of the last question.
     asked: u64,
 }
 
-impl Kept {
+impl ParsedFile {
     fn is_used(&self) -> bool {
         self.users.iter().any(|it| it.strong_count() > 0)
     }
@@ -119,13 +119,13 @@ impl Symbolizer {
             self.tidy();
         }
         self.asked += 1;
-        let new = || Kept { engine: Engine::open(elf), users: Vec::new(), asked: 0 };
+        let new = || ParsedFile { engine: FileSymbolizer::open(elf), users: Vec::new(), asked: 0 };
         let kept = self.engines.entry(key).or_insert_with(new);
         kept.note(elf, self.asked);
         kept.engine.resolve(elf, svmas)
     }
 
-    /// Where the names of a file that was asked for come from, for people.
+    /// The source of the names of a file, in words; `None` before its first address.
     pub fn source(&self, elf: &ElfFile) -> Option<String> {
         self.engines.get(&elf.key()).map(|kept| kept.engine.source())
     }
@@ -135,10 +135,11 @@ impl Symbolizer {
         self.engines.remove(&elf.key());
     }
 
-    /// Drops what was parsed of files that nobody has any more, but for those that were asked for last.
+    /// Drops the parsed data of files that are no longer open, except the last ones.
     fn tidy(&mut self) {
         let unused = self.engines.iter().filter(|(_, kept)| !kept.is_used());
-        let mut unused: Vec<(u64, Key)> = unused.map(|(key, kept)| (kept.asked, *key)).collect();
+        let mut unused: Vec<(u64, FileKey)> =
+            unused.map(|(key, kept)| (kept.asked, *key)).collect();
         unused.sort_unstable_by_key(|(asked, _)| std::cmp::Reverse(*asked));
         for (_, key) in unused.into_iter().skip(UNUSED_MAX) {
             self.engines.remove(&key);

@@ -18,7 +18,7 @@ pub(super) fn readable(raw: &str) -> String {
     };
     if !demangled {
         out = Bounded::default();
-        // A failing write means that the cut was reached: what is there stands.
+        // A failing write means that the limit was reached: the text so far stays.
         let _ = out.write_str(raw);
     }
     out.finish()

@@ -21,16 +21,17 @@ const SECTIONS: [&str; 3] = [".plt", ".plt.sec", ".plt.got"];
 /// `jmp *offset(%rip)`, the one instruction that every x86_64 stub has, whatever surrounds it.
 const JUMP_THROUGH_SLOT: [u8; 2] = [0xff, 0x25];
 const JUMP_LENGTH: usize = 6;
-/// Stubs are 16 bytes, those of `.plt.got` without branch protection 8.
+/// PltStubs are 16 bytes, those of `.plt.got` without branch protection 8.
 const STUB_LENGTHS: [u64; 2] = [16, 8];
 
 /// The stubs of one file, sorted by address.
 #[derive(Debug, Default)]
-pub(super) struct Stubs {
+pub(super) struct PltStubs {
     stubs: Vec<(Range<u64>, String)>,
 }
 
-/// Bytes of names of stubs that are kept: a damaged file gives any number of them the same long one.
+/// Bytes of names of stubs that are kept: a damaged file gives any number of them the same long
+/// one.
 const NAMES_MAX: usize = 64 << 20;
 
 /// Whether a section of this name holds stubs.
@@ -38,7 +39,7 @@ pub(super) fn is_stub_section(name: &str) -> bool {
     SECTIONS.contains(&name)
 }
 
-impl Stubs {
+impl PltStubs {
     /// Reads the stubs; none for a file that has none or is damaged.
     pub(super) fn read(path: &Path) -> Self {
         Self::try_read(path).unwrap_or_default()

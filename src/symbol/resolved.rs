@@ -1,15 +1,14 @@
-//! What is known about an address, in owned values that outlive the parsers.
+//! The names of an address, in owned values that outlive the parsers.
 
 use blazesym::symbolize::{CodeInfo, InlinedFn, Sym};
 
 use super::name::{printable, readable};
 
-/// What an address is.
+/// The names of an address.
 ///
-/// `function`, `file` and `line` are those of the physical function, the one that has a frame on
-/// the stack: where inlined calls follow, the line is that of the outermost inlined call. Each
-/// inlined call's line is the place reached inside it, so the last one's is the line of the
-/// instruction itself.
+/// `function`, `file` and `line` describe the physical function, the one with a frame on the stack.
+/// If calls are inlined there, `line` is the line of the outermost inlined call. The line of each
+/// inlined call is the place reached inside it, so the last one is the line of the instruction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
     /// The physical function, if any symbol covers the address.
@@ -43,11 +42,12 @@ pub struct Inlined {
 }
 
 impl Resolved {
-    /// blazesym finds functions whose names debug information keeps where it does not look: it
-    /// reports them without a name. What it says of their lines and inlined calls is right.
+    /// Converts a symbol of blazesym, which has no name if debug information keeps the name
+    /// elsewhere.
     ///
-    /// It has already moved each place up by one layer: its `code_info` of the symbol is the
-    /// call site in the physical function, and that of an inlined function is the place inside it.
+    /// Its lines and inlined calls are right even then. It has already moved each place up by one
+    /// layer: `code_info` of the symbol is the call site in the physical function, that of an
+    /// inlined function the place inside it.
     pub(super) fn from_symbol(symbol: &Sym<'_>) -> Self {
         let (file, line) = place(symbol.code_info.as_deref());
         let function = || Function { name: readable(&symbol.name), start_svma: symbol.addr };

@@ -142,8 +142,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The varint that `bytes` begin with, and its length, if it has at most three bytes and is not among
-/// the last three.
+/// The varint that `bytes` begin with, and its length, if it has at most three bytes and is not
+/// among the last three.
 #[inline]
 fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let word = |byte: &u8, shift: u32| u64::from(byte & 0x7f) << shift;

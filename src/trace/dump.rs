@@ -215,11 +215,6 @@ fn trace_point(point: &Point) -> Fields {
         Point::ThreadStart { time_ns } | Point::ThreadExit { time_ns } => {
             vec![("time_ns", (*time_ns).into())]
         }
-        Point::State { time, state, syscall } => vec![
-            ("time", FieldValue::Signed(*time)),
-            ("state", u64::from(*state).into()),
-            ("syscall", syscall.map_or(FieldValue::Signed(-1), FieldValue::from)),
-        ],
     }
 }
 

@@ -148,7 +148,8 @@ impl fmt::Display for TraceError {
                 let end = if *closed { "" } else { " without its end" };
                 write!(
                     f,
-                    "cannot write {}: {source}; the trace is kept{end}, with {samples} of {all} samples",
+                    "cannot write {}: {source}; the trace is kept{end}, with {samples} of {all} \
+                     samples",
                     path.display()
                 )?;
                 write_advice(f, source)
@@ -171,7 +172,8 @@ impl fmt::Display for TraceError {
                 let own = super::VERSION_MAJOR;
                 write!(
                     f,
-                    "{} has format version {major}, this traceprof reads up to {own}; use the version that wrote it",
+                    "{} has format version {major}, this traceprof reads up to {own}; use the \
+                     version that wrote it",
                     path.display()
                 )
             }
@@ -181,7 +183,8 @@ impl fmt::Display for TraceError {
             Self::BrokenIndex { path, offset, what } => {
                 write!(
                     f,
-                    "the index {} is broken at {offset:#x}: {what}; make a new one with `traceprof reindex`",
+                    "the index {} is broken at {offset:#x}: {what}; make a new one with `traceprof \
+                     reindex`",
                     path.display()
                 )
             }

@@ -134,10 +134,6 @@ impl Forest {
                 self.exit = true;
                 self.leaf(stream, Content::ThreadExit { time_ns })
             }
-            Point::State { time, state, syscall } => {
-                let time_ns = self.lane(stream).state.last_ns.wrapping_add(time as u64);
-                self.leaf(stream, Content::State { time_ns, state, syscall })
-            }
         }
     }
 

@@ -3,14 +3,15 @@
 //! A frame is a header, three sections and a trailer. The sections are the directory of its blocks,
 //! the block of thread-neutral objects, and the blocks of threads; each is compressed and has its
 //! checksum for itself, so that a reader takes what it needs. The header says which file it belongs
-//! to (salt) and where in it (its own offset), so that old bytes of another file or of another place
-//! never pass for a frame.
+//! to (salt) and where in it (its own offset), so that old bytes of another file or of another
+//! place never pass for a frame.
 //!
 //! # Invariants
 //! - The checksums cover every byte of a frame but the trailer, which repeats what the header says.
 
 use super::bytes::{Cursor, Malformed, Parsed, put_u32, put_u32s, put_u64s};
 use super::checkpoint::BlockEntry;
+use super::codec::{Codec, Part};
 use super::pack;
 use super::{FRAME_MAGIC, MAX_FRAME_BYTES, NO_THREAD};
 
@@ -26,52 +27,6 @@ const MAX_RATIO: u64 = 1024;
 const RATIO_FREE_BYTES: u32 = 4 << 20;
 /// Set in the flags of the frame that ends a complete file.
 pub(super) const LAST: u8 = 1;
-
-/// How the sections of a frame are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Codec {
-    /// As they are.
-    Plain = 0,
-    /// As zstd frames.
-    Zstd = 1,
-    /// As zstd frames, the trace points in columns.
-    Columns = 2,
-}
-
-impl Codec {
-    /// Whether frames of both may lie in one file: positions mean the same in both.
-    pub(super) fn goes_with(self, other: Self) -> bool {
-        (self == Self::Plain) == (other == Self::Plain)
-    }
-
-    /// The offset in the file that a position means: of the byte, or of its frame.
-    pub(super) fn offset_of(self, position: u64) -> u64 {
-        match self {
-            Self::Plain => position,
-            Self::Zstd | Self::Columns => position >> 24,
-        }
-    }
-
-    /// How `part` is stored.
-    fn of(self, part: Part) -> Self {
-        match self {
-            Self::Columns if part != Part::Points => Self::Zstd,
-            codec => codec,
-        }
-    }
-}
-
-/// A part of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The blocks' entries.
-    Directory = 0,
-    /// The block of thread-neutral objects.
-    Neutral = 1,
-    /// The blocks of threads.
-    Points = 2,
-}
 
 /// Sizes and checksum of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -12,7 +12,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, Part, TRAILER_BYTES};
+use super::codec::Part;
+use super::frame::{Frame, FrameHeader, HEADER_BYTES, LAST, TRAILER_BYTES};
 use super::loss::BadRange;
 use super::meter::note_read;
 use super::window::Window;
@@ -56,10 +57,13 @@ impl End {
             (true, 0) => None,
             (true, _) => Some(format!("{left_over} bytes after the end of the trace are ignored")),
             (false, 0) => Some(
-                "the trace was not finished: the recording is still running or was killed; all that was flushed is here".into(),
+                "the trace was not finished: the recording is still running or was killed; all \
+                 that was flushed is here"
+                    .into(),
             ),
             (false, _) => Some(format!(
-                "the trace was not finished: the last {left_over} bytes, from offset {offset}, are ignored ({reason})"
+                "the trace was not finished: the last {left_over} bytes, from offset {offset}, are \
+                 ignored ({reason})"
             )),
         }
     }

@@ -1,8 +1,8 @@
 //! Putting parts of a recording together again, in one file.
 //!
 //! # Invariants
-//! - Calls are inferred from all samples as if there had been no parts: those that go on over an end go
-//!   on.
+//! - Calls are inferred from all samples as if there had been no parts: those that go on over an
+//!   end go on.
 //! - One part is in memory at a time.
 
 use std::collections::HashMap;

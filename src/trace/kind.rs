@@ -71,8 +71,6 @@ kinds! {
     ThreadStart = 22 "TRACEPOINT_THREAD_START",
     /// The thread ended.
     ThreadExit = 23 "TRACEPOINT_THREAD_EXIT",
-    /// The thread began to run or to wait.
-    State = 24 "TRACEPOINT_STATE",
     /// Begin of a block.
     BlockStart = 32 "BLOCK_START",
     /// End of a block.

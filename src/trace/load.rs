@@ -14,7 +14,7 @@ use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::notice::notices;
 use super::object::Record;
 use super::resolve::{Neutrals, Referred};
-use super::scan::after_blocks;
+use super::scanned::after_blocks;
 use super::tags::TextTags;
 use super::walk::{begin_block, end_block};
 use super::{
@@ -51,10 +51,10 @@ pub struct LoadedTrace {
 
 /// Loads the data file at `path`.
 ///
-/// A file without its end, or with a torn or foreign tail, is loaded up to its last whole frame. What
-/// is damaged in between is passed: [`LoadedTrace::losses`] and [`Node::Lost`](super::Node::Lost) say
-/// what is lost, and thread-neutral objects that are lost are named `[lost]`.
-/// [`LoadedTrace::notices`] sums it up.
+/// A file without its end, or with a torn or foreign tail, is loaded up to its last whole frame.
+/// What is damaged in between is passed: [`LoadedTrace::losses`] and
+/// [`Node::Lost`](super::Node::Lost) say what is lost, and thread-neutral objects that are lost are
+/// named `[lost]`. [`LoadedTrace::notices`] sums it up.
 ///
 /// # Errors
 /// [`TraceError::NotATrace`], [`TraceError::NewerVersion`], [`TraceError::Io`],

@@ -119,8 +119,8 @@ pub(super) struct ThreadEnd {
     pub(super) open: bool,
 }
 
-/// What is lost of threads of which nothing follows the last frames that are lost. `missing` samples
-/// are missing in all, if the end of the file tells.
+/// What is lost of threads of which nothing follows the last frames that are lost. `missing`
+/// samples are missing in all, if the end of the file tells.
 pub(super) fn at_end(threads: impl Iterator<Item = ThreadEnd>, missing: Option<u64>) -> Vec<Loss> {
     if missing == Some(0) {
         return Vec::new();

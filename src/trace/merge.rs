@@ -13,7 +13,7 @@ use super::index::tables::{CallRow, NEUTRAL_KINDS, Tables, neutral_place};
 use super::kind::Kind;
 use super::loss::{self, Counts, Loss, ThreadEnd, Totals, Unnoted};
 use super::output::Identity;
-use super::scan::{FrameScan, Scan};
+use super::scanned::{FrameScan, Scan};
 use super::survey::ObjectRow;
 use super::walk::Walked;
 use super::{MAX_DEPTH, Metadata, NONE, SIDE, ThreadId, TraceError, Value};

@@ -1,8 +1,9 @@
 //! How far this process is with the trace that it works on.
 //!
-//! Reading a large trace takes a while, deep below what a view asks for, and what it comes to does not
-//! depend on how far it is. So there is one account for all, to be looked at from another thread. Work
-//! that goes over a trace more than once is so many passes, each of which begins at nothing.
+//! Reading a large trace takes a while, deep below what a view asks for, and what it comes to does
+//! not depend on how far it is. So there is one account for all, to be looked at from another
+//! thread. Work that goes over a trace more than once is so many passes, each of which begins at
+//! nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

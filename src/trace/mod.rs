@@ -4,11 +4,11 @@
 //! with the samples as its leaves, and the thread-neutral objects that they refer to. The data file
 //! suffices to read it. `traceprof-data(5)` is the specification.
 //!
-//! There are two ways to write one ([`WriteMode`]: as samples come, or all at the end) and two to read
-//! one: [`load`](fn@load) takes all of it into memory, from anything that can be read; [`LazyTrace`]
-//! reads what it is asked for, from files of any size, and while they are still written.
-//! [`verify`](fn@verify), [`recover`](fn@recover) and [`reindex`] are for traces that something has
-//! happened to.
+//! There are two ways to write one ([`WriteMode`]: as samples come, or all at the end) and two to
+//! read one: [`load`](fn@load) takes all of it into memory, from anything that can be read;
+//! [`LazyTrace`] reads what it is asked for, from files of any size, and while they are still
+//! written. [`verify`](fn@verify), [`recover`](fn@recover) and [`reindex`] are for traces that
+//! something has happened to.
 //!
 //! ```
 //! use traceprof::trace::{self, Location, Method, Sample, Thread, TraceWriter, WriterOptions};
@@ -19,7 +19,8 @@
 //! let main = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
 //! let place = Location { method: main, svma: 0x14, file: None, line: 3, inline_parent: None };
 //! let place = writer.location(&place)?;
-//! let thread = writer.thread(&Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() })?;
+//! let thread = Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() };
+//! let thread = writer.thread(&thread)?;
 //! writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[place])?;
 //! writer.finish()?;
 //!
@@ -33,8 +34,8 @@
 //! ```
 //!
 //! # Invariants
-//! - Every prefix of a data file is readable: nothing that was written is changed later, and nothing
-//!   essential lies only at the end.
+//! - Every prefix of a data file is readable: nothing that was written is changed later, and
+//!   nothing essential lies only at the end.
 //! - An object is written after all that it refers to.
 //! - The data of a frame is durable before its index cells are written, unless durability was not
 //!   asked for; then it is written before them.
@@ -48,6 +49,7 @@ mod budget;
 mod bytes;
 mod call_traces;
 mod checkpoint;
+mod codec;
 mod columns;
 mod dump;
 mod error;
@@ -81,6 +83,7 @@ mod resolve;
 mod run_state;
 mod sample;
 mod scan;
+mod scanned;
 mod schedule;
 mod series;
 mod sink;

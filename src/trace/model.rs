@@ -114,10 +114,11 @@ pub struct MappedModule {
 pub struct Sample {
     /// CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
-    /// The storage's 64-bit call-trace id (epoch << 32 | number within the epoch); 1 is a dropped trace.
+    /// The storage's 64-bit call-trace id (epoch << 32 | number within the epoch); 1 is a dropped
+    /// trace.
     pub trace_id: u64,
-    /// Weight in sampling periods; in microseconds where [`traceprof_abi::storage::log::flags::WALL`] is
-    /// set.
+    /// Weight in sampling periods; in microseconds where
+    /// [`traceprof_abi::storage::log::flags::WALL`] is set.
     pub weight: u32,
     /// Why the unwinding ended ([`traceprof_abi::unwind::EndReason`] as a number).
     pub end_reason: u16,
@@ -135,8 +136,9 @@ pub struct Sample {
     pub root_span: u64,
     /// Upper half of a root's id that has 128 bits (a trace id of W3C), or 0.
     pub root_high: u64,
-    /// Custom tags, 0 for none: numbers, or ids of texts plus 1. Which, and their names, says `tags` in the
-    /// metadata: a list, in the order of the tags, of lists of a name and `number` or `text`.
+    /// Custom tags, 0 for none: numbers, or ids of texts plus 1. Which, and their names, says
+    /// `tags` in the metadata: a list, in the order of the tags, of lists of a name and `number` or
+    /// `text`.
     pub tags: [u32; 10],
 }
 

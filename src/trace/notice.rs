@@ -22,7 +22,8 @@ pub(super) fn notices(bad: &[BadRange], losses: &[Loss], end: Option<&End>) -> V
         };
         let BadRange { offset, what, .. } = first;
         notices.push(format!(
-            "the trace is damaged: {bytes} bytes {place} offset {offset} are lost ({what}), {samples}"
+            "the trace is damaged: {bytes} bytes {place} offset {offset} are lost ({what}), \
+             {samples}"
         ));
     }
     notices.extend(end.and_then(End::notice));

@@ -28,37 +28,14 @@ pub(super) enum Neutral {
 /// A trace point as it is encoded: relative to the state of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Point {
-    Call {
-        location: u32,
-    },
-    Footer {
-        run: u32,
-        unfinished: bool,
-    },
-    Site {
-        location: u32,
-    },
-    OuterSite {
-        up: u32,
-        location: u32,
-    },
+    Call { location: u32 },
+    Footer { run: u32, unfinished: bool },
+    Site { location: u32 },
+    OuterSite { up: u32, location: u32 },
     Sample(SampleFields),
-    Gap {
-        before: i64,
-        length: u64,
-    },
-    ThreadStart {
-        time_ns: u64,
-    },
-    ThreadExit {
-        time_ns: u64,
-    },
-    /// `time` is relative to the last sample of the stream.
-    State {
-        time: i64,
-        state: u8,
-        syscall: Option<u32>,
-    },
+    Gap { before: i64, length: u64 },
+    ThreadStart { time_ns: u64 },
+    ThreadExit { time_ns: u64 },
 }
 
 /// The fields of a sample; `None` is "as before" or "zero", see the format's specification.
@@ -256,7 +233,6 @@ impl Point {
             Self::Gap { .. } => Kind::Gap,
             Self::ThreadStart { .. } => Kind::ThreadStart,
             Self::ThreadExit { .. } => Kind::ThreadExit,
-            Self::State { .. } => Kind::State,
         }
     }
 
@@ -281,11 +257,6 @@ impl Point {
             Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => {
                 put_varint(out, *time_ns);
             }
-            Self::State { time, state, syscall } => {
-                put_signed(out, *time);
-                put_varint(out, (*state).into());
-                put_varint(out, syscall.map_or(0, |number| u64::from(number) + 1));
-            }
         }
     }
 
@@ -307,17 +278,6 @@ impl Point {
             Kind::Gap => Self::Gap { before: cursor.signed()?, length: cursor.varint()? },
             Kind::ThreadStart => Self::ThreadStart { time_ns: cursor.varint()? },
             Kind::ThreadExit => Self::ThreadExit { time_ns: cursor.varint()? },
-            Kind::State => Self::State {
-                time: cursor.signed()?,
-                state: narrow(cursor)?,
-                syscall: match cursor.varint()? {
-                    0 => None,
-                    number => match u32::try_from(number - 1) {
-                        Ok(number) => Some(number),
-                        Err(_) => return cursor.fail("a system call's number is out of range"),
-                    },
-                },
-            },
             _ => return Ok(None),
         }))
     }

@@ -62,8 +62,6 @@ pub struct WriterOptions {
     pub buffer_bytes: usize,
     /// Write the storage's call-trace id with every sample; without, it is read as 0.
     pub trace_ids: bool,
-    /// Also write each call trace as an object, so that an id can be looked up without its samples.
-    pub call_traces: bool,
     /// Distinguishes this trace's frames from others'. Random by default; given, equal input makes
     /// equal bytes.
     pub salt: Option<u64>,
@@ -80,7 +78,6 @@ impl Default for WriterOptions {
             block_bytes: 64 << 10,
             buffer_bytes: 16 << 20,
             trace_ids: true,
-            call_traces: false,
             salt: None,
         }
     }

@@ -1,8 +1,8 @@
 //! Sections as they are stored: plain, as zstd frames, or in columns.
 //!
 //! # Invariants
-//! - Unpacking gives exactly the length that a frame's header says, and allocates for no more than a
-//!   few times that.
+//! - Unpacking gives exactly the length that a frame's header says, and allocates for no more than
+//!   a few times that.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,8 +12,8 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use super::Compression;
 use super::bytes::{Cursor, Malformed, Parsed, put_varint};
+use super::codec::Codec;
 use super::columns::{COLUMNS, Columns, GROWTH, SLACK, join};
-use super::frame::Codec;
 
 /// Up to here both codecs are tried. Above, columns have always been smaller.
 const SMALL_BYTES: usize = 1 << 14;

@@ -5,12 +5,14 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{BlockEntry, Ends};
-use super::frame::{Codec, FrameHeader, LAST, Section};
+use super::codec::Codec;
+use super::frame::{FrameHeader, LAST, Section};
 use super::frames::Frames;
 use super::index::{self, CELL_BYTES};
 use super::kind::Kind;
 use super::output::Identity;
-use super::scan::{Scan, scan_frames};
+use super::scan::scan_frames;
+use super::scanned::Scan;
 use super::{
     DATA_MAGIC, INDEX_MAGIC, LazyTrace, LoadLimits, LoadedTrace, ThreadId, TraceError, Window,
     file_header, load_within, output,
@@ -25,14 +27,15 @@ pub fn frame(bytes: &[u8]) {
     agree(&file);
 }
 
-/// The content of frames with everything else put right: per frame two lengths, of the neutral block
-/// and of the block of a thread, then the objects of both.
+/// The content of frames with everything else put right: per frame two lengths, of the neutral
+/// block and of the block of a thread, then the objects of both.
 pub fn block(bytes: &[u8]) {
     agree(&put_right(bytes));
 }
 
 /// The cells of an index file beside a data file that is right. With an odd first byte they are put
-/// into a group of a journal with everything else right, else they are the file behind its identity.
+/// into a group of a journal with everything else right, else they are the file behind its
+/// identity.
 pub fn index(bytes: &[u8]) {
     let Ok(place) = Place::new() else { return };
     let path = place.0.join("data");
@@ -132,7 +135,7 @@ pub(super) fn put_right(bytes: &[u8]) -> Vec<u8> {
         let end = super::walk::measure(&mut walk, &mut thread, &block, &mut survey);
         let mut directory = Vec::new();
         let of_neutral = BlockEntry::neutral(neutral.len() as u32);
-        let _ = super::scan::neutral_block(&of_neutral, &neutral, 0, &mut survey);
+        let _ = super::scanned::neutral_block(&of_neutral, &neutral, 0, &mut survey);
         of_neutral.encode(&mut directory);
         thread.encode(&mut directory);
         let samples = thread.samples;

@@ -1,8 +1,8 @@
 //! Recovery: all that can be read of a trace, as a trace that is whole.
 //!
 //! # Invariants
-//! - Streams are copied as they are, calls included: nothing is inferred again, so that a trace that
-//!   was whole stays the same.
+//! - Streams are copied as they are, calls included: nothing is inferred again, so that a trace
+//!   that was whole stays the same.
 //! - Where something is lost the copy has a gap.
 //! - Memory is that of the scan's tables, of the thread-neutral objects and of the writer.
 
@@ -23,7 +23,8 @@ use super::meter;
 use super::object::{Point, Record, SampleFields};
 use super::resolve::{Neutrals, Referred};
 use super::sample::Context;
-use super::scan::{Scan, scan};
+use super::scan::scan;
+use super::scanned::Scan;
 use super::state::Copied;
 use super::stream::Stream;
 use super::tags::TextTags;
@@ -46,10 +47,10 @@ pub struct Recovered {
     pub was: FileState,
 }
 
-/// Writes a trace to `output` that is whole and has all that can be read of the one at `input`. Where
-/// samples are lost it has a gap. If the old file was not clean, the new one has the metadata
-/// `recovered_from` (the old file's name), `recovered_unfinished` (1, if that was not closed), `recovered_lost_frames` and `recovered_lost_samples` (as
-/// far as known).
+/// Writes a trace to `output` that is whole and has all that can be read of the one at `input`.
+/// Where samples are lost it has a gap. If the old file was not clean, the new one has the metadata
+/// `recovered_from` (the old file's name), `recovered_unfinished` (1, if that was not closed),
+/// `recovered_lost_frames` and `recovered_lost_samples` (as far as known).
 ///
 /// # Errors
 /// Those of [`load`](fn@super::load) for the input; [`TraceError::SameFile`] if the output would
@@ -136,8 +137,8 @@ fn note_origin(writer: &mut TraceWriter, input: &Path, scan: &Scan) -> Result<()
     writer.set_metadata("recovered_lost_samples", Value::Unsigned(samples))
 }
 
-/// The thread-neutral objects of a file. Blocks of threads are looked into only if they may have any,
-/// or refer to what is lost.
+/// The thread-neutral objects of a file. Blocks of threads are looked into only if they may have
+/// any, or refer to what is lost.
 fn read_objects(
     mut frames: Frames<BufReader<File>>,
     everywhere: bool,
@@ -339,10 +340,6 @@ impl Copy<'_> {
             Point::ThreadStart { .. } | Point::ThreadExit { .. } => {
                 self.writer.copy(stream, 0, |stream| stream.leaf(point))
             }
-            Point::State { time, state, syscall } => {
-                let time_ns = last_ns.wrapping_add(time as u64);
-                self.writer.copy(stream, 0, |stream| stream.state(time_ns, (state, syscall)))
-            }
         }
     }
 
@@ -437,7 +434,8 @@ impl Copy<'_> {
         })
     }
 
-    /// When a gap begins that ends at `to_ns`: at the last sample, without one where the thread does.
+    /// When a gap begins that ends at `to_ns`: at the last sample, without one where the thread
+    /// does.
     fn known_since(&self, stream: u32, from_ns: u64, to_ns: u64) -> u64 {
         let thread = self.threads.get((stream & !SIDE) as usize);
         let first_seen = thread.map_or(0, |thread| thread.first_seen_ns);

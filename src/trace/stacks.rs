@@ -1,4 +1,5 @@
-//! Which trace id a sample has by its stack: that of the last one with the same stack, or a new one.
+//! Which trace id a sample has by its stack: that of the last one with the same stack, or a new
+//! one.
 //!
 //! Call traces are numbered as they are found. So the samples of a thread either repeat an id that
 //! their stack had, or have one that is larger than all before, and neither needs to be written.

@@ -129,18 +129,11 @@ impl ThreadState {
     }
 
     /// Writes a gap.
-    pub(super) fn gap(&mut self, tick_ns: u64, from_ns: u64, to_ns: u64) {
+    fn gap(&mut self, tick_ns: u64, from_ns: u64, to_ns: u64) {
         self.close(tick_ns, false);
         self.main.begin(tick_ns);
         self.main.gap(from_ns, to_ns);
         self.known_ns = Some(self.known_ns.unwrap_or(0).max(to_ns));
-    }
-
-    /// Writes a change of its run state.
-    pub(super) fn change(&mut self, tick_ns: u64, time_ns: u64, state: (u8, Option<u32>)) {
-        self.main.begin(tick_ns);
-        self.main.state(time_ns, state);
-        self.waiting = state.0 != 0;
     }
 
     /// Writes its end.
@@ -171,8 +164,8 @@ impl ThreadState {
         let measured = sample.flags & flags::WALL != 0;
         if let Some(known_ns) = self.known_ns.filter(|_| !measured) {
             let interval_ns = sample.time_ns.saturating_sub(known_ns);
-            // Without a period nothing is known of gaps. Where time is measured that a thread does not
-            // run, it is known a look later.
+            // Without a period nothing is known of gaps. Where time is measured that a thread does
+            // not run, it is known a look later.
             let expected_ns = if period_ns == 0 { 0 } else { period_ns.max(wall_interval_ns) };
             let long = self.intervals.add(interval_ns, expected_ns, sample.weight);
             if long && !self.waiting && sample.state == 0 {

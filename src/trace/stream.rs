@@ -51,8 +51,8 @@ pub(super) struct Block {
     /// Its objects.
     pub(super) content: Vec<u8>,
     /// Cells of calls that ended in this block and began before the one before it. Those of shorter
-    /// ones would make up most of an index; a reader finds their ends in this block or the next. Each
-    /// is followed by its summary.
+    /// ones would make up most of an index; a reader finds their ends in this block or the next.
+    /// Each is followed by its summary.
     pub(super) cells: Vec<Cell>,
 }
 
@@ -135,12 +135,6 @@ impl Stream {
         let before = from_ns.wrapping_sub(self.state.last_ns) as i64;
         self.leaf(Point::Gap { before, length: to_ns - from_ns });
         self.context.gap(to_ns);
-    }
-
-    /// Writes a change of the thread's run state.
-    pub(super) fn state(&mut self, time_ns: u64, (state, syscall): (u8, Option<u32>)) {
-        let time = time_ns.wrapping_sub(self.state.last_ns) as i64;
-        self.leaf(Point::State { time, state, syscall });
     }
 
     /// Moves the stack to that of a sample: closes, moves and opens calls.

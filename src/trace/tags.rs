@@ -1,8 +1,8 @@
 //! What the tags of samples are: their names, and whether their values are numbers or texts.
 //!
 //! # Invariants
-//! - Whatever the metadata says, there are at most as many names as tags, and the place of a name is
-//!   the place of its tag.
+//! - Whatever the metadata says, there are at most as many names as tags, and the place of a name
+//!   is the place of its tag.
 
 pub use traceprof_abi::context::TagKind;
 

@@ -42,7 +42,6 @@ pub(super) enum Content {
     Gap { from_ns: u64, to_ns: u64 },
     ThreadStart { time_ns: u64 },
     ThreadExit { time_ns: u64 },
-    State { time_ns: u64, state: u8, syscall: Option<u32> },
     Lost { from_ns: u64, to_ns: u64, samples: Option<u64> },
 }
 
@@ -84,15 +83,6 @@ pub enum Node<'a> {
         /// When it was seen to have ended.
         time_ns: u64,
     },
-    /// The thread began to run or to wait.
-    State {
-        /// When.
-        time_ns: u64,
-        /// Run state from then on; 0 is running.
-        state: u8,
-        /// System call that it waits in, if known.
-        syscall: Option<u32>,
-    },
     /// Here something is lost: the file is damaged. The call that it lies in went on.
     Lost {
         /// Time of the last sample before, 0 if there is none.
@@ -111,9 +101,7 @@ impl Node<'_> {
             Self::Call(call) => call.first_ns(),
             Self::Sample(sample) => sample.time_ns,
             Self::Gap { from_ns, .. } | Self::Lost { from_ns, .. } => *from_ns,
-            Self::ThreadStart { time_ns }
-            | Self::ThreadExit { time_ns }
-            | Self::State { time_ns, .. } => *time_ns,
+            Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => *time_ns,
         }
     }
 }
@@ -234,9 +222,6 @@ impl ThreadTrace {
             Content::Gap { from_ns, to_ns } => Node::Gap { from_ns: *from_ns, to_ns: *to_ns },
             Content::ThreadStart { time_ns } => Node::ThreadStart { time_ns: *time_ns },
             Content::ThreadExit { time_ns } => Node::ThreadExit { time_ns: *time_ns },
-            Content::State { time_ns, state, syscall } => {
-                Node::State { time_ns: *time_ns, state: *state, syscall: *syscall }
-            }
             Content::Lost { from_ns, to_ns, samples } => {
                 Node::Lost { from_ns: *from_ns, to_ns: *to_ns, samples: *samples }
             }

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::index::tables::{NEUTRAL_KINDS, Tables};
 use super::index::{self, Index, Opened};
 use super::loss::{BadRange, Loss};
-use super::scan::{Scan, scan};
+use super::scan::scan;
+use super::scanned::Scan;
 use super::{Metadata, TraceError};
 
 /// What a trace file is like.

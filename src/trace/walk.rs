@@ -76,8 +76,8 @@ impl Walk {
         Self { all_calls, ..Self::default() }
     }
 
-    /// Walks over the block, or the part of one, that `entry` describes and that lies at `at` in its
-    /// payload. Thread-neutral objects in it go to `survey`.
+    /// Walks over the block, or the part of one, that `entry` describes and that lies at `at` in
+    /// its payload. Thread-neutral objects in it go to `survey`.
     pub(super) fn block(
         &mut self,
         entry: &BlockEntry,

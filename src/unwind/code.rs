@@ -1,4 +1,4 @@
-//! The executable part of a module, and which of it is told of.
+//! The executable part of a module, and ranges of it.
 
 use std::ops::Range;
 
@@ -11,6 +11,9 @@ use crate::elf::Elf;
 /// 2 GiB; the limit keeps a file with nonsense addresses from asking for gigabytes of index.
 const SPAN_MAX: u64 = 1 << 30;
 
+/// The bytes of `nop` in all its lengths, of `int3`, and of nothing.
+pub(super) const PADDING: [u8; 11] =
+    [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
 /// The executable part of a module.
 #[derive(Debug)]
 pub(super) struct Code {

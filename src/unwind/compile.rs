@@ -1,9 +1,9 @@
-//! A module's call frame information as a table: position independent, ready to be laid out.
+//! Compiles a module's call frame information into a table that is independent of its position.
 //!
 //! # Invariants
 //! - Rows ascend strictly, so no block of 256 bytes has more than 256 rows.
-//! - Where entries overlap, the one that starts first holds; of those that start together, that of
-//!   `.debug_frame` last. What a debug file says of code that the module itself tells of is not heard.
+//! - Where entries overlap, the one that starts first holds. Of entries that start together, one of
+//!   `.debug_frame` comes last. A debug file adds only code that the module does not describe.
 //! - What is collected is bounded: tables may say the same of many functions in a few bytes.
 
 use std::ops::Range;
@@ -13,17 +13,19 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::tables::{BLOCK, RBX_LOST};
 
+use super::architecture::Architecture;
 use super::code::{Code, Parts};
-use super::entries::{Bytes, Fde, Sections, Slice, for_each_fde};
+use super::debug_file::CallFrames;
+use super::dwarf::{Bytes, Fde, Slice};
 use super::error::CompileError;
+use super::fde::for_each_fde;
 use super::gap::{self, Gaps};
-use super::machine::Machine;
 use super::rows::{Row, Rows, RuleId, Rules};
-use super::separate::{self, CallFrames};
-use super::{amend, cfi, go};
+use super::sections::{self, Sections};
+use super::{cfi, corrections, go};
 use crate::elf::{Elf, GoFunction, Pclntab};
 
-/// Rows that are collected of one module, but for the last entry's. The largest have some millions.
+/// Rows of one module at most, without those of the last entry. The largest modules have millions.
 const ROWS_MAX: usize = 1 << 25;
 /// DWARF number of rbx.
 const RBX: u8 = 3;
@@ -84,24 +86,23 @@ fn keeps_frame_pointers(standard: u64, covered: u64) -> bool {
 
 /// Compiles a module from its file.
 pub fn compile(elf: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse(elf)?, Machine::HOST, None)
+    compile_elf(&Elf::parse(elf)?, Architecture::HOST, None)
 }
 
-/// Compiles a module from its file, and from what its debug file says of code of which it says nothing
-/// itself.
+/// Compiles a module from its file, with its debug file for the code that it does not describe.
 pub fn compile_with(elf: &[u8], debug: &CallFrames<'_>) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse(elf)?, Machine::HOST, Some(debug))
+    compile_elf(&Elf::parse(elf)?, Architecture::HOST, Some(debug))
 }
 
 /// Compiles a module from its memory: the vDSO, or one whose file is gone.
 pub fn compile_image(image: &[u8]) -> Result<ModuleTable, CompileError> {
-    compile_elf(&Elf::parse_image(image)?, Machine::HOST, None)
+    compile_elf(&Elf::parse_image(image)?, Architecture::HOST, None)
 }
 
 /// Compiles a module of this machine.
 pub(super) fn compile_elf(
     elf: &Elf<'_>,
-    machine: Machine,
+    machine: Architecture,
     debug: Option<&CallFrames<'_>>,
 ) -> Result<ModuleTable, CompileError> {
     compile_bounded(elf, machine, debug, ROWS_MAX)
@@ -110,14 +111,14 @@ pub(super) fn compile_elf(
 /// The same with so many rows that are collected at most, but for the last entry's.
 pub(super) fn compile_bounded(
     elf: &Elf<'_>,
-    machine: Machine,
+    machine: Architecture,
     debug: Option<&CallFrames<'_>>,
     rows_max: usize,
 ) -> Result<ModuleTable, CompileError> {
-    if Machine::of(elf.machine()) != Some(machine) {
+    if Architecture::of(elf.machine()) != Some(machine) {
         return Err(CompileError::Machine(elf.machine()));
     }
-    let debug_frame = separate::debug_frame(elf);
+    let debug_frame = sections::debug_frame(elf);
     let sections = Sections::find(elf, debug_frame.as_deref());
     let debug = debug.map(|debug| debug.sections(machine));
     let fresh = |follow_rbx| {
@@ -126,7 +127,7 @@ pub(super) fn compile_bounded(
     };
     let mut collected = collect(fresh(false)?, &sections, debug.as_ref());
     let is_by_rbx = |rule: &Rule| rule.op == op::REG_LEAF + RBX;
-    if machine == Machine::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
+    if machine == Architecture::X86_64 && collected.rules.list.iter().any(is_by_rbx) {
         // Few modules have such frames, so only they pay for the slots.
         collected = collect(fresh(true)?, &sections, debug.as_ref());
     }
@@ -135,7 +136,7 @@ pub(super) fn compile_bounded(
     Ok(table)
 }
 
-/// All that the module says, then what its debug file says of the rest.
+/// Collects what the module says, then what its debug file adds.
 fn collect<'e, 'a>(
     mut collected: Collected<'e, 'a>,
     sections: &Sections<'_>,
@@ -147,7 +148,7 @@ fn collect<'e, 'a>(
     }
     collected.sections(sections);
     if let Some(debug) = debug {
-        collected.told = Parts::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
+        collected.covered = Parts::of(collected.fdes.iter().map(|fde| fde.start..fde.end));
         collected.sections(debug);
     }
     collected
@@ -161,7 +162,7 @@ struct FdeRows {
     first_row: usize,
     end_row: usize,
     secondary: bool,
-    /// Functions return to its first instruction, which no call stands in front of.
+    /// Functions return to its first instruction, although no call precedes it.
     returned_to: bool,
 }
 
@@ -169,15 +170,15 @@ struct FdeRows {
 #[derive(Debug)]
 struct Collected<'e, 'a> {
     elf: &'e Elf<'a>,
-    machine: Machine,
+    machine: Architecture,
     code: Code,
     fdes: Vec<FdeRows>,
     rows: Vec<Row>,
     rules: Rules,
     skipped: usize,
     follow_rbx: bool,
-    /// Code of which nothing more is to be heard.
-    told: Parts,
+    /// Code that the module describes itself: its debug file is not asked.
+    covered: Parts,
     /// Bytes of code that may still be looked at to put rows right: as many as there are.
     unread: u64,
     rows_max: usize,
@@ -186,8 +187,8 @@ struct Collected<'e, 'a> {
 impl<'e, 'a> Collected<'e, 'a> {
     fn new(elf: &'e Elf<'a>, code: Code, follow_rbx: bool) -> Self {
         let (fdes, rows, rules) = (Vec::new(), Vec::new(), Rules::default());
-        let machine = Machine::of(elf.machine()).unwrap_or(Machine::HOST);
-        let told = Parts::default();
+        let machine = Architecture::of(elf.machine()).unwrap_or(Architecture::HOST);
+        let covered = Parts::default();
         let unread = code.parts.iter().map(|(start, end)| end - start).sum();
         Self {
             elf,
@@ -198,7 +199,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             rules,
             skipped: 0,
             follow_rbx,
-            told,
+            covered,
             unread,
             rows_max: ROWS_MAX,
         }
@@ -244,7 +245,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         // Entries of discarded functions stay at address 0 or outside the code.
         let start_svma = fde.initial_address();
         let (start, end) = self.code.range(start_svma, start_svma.checked_add(fde.len())?)?;
-        if self.told.touch(start..end) {
+        if self.covered.touch(start..end) {
             return Some(());
         }
         let first_row = self.rows.len();
@@ -257,7 +258,7 @@ impl<'e, 'a> Collected<'e, 'a> {
             return Some(());
         }
         let returns_elsewhere = self.collect_rows(section, fde, bases, context)?;
-        self.amend(first_row, (start, end), returns_elsewhere);
+        self.correct(first_row, (start, end), returns_elsewhere);
         self.entry_of_rows(start..end, first_row, false);
         Some(())
     }
@@ -296,9 +297,9 @@ impl<'e, 'a> Collected<'e, 'a> {
         }
     }
 
-    /// The rows of an entry; whether they say that it keeps rax, as functions do that return to where an
-    /// exception is caught. From an instruction on that cannot be followed, nothing is known: hand-written
-    /// code has some behind its last row that matters.
+    /// The rows of an entry; whether they say that it keeps rax, as functions do that return to
+    /// where an exception is caught. From an instruction on that cannot be followed, nothing is
+    /// known: hand-written code has some behind its last row that matters.
     fn collect_rows<'s>(
         &mut self,
         section: &impl UnwindSection<Slice<'s>>,
@@ -307,7 +308,7 @@ impl<'e, 'a> Collected<'e, 'a> {
         context: &mut UnwindContext<usize>,
     ) -> Option<bool> {
         let mut returns_elsewhere = false;
-        let is_x86_64 = self.machine == Machine::X86_64;
+        let is_x86_64 = self.machine == Architecture::X86_64;
         let mut rows = fde.rows(section, bases, context).ok()?;
         let last = fde.end_address();
         let mut known_to = None;
@@ -342,23 +343,23 @@ impl<'e, 'a> Collected<'e, 'a> {
     }
 
     /// Puts right what is known to be wrong in the rows of an entry.
-    fn amend(&mut self, first_row: usize, (start, end): (u32, u32), returns_elsewhere: bool) {
+    fn correct(&mut self, first_row: usize, (start, end): (u32, u32), returns_elsewhere: bool) {
         let svma = self.code.base + u64::from(start);
         let code = self.elf.data(svma).unwrap_or_default();
         let code = code.get(..(end - start) as usize).unwrap_or_default();
         // Entries of a damaged file may lie over each other any number of times.
         let Some(left) = self.unread.checked_sub(code.len() as u64) else { return };
         self.unread = left;
-        if self.machine != Machine::X86_64 {
+        if self.machine != Architecture::X86_64 {
             return;
         }
         let rule = |row: &Row| (row.offset - start, self.rules.list[usize::from(row.rule)]);
         let rows = self.rows[first_row..].iter().map(rule);
-        let amended = amend::parts(code, rows, returns_elsewhere, |offset| {
+        let corrected = corrections::parts(code, rows, returns_elsewhere, |offset| {
             let target = svma.wrapping_add_signed(offset);
             self.code.range(target, target.saturating_add(1)).is_some()
         });
-        for (bytes, rule) in amended {
+        for (bytes, rule) in corrected {
             let rule = self.rules.number(rule);
             self.overlay(first_row, start + bytes.start..start + bytes.end, rule);
         }
@@ -376,14 +377,14 @@ impl<'e, 'a> Collected<'e, 'a> {
         self.rows.extend(own.iter().filter(|row| row.offset > behind));
     }
 
-    /// The rule of an entry whose first instruction functions return to, though they were not called
-    /// from in front of it.
+    /// The rule of an entry whose first instruction functions return to, though they were not
+    /// called from in front of it.
     fn returned_to(&self, start_svma: u64, is_marked: bool) -> Option<Rule> {
         if is_marked || self.is_sigreturn(start_svma, 0) {
             return Some(Rule::SIGNAL);
         }
         let code = self.elf.data(start_svma).unwrap_or_default();
-        amend::is_fiber_root(code).then_some(Rule::STOP)
+        corrections::is_fiber_root(code).then_some(Rule::STOP)
     }
 
     /// A trampoline starts so many bytes behind this address.

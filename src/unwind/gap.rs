@@ -8,27 +8,29 @@ use std::ops::Range;
 
 use traceprof_abi::unwind::Rule;
 
+use super::architecture::Architecture;
+use super::code::PADDING;
+use super::linkage;
 use super::rows::{Rows, RuleId, Rules};
 use crate::elf::Elf;
 
 /// Fewer bytes than this without information can be padding: functions are aligned to 16.
 const GAP_MIN: u32 = 16;
-/// The bytes of `nop` in all its lengths, of `int3`, and of nothing.
-const PADDING: [u8; 11] = [0x00, 0x0F, 0x1F, 0x2E, 0x40, 0x44, 0x66, 0x80, 0x84, 0x90, 0xCC];
 /// A gap of this size is no hand-written routine but a block of generated code.
 const GENERATED_MIN: u32 = 64 << 10;
 
-/// Code in which a function is no longer than this on average, judged by beginnings that set up a frame
-/// pointer, keeps frame pointers.
+/// Code in which a function is no longer than this on average, judged by beginnings that set up a
+/// frame pointer, keeps frame pointers.
 const FUNCTION_LENGTH: usize = 1024;
 /// Fewer of them say nothing: the compiler's start-up code has one, among functions without.
 const PROLOGUES_MIN: usize = 4;
 
-/// How much of a gap belongs to the program's first instructions, in bytes: those of the dynamic linker
-/// are 61.
+/// How much of a gap belongs to the program's first instructions, in bytes: those of the dynamic
+/// linker are 61.
 const ENTRY_LEN: u32 = 64;
 
-/// `mov $15,%rax; syscall`, in the encodings of C libraries and of Go, and on aarch64 `mov x8,#139; svc
+/// `mov $15,%rax; syscall`, in the encodings of C libraries and of Go, and on aarch64 `mov x8,#139;
+/// svc
 /// #0`: the kernel's only way back from a signal handler.
 const SIGRETURNS: [&[u8]; 3] = [
     &[0x48, 0xC7, 0xC0, 0x0F, 0, 0, 0, 0x0F, 0x05],
@@ -79,8 +81,8 @@ impl<'e, 'a> Gaps<'e, 'a> {
         true
     }
 
-    /// Fills a gap with rules in turn, one for each function that is known by its symbol, but for what
-    /// is known better.
+    /// Fills a gap with rules in turn, one for each function that is known by its symbol, but for
+    /// what is known better.
     fn fill_parts(
         &self,
         (start, end): (u32, u32),
@@ -93,12 +95,15 @@ impl<'e, 'a> Gaps<'e, 'a> {
         let rule = |offset: u32| in_turn[before(offset) % in_turn.len()];
         rows.push(start, rule(start));
         let mut filled = start;
-        let mut parts: Vec<_> = known(self.code(start, end)).collect();
+        let code = self.code(start, end);
+        let mut parts: Vec<_> = known(code).collect();
+        if Architecture::of(self.elf.machine()) == Some(Architecture::X86_64) {
+            parts.extend(linkage::stubs(self.elf, code, self.base + u64::from(start)));
+        }
         parts.extend(self.entry(start, end, &functions));
         parts.sort_by_key(|(bytes, _)| bytes.start);
         for (bytes, known) in parts {
-            // From one byte early on: these are looked up as return addresses.
-            let from = (start + bytes.start).saturating_sub(1).max(filled);
+            let from = (start + bytes.start).max(filled);
             let up_to = start + bytes.end;
             if up_to < filled {
                 continue;
@@ -121,7 +126,7 @@ impl<'e, 'a> Gaps<'e, 'a> {
         let entry = u32::try_from(entry).ok().filter(|entry| (start..end).contains(entry))?;
         let next = functions.iter().find(|function| **function > entry);
         let up_to = next.map_or(end, |next| *next).min(entry.saturating_add(ENTRY_LEN));
-        Some((entry - start..up_to - start, Rule::STOP))
+        Some((early(entry - start)..up_to - start, Rule::STOP))
     }
 
     fn code(&self, start: u32, end: u32) -> &'a [u8] {
@@ -148,9 +153,14 @@ fn keeps_frame_pointers(code: &[u8]) -> bool {
     prologues >= PROLOGUES_MIN && prologues * FUNCTION_LENGTH >= code.len()
 }
 
+/// From one byte early on: code that is returned to is looked up by return addresses.
+fn early(at: u32) -> u32 {
+    at.saturating_sub(1)
+}
+
 /// Parts of code that are known for what they are, ascending.
 fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
-    let part = |at: usize, len: usize, rule| Some((at as u32..(at + len) as u32, rule));
+    let part = |at: usize, len: usize, rule| Some((early(at as u32)..(at + len) as u32, rule));
     (0..code.len()).filter_map(move |at| match code[at] {
         // The first bytes of trampolines.
         0x48 | 0xB8 | 0x68 => part(at, sigreturn_len(&code[at..])?, Rule::SIGNAL),
@@ -160,8 +170,8 @@ fn known(code: &[u8]) -> impl Iterator<Item = (Range<u32>, Rule)> {
     })
 }
 
-/// `call *register; mov %eax,%edi; call exit`, and no more: `exit(main())` in the start-up code of a C
-/// library. At the second instruction.
+/// `call *register; mov %eax,%edi; call exit`, and no more: `exit(main())` in the start-up code of
+/// a C library. At the second instruction.
 fn is_exit_of_main(code: &[u8], at: usize) -> bool {
     let (before, code) = code.split_at(at);
     // hlt, int3, nop in its lengths, or the end

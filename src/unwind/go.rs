@@ -1,8 +1,8 @@
 //! Rows for a Go program, from its own table of frame sizes.
 //!
-//! It says at each instruction how many bytes of stack are in use. Where the caller's frame pointer
-//! is saved it does not say, but that is always under the return address, from the prologue's store
-//! on, which is told by its bytes.
+//! The table says at each instruction how many bytes of stack are in use. It does not say where the
+//! caller's frame pointer is saved. That is always below the return address, from the prologue's
+//! store on, which is recognised by its bytes.
 //!
 //! # Invariants
 //! - A function that moves the stack pointer to another stack keeps its frame through the frame
@@ -20,8 +20,8 @@ use crate::elf::{Elf, GoFunction, Pclntab};
 const OUTERMOST: [&str; 3] = ["runtime.goexit", "runtime.mstart", "runtime.rt0_go"];
 /// Runs on a signal's stack, above the trampoline that leads back to what was interrupted.
 const SIGNAL_ENTRY: &str = "runtime.sigtramp";
-/// Go to the system's stack and never come back from there: what runs on it then is no work of the
-/// goroutine's, and Go itself takes them for outermost.
+/// These switch to the system's stack and never come back. What runs there is not the goroutine's
+/// work, and Go itself takes these functions for the outermost ones.
 const LEAVERS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
 
 /// Called by the handlers of signals, between any two instructions of the function below.
@@ -136,7 +136,8 @@ impl Frame {
 
     /// Between its setting and its restoring the frame pointer leads to the frame, on whichever
     /// stack the function is. Without one, what a function calls on the other stack is told of by
-    /// the frame pointer that it left alone: its caller's. `frame_max` says how large that is at most.
+    /// the frame pointer that it left alone: its caller's. `frame_max` says how large that is at
+    /// most.
     fn keep_across_stacks(
         &self,
         function: &GoFunction<'_, '_>,
@@ -185,8 +186,8 @@ impl<'t, 'a> Callers<'t, 'a> {
         Self { table, searches: Cell::new(0) }
     }
 
-    /// The largest frame, in bytes, that one of the runtime's functions has where it calls the function
-    /// at `entry`. Nothing but the runtime calls those that change stacks.
+    /// The largest frame, in bytes, that one of the runtime's functions has where it calls the
+    /// function at `entry`. Nothing but the runtime calls those that change stacks.
     fn frame_max(&self, elf: &Elf<'_>, entry: u64) -> Option<i32> {
         self.searches.set(self.searches.get() + 1);
         if self.searches.get() > SEARCHES_MAX {

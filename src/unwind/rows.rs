@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::tables::RBX_LOST;
@@ -15,6 +16,9 @@ pub(super) struct Row {
     pub(super) offset: u32,
     pub(super) rule: RuleId,
 }
+
+/// Bytes of code, counted from a start that the context gives, and the rule that holds there.
+pub(super) type Part = (Range<u32>, Rule);
 
 /// The distinct rules of a module.
 #[derive(Debug)]

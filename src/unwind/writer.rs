@@ -137,8 +137,8 @@ impl<'a> TableWriter<'a> {
         Ok(ModuleRef(at as u32))
     }
 
-    /// What is published from now on belongs to another epoch, this one: an address may mean something
-    /// else than before.
+    /// What is published from now on belongs to another epoch, this one: an address may mean
+    /// something else than before.
     pub fn begin_epoch(&mut self, epoch: u16) {
         self.epoch = u32::from(epoch);
     }

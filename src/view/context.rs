@@ -1,422 +1,152 @@
-//! Which contexts of samples are looked at: ids and tags as users write them, and as samples have them.
-//!
-//! # Invariants
-//! - An id is printed as it can be given: hexadecimal, 16 digits, or the 32 of a W3C trace id.
-//! - Texts are looked up once; samples are compared by numbers.
+//! The context of a sample: spans and tags, as numbers and as text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
+use std::sync::Arc;
 
-use super::rows::counted;
-use crate::trace::{Sample, TagKey, TagKind, TextId};
+use super::escape::escaped;
+use super::span_id::{RootId, SpanId};
+use crate::trace::{LazyTrace, Sample, TagKey, TagKind, TextId, TraceError};
 
-/// Most tags that a message names; no more can be in a trace that we write.
-const NAMED_MAX: usize = 10;
-
-/// The id of a span; never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SpanId(pub u64);
-
-/// The id of the root of a trace: a span of this process, or a trace id of 128 bits; never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RootId(pub u128);
-
-impl SpanId {
-    /// That of a sample.
-    pub fn of(sample: &Sample) -> Option<Self> {
-        (sample.span != 0).then_some(Self(sample.span))
-    }
-}
-
-impl RootId {
-    /// That of a sample.
-    pub fn of(sample: &Sample) -> Option<Self> {
-        let id = u128::from(sample.root_high) << 64 | u128::from(sample.root_span);
-        (id != 0).then_some(Self(id))
-    }
-
-    /// Whether it is a trace id of 128 bits.
-    pub(super) fn is_trace_id(self) -> bool {
-        self.0 >> 64 != 0
-    }
-}
-
-impl FromStr for SpanId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let id = parse_id(text, 16)?;
-        u64::try_from(id).map(Self).map_err(|_| "ids of spans have 64 bits".to_owned())
-    }
-}
-
-impl FromStr for RootId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse_id(text, 32).map(Self)
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Display for RootId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = if self.is_trace_id() { 32 } else { 16 };
-        write!(f, "{:0digits$x}", self.0)
-    }
-}
-
-/// An id of at most so many hexadecimal digits, or a decimal one behind `dec:`.
-fn parse_id(text: &str, digits_max: usize) -> Result<u128, String> {
-    let (digits, radix, max) = match text.strip_prefix("dec:") {
-        Some(decimal) => (decimal, 10, 39),
-        None => (text.strip_prefix("0x").unwrap_or(text), 16, digits_max),
-    };
-    // A sign is not a digit.
-    let plain = digits.len() <= max && digits.chars().all(|digit| digit.is_digit(radix));
-    match u128::from_str_radix(digits, radix).ok().filter(|_| plain) {
-        Some(0) => Err("0 is no id; --by shows what has none".to_owned()),
-        Some(id) => Ok(id),
-        None => Err(format!(
-            "expected up to {digits_max} hexadecimal digits, as they are printed, or dec: and a \
-             decimal number"
-        )),
-    }
-}
-
-/// A tag and the value that it must have, as a user writes them: `NAME=VALUE`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TagValue(String);
-
-impl TagValue {
-    /// Its name, of those that there are, and the value: a text, or a decimal number. As a name may hold `=`,
-    /// the longest one that fits is meant.
-    fn parts(&self, keys: &[TagKey]) -> (&str, &str) {
-        let fits = |key: &TagKey| self.0.strip_prefix(&key.name)?.strip_prefix('=');
-        let fitting = keys.iter().filter_map(fits).min_by_key(|value| value.len());
-        let first = || self.0.match_indices('=').map(|(at, _)| at).find(|at| *at != 0);
-        let name_len = match fitting {
-            Some(value) => self.0.len() - value.len() - 1,
-            None => first().unwrap_or(0),
-        };
-        (&self.0[..name_len], self.0.get(name_len + 1..).unwrap_or_default())
-    }
-
-    /// Refuses the name of a tag that is not there.
-    pub(super) fn check(&self, keys: &[TagKey]) -> Result<(), String> {
-        check_name(self.parts(keys).0, keys)
-    }
-}
-
-impl FromStr for TagValue {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // The name is not empty.
-        match text.rfind('=') {
-            None | Some(0) => Err("expected NAME=VALUE".to_owned()),
-            Some(_) => Ok(Self(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for TagValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// What the context of a sample must be. The default is anything, and none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ContextFilter {
-    /// Any of these spans; none for all.
-    spans: BTreeSet<SpanId>,
-    /// Any of these roots; none for all.
-    roots: BTreeSet<RootId>,
-    /// All of these tags.
-    tags: Vec<TagFilter>,
-}
-
-/// What one tag must be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct TagFilter {
-    text: String,
-    /// Its places, and at each any of these values; never 0, which is no value. None if the trace has no such
-    /// tag; two if it is of numbers in one program, or library, and of texts in another.
-    places: Vec<(usize, BTreeSet<u32>)>,
-}
-
-/// Finds the ids of a text, or says why it cannot.
-pub(super) type FindText<'a> = &'a dyn Fn(&str) -> Result<BTreeSet<TextId>, String>;
-
-impl ContextFilter {
-    /// Any of these spans, any of these roots; none for all.
-    pub(super) fn new(spans: &[SpanId], roots: &[RootId]) -> Self {
-        let (spans, roots) = (spans.iter().copied(), roots.iter().copied());
-        Self { spans: spans.collect(), roots: roots.collect(), tags: Vec::new() }
-    }
-
-    /// Adds the tags that are wanted, of those that there are. One that is not there has no value.
-    pub(super) fn with_tags(
-        mut self,
-        wanted: &[TagValue],
-        keys: &[TagKey],
-        find: FindText<'_>,
-    ) -> Result<Self, String> {
-        let mut by_name: BTreeMap<&str, Vec<(&TagValue, &str)>> = BTreeMap::new();
-        for tag in wanted {
-            let (name, value) = tag.parts(keys);
-            by_name.entry(name).or_default().push((tag, value));
-        }
-        for (name, wanted) in by_name {
-            let text: Vec<String> = wanted.iter().map(|(tag, _)| tag.to_string()).collect();
-            let text = text.join(" or ");
-            let named = || keys.iter().enumerate().filter(|(_, key)| key.name == name);
-            let has_texts = named().any(|(_, key)| key.kind == TagKind::Text);
-            let mut places = Vec::new();
-            for (place, key) in named() {
-                let mut values = BTreeSet::new();
-                for (_, value) in &wanted {
-                    match key.kind {
-                        TagKind::Number => match number(name, value) {
-                            Ok(number) => values.extend([number]),
-                            // It may be one of the texts.
-                            Err(_) if has_texts => {}
-                            Err(error) => return Err(error),
-                        },
-                        TagKind::Text => {
-                            values.extend(find(value)?.into_iter().map(|id| id.0.wrapping_add(1)));
-                        }
-                    }
-                }
-                values.remove(&0);
-                places.push((place, values));
-            }
-            self.tags.push(TagFilter { text, places });
-        }
-        Ok(self)
-    }
-
-    /// Whether a sample is looked at.
-    pub fn has(&self, sample: &Sample) -> bool {
-        let in_span = || SpanId::of(sample).is_some_and(|id| self.spans.contains(&id));
-        let in_root = || RootId::of(sample).is_some_and(|id| self.roots.contains(&id));
-        (self.spans.is_empty() || in_span())
-            && (self.roots.is_empty() || in_root())
-            && self.tags.iter().all(|tag| tag.has(sample))
-    }
-
-    /// Whether all samples are looked at.
-    pub fn is_empty(&self) -> bool {
-        self.spans.is_empty() && self.roots.is_empty() && self.tags.is_empty()
-    }
-
-    /// It in words, for what is narrowed.
-    pub(super) fn texts(&self) -> impl Iterator<Item = String> {
-        let spans = any_of("span", &self.spans);
-        let roots = any_of("root span", &self.roots);
-        let tags = self.tags.iter().map(|tag| tag.text.clone());
-        spans.into_iter().chain(roots).chain(tags)
-    }
-}
-
-impl TagFilter {
-    fn has(&self, sample: &Sample) -> bool {
-        let has = |(place, values): &(usize, BTreeSet<u32>)| {
-            sample.tags.get(*place).is_some_and(|value| values.contains(value))
-        };
-        self.places.iter().any(has)
-    }
-}
-
-fn any_of<Id: fmt::Display>(noun: &str, ids: &BTreeSet<Id>) -> Option<String> {
-    let all: Vec<String> = ids.iter().map(Id::to_string).collect();
-    (!all.is_empty()).then(|| format!("{noun} {}", all.join(" or ")))
-}
-
-fn number(name: &str, value: &str) -> Result<u32, String> {
-    match value.parse() {
-        Ok(0) => Err(format!("{name}={value}: 0 is no value; --by tag:{name} shows what has none")),
-        Ok(number) => Ok(number),
-        Err(_) => Err(format!("{name}={value}: the values of this tag are numbers")),
-    }
-}
+/// Texts in the cache.
+const REMEMBERED: usize = 1 << 12;
+const TAGS: usize = traceprof_abi::context::TAGS;
 
 /// Whether a sample has any context.
-pub(super) fn is_told(sample: &Sample) -> bool {
-    sample.span != 0 || RootId::of(sample).is_some() || sample.tags != [0; 10]
+pub(super) fn has_context(sample: &Sample) -> bool {
+    sample.span != 0 || RootId::of(sample).is_some() || sample.tags != [0; TAGS]
 }
 
-/// Refuses the name of a tag that is not there.
-pub(super) fn check_name(name: &str, keys: &[TagKey]) -> Result<(), String> {
-    if keys.iter().any(|key| key.name == name) {
-        return Ok(());
+/// The context of a sample as the trace has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(super) struct ContextKey {
+    pub(super) span: u64,
+    pub(super) root: u128,
+    pub(super) tags: [u32; TAGS],
+}
+
+impl ContextKey {
+    pub(super) fn of(sample: &Sample) -> Self {
+        let root = RootId::of(sample).map_or(0, |root| root.0);
+        Self { span: sample.span, root, tags: sample.tags }
     }
-    let named: Vec<String> =
-        keys.iter().take(NAMED_MAX).map(|key| format!("{:?}", key.name)).collect();
-    match named.len() {
-        0 => Err(format!("no tag is called {name:?}: the trace has none. {HOW}")),
-        number => {
-            let (number, named) = (counted(number as u64, "tag"), named.join(", "));
-            Err(format!("no tag is called {name:?}; the trace has {number}: {named}"))
+
+    /// The context as text.
+    pub(super) fn in_words(&self, texts: &TagTexts<'_>) -> Result<ContextText, TraceError> {
+        let span = (self.span != 0).then_some(SpanId(self.span));
+        let root = (self.root != 0).then_some(RootId(self.root));
+        Ok(ContextText { span, root, tags: texts.of(&self.tags)? })
+    }
+}
+
+/// The context of samples in words, all of them safe to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ContextText {
+    pub(super) span: Option<SpanId>,
+    pub(super) root: Option<RootId>,
+    /// Names and values of the tags that it has.
+    pub(super) tags: Vec<(Arc<str>, TagText)>,
+}
+
+impl fmt::Display for ContextText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&context_text(self.span, self.root, self.tags.iter().map(|(n, v)| (n, v))))
+    }
+}
+
+/// The context of a thread as text: `span 00f067aa0ba902b7, root span 4bf92f3577b34da6, route =
+/// /cart`.
+pub fn context_text<N: fmt::Display, V: fmt::Display>(
+    span: Option<SpanId>,
+    root: Option<RootId>,
+    tags: impl Iterator<Item = (N, V)>,
+) -> String {
+    let span = span.map(|id| format!("span {id}"));
+    let root = root.map(|id| format!("root span {id}"));
+    let tags = tags.map(|(name, value)| format!("{name} = {value}"));
+    span.into_iter().chain(root).chain(tags).collect::<Vec<_>>().join(", ")
+}
+
+/// The value of a tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TagText {
+    Number(u32),
+    Text(Arc<str>),
+}
+
+impl fmt::Display for TagText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
         }
     }
 }
 
-/// How contexts get into a trace.
-pub(super) const HOW: &str = "Spans and tags are what applications tell of themselves while they \
-    are recorded, with the traceprof-context library or the thread context of OpenTelemetry";
+/// Says tags by their names and their values as texts, which it reads when it needs them.
+pub(super) struct TagTexts<'a> {
+    trace: &'a LazyTrace,
+    /// The names by place, safe to show.
+    names: [Arc<str>; TAGS],
+    is_text: [bool; TAGS],
+    known: RefCell<HashMap<u32, Arc<str>>>,
+}
+
+impl<'a> TagTexts<'a> {
+    pub(super) fn new(trace: &'a LazyTrace, keys: &[TagKey]) -> Self {
+        let key = |place: usize| keys.get(place);
+        let name = |place: usize| match key(place) {
+            Some(key) => escaped(&key.name).into(),
+            None => format!("tag {place}").into(),
+        };
+        let is_text = |place: usize| key(place).is_some_and(|key| key.kind == TagKind::Text);
+        Self {
+            trace,
+            names: std::array::from_fn(name),
+            is_text: std::array::from_fn(is_text),
+            known: RefCell::default(),
+        }
+    }
+
+    /// Names and values of the tags that are there.
+    pub(super) fn of(&self, tags: &[u32; TAGS]) -> Result<Vec<(Arc<str>, TagText)>, TraceError> {
+        let there = self.names.iter().zip(tags).enumerate().filter(|(_, (_, value))| **value != 0);
+        there
+            .map(|(place, (name, value))| Ok((Arc::clone(name), self.value(place, *value)?)))
+            .collect()
+    }
+
+    /// A value of the tag at a place, not 0.
+    pub(super) fn value(&self, place: usize, value: u32) -> Result<TagText, TraceError> {
+        if !self.is_text.get(place).copied().unwrap_or(false) {
+            return Ok(TagText::Number(value));
+        }
+        if let Some(known) = self.known.borrow().get(&value) {
+            return Ok(TagText::Text(Arc::clone(known)));
+        }
+        let text = self.trace.tag_text(TextId(value.saturating_sub(1)))?;
+        let text: Arc<str> = escaped(&text).into();
+        let mut known = self.known.borrow_mut();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(value, Arc::clone(&text));
+        Ok(TagText::Text(text))
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_as_they_are_printed() {
-        for (text, id) in [
-            ("00f067aa0ba902b7", 0x00f0_67aa_0ba9_02b7),
-            ("0xF067AA0BA902B7", 0x00f0_67aa_0ba9_02b7),
-            ("1", 1),
-            ("10", 16),
-            ("dec:10", 10),
-            ("dec:18446744073709551615", u64::MAX),
-        ] {
-            assert_eq!(text.parse(), Ok(SpanId(id)), "{text}");
-            assert_eq!(text.parse(), Ok(RootId(id.into())), "{text}");
-        }
-        let w3c = "4bf92f3577b34da6a3ce929d0e0e4736";
-        assert_eq!(w3c.parse::<RootId>().unwrap().to_string(), w3c);
-        let short: RootId = "0000000000000000a3ce929d0e0e4736".parse().unwrap();
-        assert_eq!(short.to_string(), "a3ce929d0e0e4736");
-        assert_eq!(SpanId(0xab).to_string(), "00000000000000ab");
-        let wrong =
-            ["", "0x", "0", "000", "g", "-1", "+1", "dec:", "dec:a", "dec:-1", "1 ", "0x0x1"];
-        for text in wrong {
-            assert!(text.parse::<SpanId>().is_err(), "{text}");
-            assert!(text.parse::<RootId>().is_err(), "{text}");
-        }
-        for text in [w3c, "dec:18446744073709551616", "11112222333344445"] {
-            assert!(text.parse::<SpanId>().is_err(), "{text}");
-            assert!(text.parse::<RootId>().is_ok(), "{text}");
-        }
-        assert!("dec:340282366920938463463374607431768211456".parse::<RootId>().is_err());
-    }
-
-    #[test]
-    fn a_tag_has_a_name_and_a_value() {
-        let parts = |text: &str, names: &[&str]| {
-            let key = |name: &&str| TagKey { name: (*name).to_owned(), kind: TagKind::Text };
-            let keys: Vec<TagKey> = names.iter().map(key).collect();
-            let tag: TagValue = text.parse().unwrap();
-            let (name, value) = tag.parts(&keys);
-            (name.to_owned(), value.to_owned())
-        };
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        for names in [&[][..], &["route"], &["route", "route=/a"], &["route=", "rout", "/a?b"]] {
-            assert_eq!(parts("route=", names), pair("route", ""));
-        }
-        assert_eq!(parts("route=/a?b=c", &[]), pair("route", "/a?b=c"));
-        assert_eq!(parts("route=/a?b=c", &["route", "other"]), pair("route", "/a?b=c"));
-        assert_eq!(parts("route=/a?b=c", &["route", "route=/a?b"]), pair("route=/a?b", "c"));
-        assert_eq!(parts("route=/a?b=c", &["route=/a?b", "route"]), pair("route=/a?b", "c"));
-        assert_eq!(parts("route=/a?b=c", &["route=/a?b=c"]), pair("route", "/a?b=c"));
-        assert_eq!(parts("=a=b", &[]), pair("=a", "b"));
-        assert_eq!(parts("ä=ö=ü", &["ä=ö"]), pair("ä=ö", "ü"));
-        assert!("route".parse::<TagValue>().is_err() && "=x".parse::<TagValue>().is_err());
-    }
-
-    fn keys() -> Vec<TagKey> {
-        let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
-        vec![key("count", TagKind::Number), key("route", TagKind::Text)]
-    }
-
-    fn tags(wanted: &[&str]) -> Result<ContextFilter, String> {
-        let wanted: Vec<TagValue> = wanted.iter().map(|text| text.parse().unwrap()).collect();
-        let find = |text: &str| {
-            Ok(match text {
-                "/a" => [TextId(4)].into(),
-                "/b" => [TextId(5), TextId(9)].into(),
-                _ => BTreeSet::new(),
-            })
-        };
-        ContextFilter::default().with_tags(&wanted, &keys(), &find)
-    }
-
-    #[test]
-    fn tags_of_one_name_are_any_and_of_several_all() {
-        let sample = |count, route| Sample {
-            tags: [count, route, 0, 0, 0, 0, 0, 0, 0, 0],
-            ..Sample::default()
-        };
-        let samples = [sample(0, 0), sample(5, 5), sample(5, 6), sample(7, 10), sample(0, 7)];
-        let kept = |wanted: &[&str]| {
-            let filter = tags(wanted).unwrap();
-            samples.iter().map(|sample| u8::from(filter.has(sample))).collect::<Vec<_>>()
-        };
-        assert_eq!(kept(&[]), [1; 5]);
-        assert_eq!(kept(&["route=/a"]), [0, 1, 0, 0, 0]);
-        assert_eq!(kept(&["route=/a", "route=/b"]), [0, 1, 1, 1, 0]);
-        assert_eq!(kept(&["route=/b", "count=5"]), [0, 0, 1, 0, 0]);
-        assert_eq!(kept(&["route=/other"]), [0; 5]);
-        assert_eq!(kept(&["missing=1"]), [0; 5]);
-        assert!(tags(&["count=x"]).unwrap_err().contains("are numbers"));
-        assert!(tags(&["count=0"]).unwrap_err().contains("--by tag:count"));
-    }
-
-    #[test]
-    fn a_name_of_numbers_and_of_texts_is_looked_for_as_both() {
-        let key = |kind| TagKey { name: "code".to_owned(), kind };
-        let keys = [key(TagKind::Number), key(TagKind::Text)];
-        let find =
-            |text: &str| Ok(if text == "500" { [TextId(4)].into() } else { BTreeSet::new() });
-        let samples = [[500, 0], [0, 5], [5, 0], [0, 500]].map(|[number, text]| Sample {
-            tags: [number, text, 0, 0, 0, 0, 0, 0, 0, 0],
-            ..Sample::default()
-        });
-        for keys in [keys.clone(), [keys[1].clone(), keys[0].clone()]] {
-            let is_swapped = keys[0].kind == TagKind::Text;
-            let kept = |text: &str| {
-                let wanted = [text.parse().unwrap()];
-                let filter = ContextFilter::default().with_tags(&wanted, &keys, &find).unwrap();
-                samples.clone().map(|mut sample| {
-                    sample.tags[..2].rotate_left(usize::from(is_swapped));
-                    u8::from(filter.has(&sample))
-                })
-            };
-            assert_eq!(kept("code=500"), [1, 1, 0, 0]);
-            assert_eq!(kept("code=none"), [0; 4]);
-            assert_eq!(kept("code=0"), [0; 4]);
-        }
-    }
-
-    #[test]
-    fn a_name_that_is_not_there_is_answered_with_those_that_are() {
-        assert_eq!(check_name("route", &keys()), Ok(()));
-        let error = check_name("rout", &keys()).unwrap_err();
-        assert_eq!(error, "no tag is called \"rout\"; the trace has 2 tags: \"count\", \"route\"");
-        assert!(check_name("rout", &[]).unwrap_err().contains("traceprof-context"));
-    }
-
-    #[test]
-    fn spans_and_roots_are_any_of_those_named() {
+    fn a_span_a_root_or_a_tag_is_a_context() {
         let in_span =
             |span, root_span, root_high| Sample { span, root_span, root_high, ..Sample::default() };
-        let samples = [in_span(0, 0, 0), in_span(1, 7, 0), in_span(2, 7, 1), in_span(3, 0, 0)];
-        let kept = |spans: &[u64], roots: &[u128]| {
-            let spans: Vec<SpanId> = spans.iter().copied().map(SpanId).collect();
-            let roots: Vec<RootId> = roots.iter().copied().map(RootId).collect();
-            let filter = ContextFilter::new(&spans, &roots);
-            samples.iter().map(|sample| u8::from(filter.has(sample))).collect::<Vec<_>>()
-        };
-        assert_eq!(kept(&[1, 3], &[]), [0, 1, 0, 1]);
-        assert_eq!(kept(&[], &[7]), [0, 1, 0, 0]);
-        assert_eq!(kept(&[1, 2], &[7 | 1 << 64]), [0, 0, 1, 0]);
-        assert_eq!(samples.each_ref().map(is_told), [false, true, true, true]);
+        let samples = [in_span(0, 0, 0), in_span(1, 7, 0), in_span(0, 0, 1), in_span(3, 0, 0)];
+        assert_eq!(samples.each_ref().map(has_context), [false, true, true, true]);
+        let tagged = Sample { tags: [0, 0, 0, 0, 0, 0, 0, 0, 0, 1], ..Sample::default() };
+        assert!(has_context(&tagged));
     }
 }

@@ -8,8 +8,10 @@ pub(super) fn utc(since_epoch_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Year, month and day of a day since 1970. Counts in years that begin in March, so that the leap
-/// day is the last one, and in eras of 400 years, after which the calendar repeats.
+/// Year, month and day of a day since 1970.
+///
+/// It counts in years that start in March, so that the leap day is the last one, and in eras of 400
+/// years, after which the calendar repeats.
 fn civil(days_since_epoch: u64) -> (u64, u64, u64) {
     const DAYS_TO_EPOCH: u64 = 719_468; // from 0000-03-01
     const DAYS_OF_ERA: u64 = 146_097;

@@ -14,7 +14,7 @@ use crate::trace::{FieldValue, IndexCell, Object, dump_index, dump_objects, inde
 
 /// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum DumpFormat {
     /// `offset kind name=value ...`.
     Text,
     /// JSON Lines.
@@ -23,12 +23,12 @@ pub enum Form {
 
 /// Writes the objects of the data file at `path`, then the cells of its index. Says whether there
 /// is an index.
-pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, ViewError> {
+pub fn write(path: &Path, form: DumpFormat, out: &mut dyn Write) -> Result<bool, ViewError> {
     for object in dump_objects(path)? {
         let object = object?;
         match form {
-            Form::Text => object_text(&object, out)?,
-            Form::Json => json_line(&object_json(&object), out)?,
+            DumpFormat::Text => object_text(&object, out)?,
+            DumpFormat::Json => json_line(&object_json(&object), out)?,
         }
     }
     let index = index_path(path);
@@ -39,8 +39,8 @@ pub fn write(path: &Path, form: Form, out: &mut dyn Write) -> Result<bool, ViewE
     for cell in dump_index(&index)? {
         let cell = cell?;
         match form {
-            Form::Text => cell_text(&cell, out)?,
-            Form::Json => json_line(&cell_json(&cell), out)?,
+            DumpFormat::Text => cell_text(&cell, out)?,
+            DumpFormat::Json => json_line(&cell_json(&cell), out)?,
         }
     }
     Ok(true)

@@ -2,30 +2,30 @@
 
 use std::io;
 
-use super::context::HOW;
+use super::context_filter::HOW;
 use crate::trace::TraceError;
 
-/// A view that ended early; what could be written is written.
+/// Why a view ended early; its output up to there is written.
 #[derive(Debug)]
 pub enum ViewError {
     /// The trace cannot be read on.
     Trace(TraceError),
-    /// Contexts are asked for, and no sample that was looked at has one.
+    /// The user asked for contexts, and no sample has one.
     NoContext,
-    /// Stacks are asked for of a view that shows calls, not stacks.
+    /// The user asked for stacks in a view that shows calls.
     NoStacks,
     /// The output cannot be written.
     Output(io::Error),
 }
 
 impl ViewError {
-    /// That stacks are asked for where there are none.
+    /// The message for stacks in a view of calls.
     pub const NO_STACKS: &str = "--include and --exclude choose whole stacks, and --timeline lists \
         calls: leave out --timeline, or choose with --thread, --from and --to";
 
-    /// That contexts are asked for which nobody told.
+    /// The message for contexts in a trace without any.
     pub fn no_context() -> String {
-        format!("no sample that was looked at has a span or a tag. {HOW}")
+        format!("no selected sample has a span or a tag. {HOW}")
     }
 }
 

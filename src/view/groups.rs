@@ -1,22 +1,22 @@
-//! What the samples of a view are grouped by: their span, its root, or a tag.
+//! Groups the samples of a view by span, root span or tag.
 //!
 //! # Invariants
-//! - Memory is that of the distinct groups, some 200 bytes each; a view has some more for each distinct
-//!   pair of a group and a stack, of the groups that are kept.
+//! - Memory grows with the distinct groups, some 200 bytes each. A view takes more for each
+//!   distinct pair of a kept group and a stack.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use super::calls::Step;
-use super::context::{RootId, SpanId, check_name};
+use super::context::{ContextKey, ContextText, TagTexts};
+use super::context_filter::check_name;
 use super::escape::escaped;
-use super::told::{Context, TagTexts, Told};
+use super::span_id::{RootId, SpanId};
 use crate::trace::{LazyTrace, Sample, TagKey, TraceError};
 
-/// What samples are grouped by, as a user says it.
+/// The user's choice of a grouping.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// The span.
     Span,
     /// The root of the trace.
@@ -25,7 +25,7 @@ pub enum By {
     Tag(String),
 }
 
-impl FromStr for By {
+impl FromStr for GroupBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -38,105 +38,107 @@ impl FromStr for By {
     }
 }
 
-/// What samples of a trace are grouped by.
+/// A grouping, resolved for one trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grouping {
-    kind: Kind,
-    /// How many groups are told apart, the heaviest; all if it is not said.
+    kind: GroupingKind,
+    /// How many groups are kept, the heaviest; `None` for all.
     kept_max: Option<usize>,
 }
 
-/// A [`By`] in a trace, or what no user asks for.
+/// A [`GroupBy`] in a trace, or what no user asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum GroupingKind {
     Span,
     RootSpan,
-    /// Its name, and its places: two if it is of numbers in one program and of texts in another; none if the
-    /// trace has no such tag.
+    /// The name and the places of a tag.
+    ///
+    /// Empty places if the trace has no such tag. There are two if it holds numbers in one program
+    /// and texts in another.
     Tag(String, Vec<usize>),
-    Context,
+    ContextText,
 }
 
 impl Grouping {
-    /// Of a trace with these tags.
-    pub(super) fn new(by: &By, keys: &[TagKey]) -> Self {
+    /// Resolves the user's choice for a trace with these tags.
+    pub(super) fn new(by: &GroupBy, keys: &[TagKey]) -> Self {
         let kind = match by {
-            By::Span => Kind::Span,
-            By::RootSpan => Kind::RootSpan,
-            By::Tag(name) => {
+            GroupBy::Span => GroupingKind::Span,
+            GroupBy::RootSpan => GroupingKind::RootSpan,
+            GroupBy::Tag(name) => {
                 let named = keys.iter().enumerate().filter(|(_, key)| key.name == *name);
-                Kind::Tag(name.clone(), named.map(|(place, _)| place).collect())
+                GroupingKind::Tag(name.clone(), named.map(|(place, _)| place).collect())
             }
         };
         Self { kind, kept_max: None }
     }
 
-    /// The same, which tells apart no more than so many groups, the heaviest.
+    /// The same grouping, but keeps at most `kept_max` groups, the heaviest.
     pub(super) fn heaviest(&self, kept_max: usize) -> Self {
         Self { kept_max: Some(kept_max), ..self.clone() }
     }
 
-    /// By all that is known of a context, for formats that keep that beside the stacks.
+    /// Groups by the whole context, for formats that keep contexts beside the stacks.
     pub fn by_context() -> Self {
-        Self { kind: Kind::Context, kept_max: None }
+        Self { kind: GroupingKind::ContextText, kept_max: None }
     }
 
-    /// Whether a user has asked for it.
+    /// Whether the user asked for this grouping.
     pub(super) fn is_asked_for(&self) -> bool {
-        self.kind != Kind::Context
+        self.kind != GroupingKind::ContextText
     }
 
     /// Refuses a tag that is not there.
-    pub(super) fn check(by: &By, keys: &[TagKey]) -> Result<(), String> {
+    pub(super) fn check(by: &GroupBy, keys: &[TagKey]) -> Result<(), String> {
         match by {
-            By::Tag(name) => check_name(name, keys),
-            By::Span | By::RootSpan => Ok(()),
+            GroupBy::Tag(name) => check_name(name, keys),
+            GroupBy::Span | GroupBy::RootSpan => Ok(()),
         }
     }
 
-    /// What a group is one of, and many.
+    /// The noun for one group, and for several.
     fn nouns(&self) -> [String; 2] {
         match &self.kind {
-            Kind::Span => ["span", "spans"].map(str::to_owned),
-            Kind::RootSpan => ["root span", "root spans"].map(str::to_owned),
-            Kind::Tag(name, _) => {
+            GroupingKind::Span => ["span", "spans"].map(str::to_owned),
+            GroupingKind::RootSpan => ["root span", "root spans"].map(str::to_owned),
+            GroupingKind::Tag(name, _) => {
                 let name = escaped(name);
                 [format!("value of {name}"), format!("values of {name}")]
             }
-            Kind::Context => ["context", "contexts"].map(str::to_owned),
+            GroupingKind::ContextText => ["context", "contexts"].map(str::to_owned),
         }
     }
 
-    /// What of a sample's context tells its group from others.
-    fn key(&self, sample: &Sample) -> Told {
-        let Told { span, root, tags } = Told::of(sample);
+    /// The part of a sample's context that decides its group.
+    fn key(&self, sample: &Sample) -> ContextKey {
+        let ContextKey { span, root, tags } = ContextKey::of(sample);
         match &self.kind {
-            Kind::Span => Told { span, ..Told::default() },
-            Kind::RootSpan => Told { root, ..Told::default() },
-            Kind::Tag(_, places) => {
-                let mut key = Told::default();
+            GroupingKind::Span => ContextKey { span, ..ContextKey::default() },
+            GroupingKind::RootSpan => ContextKey { root, ..ContextKey::default() },
+            GroupingKind::Tag(_, places) => {
+                let mut key = ContextKey::default();
                 // One of them at most is set: a process, or library, knows a name once.
                 if let Some((place, value)) = the_set(places, &tags) {
                     key.tags[place] = value;
                 }
                 key
             }
-            Kind::Context => Told { span, root, tags },
+            GroupingKind::ContextText => ContextKey { span, root, tags },
         }
     }
 
-    /// What a group is called: as it would be filtered by.
-    fn label(&self, key: &Told, texts: &TagTexts<'_>) -> Result<String, TraceError> {
+    /// The name of a group, in the form of its filter option.
+    fn label(&self, key: &ContextKey, texts: &TagTexts<'_>) -> Result<String, TraceError> {
         Ok(match &self.kind {
-            _ if *key == Told::default() => NONE.to_owned(),
-            Kind::Span => format!("span={}", SpanId(key.span)),
-            Kind::RootSpan => format!("root-span={}", RootId(key.root)),
-            Kind::Tag(name, places) => {
+            _ if *key == ContextKey::default() => NONE.to_owned(),
+            GroupingKind::Span => format!("span={}", SpanId(key.span)),
+            GroupingKind::RootSpan => format!("root-span={}", RootId(key.root)),
+            GroupingKind::Tag(name, places) => {
                 let (place, value) = the_set(places, &key.tags).unwrap_or((usize::MAX, 0));
                 format!("{}={}", escaped(name), texts.value(place, value)?)
             }
-            // Its groups are named by all that is known of them, in `Grouper::finish`.
-            Kind::Context => String::new(),
+            // `Grouper::finish` names these groups by the whole context.
+            GroupingKind::ContextText => String::new(),
         })
     }
 }
@@ -147,7 +149,7 @@ fn the_set(places: &[usize], tags: &[u32]) -> Option<(usize, u32)> {
     places.iter().filter_map(value).find(|(_, value)| *value != 0)
 }
 
-/// What samples without are grouped as.
+/// The group of samples without a value.
 const NONE: &str = "(none)";
 
 /// Index of a group.
@@ -160,26 +162,26 @@ impl GroupId {
         Self(place)
     }
 
-    /// That place.
+    /// The index among those of [`Groups::named`].
     pub(super) fn place(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All groups that are not told apart.
+/// All groups that are not kept.
 pub(super) const OTHERS: GroupId = GroupId(u32::MAX);
 
 /// Finds the groups of samples.
 #[derive(Debug)]
 pub(super) struct Grouper<'a> {
     by: &'a Grouping,
-    ids: HashMap<Told, GroupId>,
-    /// By [`GroupId`], with what its samples weigh.
-    all: Vec<(Told, u64)>,
-    /// That of the last sample: the next one is mostly in it too.
-    last: Option<(Told, GroupId)>,
-    /// Those that are told apart, if not all are, and how many others there are.
-    kept: Option<(HashSet<Told>, usize)>,
+    ids: HashMap<ContextKey, GroupId>,
+    /// The groups by [`GroupId`], each with its weight.
+    all: Vec<(ContextKey, u64)>,
+    /// The group of the last sample: the next one is mostly in the same.
+    last: Option<(ContextKey, GroupId)>,
+    /// The kept groups, if not all are kept, and the number of the others.
+    kept: Option<(HashSet<ContextKey>, usize)>,
 }
 
 impl<'a> Grouper<'a> {
@@ -201,7 +203,7 @@ impl<'a> Grouper<'a> {
         id
     }
 
-    /// The number of its group, from 1 on; of one that is not told apart a number above all others.
+    /// The number of a sample's group, from 1 on; [`OTHERS`] has a number above all others.
     pub(super) fn number_of(&mut self, sample: &Sample) -> u32 {
         match self.of(sample) {
             OTHERS => OTHERS.0,
@@ -209,12 +211,12 @@ impl<'a> Grouper<'a> {
         }
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    fn find(&mut self, key: Told) -> GroupId {
+    fn find(&mut self, key: ContextKey) -> GroupId {
         if self.kept.as_ref().is_some_and(|(kept, _)| !kept.contains(&key)) {
             return OTHERS;
         }
@@ -226,19 +228,20 @@ impl<'a> Grouper<'a> {
         })
     }
 
-    /// Whether there are more groups than are told apart, so that the samples have to be looked at once
-    /// more, with [`Self::heaviest`].
+    /// Whether there are more groups than may be kept.
+    ///
+    /// The caller then reads the samples again, with [`Self::heaviest`].
     pub(super) fn has_too_many(&self) -> bool {
         let too_many = |max| self.all.len() > max;
         self.kept.is_none() && self.by.kept_max.is_some_and(too_many)
     }
 
-    /// The same for the heaviest groups, now that all are known.
+    /// Keeps the heaviest groups, now that all are known.
     pub(super) fn heaviest(self) -> Self {
         let Self { by, mut all, .. } = self;
         let max = by.kept_max.unwrap_or(usize::MAX).min(all.len());
         let others = all.len() - max;
-        // Of groups that weigh the same always the same ones.
+        // Groups of one weight are always kept in the same order.
         all.sort_unstable_by_key(|(key, weight)| (Reverse(*weight), *key));
         let kept = all.into_iter().take(max).map(|(key, _)| key).collect();
         Self { kept: Some((kept, others)), ..Self::new(by) }
@@ -251,7 +254,7 @@ impl<'a> Grouper<'a> {
         let mut groups = Groups { nouns: self.by.nouns(), others, ..Groups::default() };
         for (key, _) in &self.all {
             let label = match self.by.kind {
-                Kind::Context => {
+                GroupingKind::ContextText => {
                     let context = key.in_words(&texts)?;
                     let label = format!("[{context}]");
                     groups.contexts.push(context);
@@ -269,36 +272,36 @@ impl<'a> Grouper<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Groups {
     nouns: [String; 2],
-    /// How many [`OTHERS`] are.
+    /// How many groups [`OTHERS`] stands for.
     others: u64,
-    /// By [`GroupId`], safe to show.
+    /// The names by [`GroupId`], safe to show.
     labels: Vec<String>,
-    /// The same, if they are by context.
-    contexts: Vec<Context>,
+    /// The contexts by [`GroupId`], for a grouping by context.
+    contexts: Vec<ContextText>,
 }
 
 impl Groups {
-    /// Groups that are not of samples: what one is, and many are, and what each is called.
+    /// Groups that are not made of samples, with the noun for one and for several.
     pub(super) fn named(nouns: [&str; 2], labels: Vec<String>) -> Self {
         Self { nouns: nouns.map(str::to_owned), labels, ..Self::default() }
     }
 
-    /// What they are: `span`.
+    /// The noun for one group: `span`.
     pub(super) fn noun(&self) -> &str {
         &self.nouns[0]
     }
 
-    /// What one is, and many are.
+    /// The noun for one group, and for several.
     pub(super) fn nouns(&self) -> &[String; 2] {
         &self.nouns
     }
 
-    /// How many groups a step stands for.
-    pub(super) fn number<Id>(&self, step: &Step<Id>) -> u64 {
-        if is_others(step) { self.others } else { 1 }
+    /// How many groups an id stands for; 1 for a step that is no group.
+    pub(super) fn number(&self, group: Option<GroupId>) -> u64 {
+        if group == Some(OTHERS) { self.others } else { 1 }
     }
 
-    /// So many of them that have no line of their own.
+    /// The text for `number` groups without a line of their own.
     pub(super) fn others(&self, number: u64) -> String {
         format!("{number} other {}", self.nouns[usize::from(number != 1)])
     }
@@ -308,20 +311,15 @@ impl Groups {
         self.labels.get(id.0 as usize).map_or("(other)", String::as_str)
     }
 
-    /// What it stands for, if the groups are by context.
-    pub(super) fn context(&self, id: GroupId) -> Option<&Context> {
+    /// The context of a group, for a grouping by context.
+    pub(super) fn context(&self, id: GroupId) -> Option<&ContextText> {
         self.context_at(id.0 as usize)
     }
 
-    /// The same of the group at a place.
-    pub(super) fn context_at(&self, place: usize) -> Option<&Context> {
+    /// The context of the group at an index.
+    pub(super) fn context_at(&self, place: usize) -> Option<&ContextText> {
         self.contexts.get(place)
     }
-}
-
-/// Whether a step stands for groups that are not told apart.
-pub(super) fn is_others<Id>(step: &Step<Id>) -> bool {
-    matches!(step, Step::Group(OTHERS))
 }
 
 #[cfg(test)]
@@ -330,11 +328,11 @@ mod tests {
 
     #[test]
     fn groups_are_by_span_root_or_tag() {
-        assert_eq!("span".parse(), Ok(By::Span));
-        assert_eq!("root-span".parse(), Ok(By::RootSpan));
-        assert_eq!("tag:span".parse(), Ok(By::Tag("span".to_owned())));
+        assert_eq!("span".parse(), Ok(GroupBy::Span));
+        assert_eq!("root-span".parse(), Ok(GroupBy::RootSpan));
+        assert_eq!("tag:span".parse(), Ok(GroupBy::Tag("span".to_owned())));
         for text in ["", "tag", "tag:", "root", "Span", "route"] {
-            assert!(text.parse::<By>().unwrap_err().contains("tag:NAME"), "{text}");
+            assert!(text.parse::<GroupBy>().unwrap_err().contains("tag:NAME"), "{text}");
         }
     }
 
@@ -349,7 +347,7 @@ mod tests {
 
     #[test]
     fn samples_of_equal_ids_are_of_one_group() {
-        let by = Grouping::new(&By::RootSpan, &[]);
+        let by = Grouping::new(&GroupBy::RootSpan, &[]);
         let mut grouper = Grouper::new(&by);
         let sample = |root_high, root_span| Sample { root_high, root_span, ..Sample::default() };
         let of: Vec<u32> = [(0, 0), (0, 5), (1, 5), (0, 5), (1, 5), (0, 0)]
@@ -357,15 +355,15 @@ mod tests {
             .into();
         assert_eq!(of, [0, 1, 2, 1, 2, 0]);
         // A tag that the trace lacks.
-        let by = Grouping::new(&By::Tag("x".to_owned()), &[]);
+        let by = Grouping::new(&GroupBy::Tag("x".to_owned()), &[]);
         let mut grouper = Grouper::new(&by);
         let tagged = Sample { tags: [1; 10], ..Sample::default() };
         assert_eq!(grouper.of(&tagged), grouper.of(&Sample::default()));
     }
 
     #[test]
-    fn of_too_many_groups_the_heaviest_are_told_apart() {
-        let by = Grouping::new(&By::Span, &[]).heaviest(2);
+    fn of_too_many_groups_the_heaviest_are_kept() {
+        let by = Grouping::new(&GroupBy::Span, &[]).heaviest(2);
         let samples: Vec<Sample> = [(1, 1), (2, 5), (3, 1), (1, 3), (4, 4), (5, 1)]
             .map(|(span, weight)| Sample { span, weight, ..Sample::default() })
             .into();

@@ -1,38 +1,40 @@
-//! Threads that only wait for work: a server has hundreds of them, and nobody wants to read each.
+//! Idle threads: they only wait for work, and a server has hundreds of them.
 //!
 //! # Invariants
-//! - A thread that may wait for another one is never idle here: its tree is what one looks for.
+//! - A thread that may wait for another thread is never idle here, since its tree shows the cause.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use super::calls::Step;
+use super::call_tree::StackStep;
 use super::escape::escaped;
-use super::mode::{Mode, wall_seconds};
+use super::mode::Mode;
+use super::number::{counted, percent, wall_seconds};
 use super::profile::{Profile, ThreadProfile};
-use super::rows::{counted, percent};
 use super::waits::{Wait, call_name};
 use crate::trace::{LocationId, Method, RunState};
 
 /// A thread that ran or could run for less than this share of its time, in percent, may be idle.
 const BUSY_PERCENT: f64 = 1.0;
-/// It must have slept at one stack for at least this share.
+/// An idle thread sleeps at one stack for at least this share.
 const ASLEEP_PERCENT: f64 = 99.0;
-/// How many of the innermost functions tell whether a thread waits for a lock.
+/// The number of innermost functions that are searched for a lock.
 const INNERMOST: usize = 8;
 /// Groups of idle threads that are listed.
 const LISTED_MAX: usize = 12;
 
 /// Idle threads that wait alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Group {
+struct IdleGroup {
     threads: u64,
     us: u64,
 }
 
-/// Whether each thread is an idle loop, by its place. None of a process is if all of it are: then
-/// somebody looks at a process that hangs, whatever those do that were recorded with it.
+/// Whether each thread is idle, by its index in the profile.
+///
+/// If all threads of a process would be idle, none is: the user may be looking at a process that
+/// hangs.
 pub(super) fn idle_threads(profile: &Profile) -> Vec<bool> {
     if profile.mode != Mode::Wall || profile.narrow {
         return vec![false; profile.threads.len()];
@@ -51,7 +53,7 @@ pub(super) fn asleep_threads(profile: &Profile) -> Vec<bool> {
     threads.map(|thread| asleep_at(profile, thread).is_some()).collect()
 }
 
-/// Writes what idle threads come to: `all` is the weight of all threads.
+/// Writes the sum of the idle threads: `all` is the weight of all threads.
 pub(super) fn write(
     profile: &Profile,
     threads: &[&ThreadProfile],
@@ -61,7 +63,7 @@ pub(super) fn write(
     if threads.is_empty() {
         return Ok(());
     }
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    let mut groups: BTreeMap<String, IdleGroup> = BTreeMap::new();
     let mut us = 0u64;
     for thread in threads {
         us = us.saturating_add(thread.count.weight);
@@ -73,7 +75,7 @@ pub(super) fn write(
     let number = counted(threads.len() as u64, "idle thread");
     let (share, time) = (percent(us, all), wall_seconds(us));
     writeln!(out, "\n{number}: {share:.1} % of all, {time} s (--idle shows their trees)")?;
-    let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
+    let mut groups: Vec<(String, IdleGroup)> = groups.into_iter().collect();
     groups.sort_by_key(|(_, group)| Reverse((group.us, group.threads)));
     for (text, group) in groups.iter().take(LISTED_MAX) {
         let number = counted(group.threads, "thread");
@@ -131,7 +133,7 @@ fn takes_lock(name: &str) -> bool {
         "sync.(*Mutex)",
         "sync.(*RWMutex)",
         "ObjectMonitor::enter",
-        // Those of interpreters.
+        // The locks of interpreters.
         "take_gil",
         "gvl_acquire",
     ];
@@ -157,7 +159,7 @@ fn functions<'a>(
         (call.caller() != 0).then(|| calls.get(call.caller())).flatten()
     });
     callers.filter_map(move |call| match call.step {
-        Step::Frame(location) => Some(method_of(profile, location)),
+        StackStep::Frame(location) => Some(method_of(profile, location)),
         _ => None,
     })
 }
@@ -168,12 +170,12 @@ fn method_of(profile: &Profile, location: LocationId) -> Option<&Method> {
 
 fn wait_at(profile: &Profile, thread: &ThreadProfile, at: usize) -> Option<Wait> {
     match thread.tree.calls().get(at)?.step {
-        Step::Wait(wait) => profile.waits.get(wait),
+        StackStep::Wait(wait) => profile.waits.get(wait),
         _ => None,
     }
 }
 
-/// What a thread waits in, and which function called into the C library for it.
+/// The system call that a thread waits in, and the function that called the C library for it.
 fn describe(profile: &Profile, thread: &ThreadProfile, at: usize) -> String {
     let call = wait_at(profile, thread, at).and_then(|wait| wait.syscall).map(call_name);
     let call = call.map_or_else(|| "asleep".to_owned(), |name| format!("in {name}"));

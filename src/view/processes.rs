@@ -4,19 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::escape::escaped;
-use super::export::subject::program;
 use super::profile::Profile;
-use super::recording::Recording;
+use super::recording_info::RecordingInfo;
 use crate::trace::Thread;
 
-/// How many a title names.
+/// Most processes in a title.
 const NAMED_MAX: usize = 4;
 
-/// What each process is called by its id, not safe to show yet: as the recorder lists it, else as its
-/// first thread.
+/// The name of each process by its id, not escaped: from the recorder's list, else from its first
+/// thread.
 pub(super) fn names<'a>(
     threads: impl Iterator<Item = &'a Thread>,
-    recording: &'a Recording,
+    recording: &'a RecordingInfo,
 ) -> BTreeMap<u64, &'a str> {
     let mut names = BTreeMap::new();
     for thread in threads {
@@ -31,21 +30,21 @@ pub(super) fn names<'a>(
     names
 }
 
-/// What tells the processes of a profile apart. All its texts are safe to show.
+/// The names of the processes of a profile. All its texts are safe to show.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    /// By id.
+    /// The names by process id.
     names: BTreeMap<u64, String>,
-    /// Those that have threads in the profile, the heaviest first.
+    /// The processes with threads in the profile, the heaviest first.
     shown: Vec<u64>,
     /// How many of these have samples.
     sampled: usize,
-    /// What was recorded, if it is one.
+    /// The recorded program, if it is one.
     program: Option<String>,
 }
 
 impl Processes {
-    /// Those that the recorder lists, and those of all threads: it does not list any number of them.
+    /// Collects the processes of the recorder's list, which is bounded, and of all threads.
     pub(super) fn of(profile: &Profile) -> Self {
         let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
         for profile in &profile.threads {
@@ -59,7 +58,7 @@ impl Processes {
         let mut shown: Vec<(u64, u64)> = weights.into_iter().collect();
         shown.sort_by_key(|(pid, weight)| (Reverse(*weight), *pid));
         let shown = shown.into_iter().map(|(pid, _)| pid).collect();
-        Self { names, shown, sampled, program: program(&profile.recording) }
+        Self { names, shown, sampled, program: profile.recording.program() }
     }
 
     /// Whether there are several, so that a thread's name says too little.
@@ -72,7 +71,7 @@ impl Processes {
         self.sampled > 1
     }
 
-    /// What a process is called: of several by its own name.
+    /// The name of a process; of a single one the name of its program.
     pub(super) fn name(&self, pid: u32) -> Option<&str> {
         if !self.are_several() {
             return self.program.as_deref();
@@ -96,7 +95,7 @@ impl Processes {
         }
     }
 
-    /// What the profile is of, in a title; nothing if the trace does not say it.
+    /// The subject of the profile for a title; `None` if the trace does not name it.
     pub(super) fn subject(&self) -> Option<String> {
         if !self.are_several() {
             return self.program.clone();
@@ -117,12 +116,12 @@ impl Processes {
 mod tests {
     use super::*;
     use crate::trace::{Sample, Thread};
-    use crate::view::ThreadGrower;
+    use crate::view::ThreadProfileBuilder;
 
     /// Threads of these processes, each as heavy as it says.
     fn processes(threads: &[(u32, u32, &str, u32)]) -> Processes {
         let thread = |&(pid, tid, name, weight): &(u32, u32, &str, u32)| {
-            let mut grower = ThreadGrower::default();
+            let mut grower = ThreadProfileBuilder::default();
             grower.add(&Sample { weight, ..Sample::default() }, &[], None);
             grower.finish(Thread { pid, tid, name: name.to_owned(), ..Thread::default() })
         };
@@ -134,7 +133,7 @@ mod tests {
     fn a_process_that_the_trace_does_not_name_is_called_as_its_first_thread() {
         let two = processes(&[(1, 2, "worker", 5), (1, 1, "se\u{1b}rver", 1), (7, 8, "x", 9)]);
         assert_eq!(two.label(1).as_deref(), Some("se\\u{1b}rver/1"));
-        // Of this one the first thread is not there.
+        // The first thread of this one is missing.
         assert_eq!(two.label(7).as_deref(), Some("process/7"));
         assert_eq!(two.subject().as_deref(), Some("2 processes: process 7, se\\u{1b}rver (1)"));
         let one = processes(&[(1, 1, "server", 1)]);

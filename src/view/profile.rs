@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use traceprof_abi::unwind::EndReason;
 
-use super::calls::{CallTree, Count, Grower, Step};
+use super::activity::Activity;
+use super::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use super::escape::escaped;
 use super::groups::{GroupId, Groups};
 use super::mode::Mode;
-use super::recording::Recording;
+use super::recording_info::RecordingInfo;
 use super::states::StateTimes;
-use super::strip::Strip;
 use super::waits::{WaitId, Waits};
 use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
 
@@ -22,38 +23,52 @@ const DROPPED_TRACE_ID: u64 = 1;
 pub struct ThreadProfile {
     /// The thread.
     pub thread: Thread,
-    /// Its stacks.
+    /// The stacks.
     pub tree: CallTree<LocationId>,
-    /// Its samples.
+    /// The sum of the samples.
     pub count: Count,
     /// Samples by the [`EndReason`] number of their unwinding.
     pub ends: BTreeMap<u16, u64>,
-    /// Time by state; of wall clock time only.
+    /// The time by state, for wall clock time only.
     pub states: StateTimes,
     /// The ids of its process and its own as the target sees them, where these are others.
     pub inner_ids: Option<(u64, u64)>,
 }
 
+impl ThreadProfile {
+    /// The thread in one phrase, safe to show.
+    pub(super) fn title(&self) -> String {
+        let thread = &self.thread;
+        let name = escaped(&thread.name);
+        let process = if thread.pid == thread.tid {
+            String::new()
+        } else {
+            format!(" of process {}", thread.pid)
+        };
+        format!("thread {} \"{name}\"{process}", thread.tid)
+    }
+}
+
 /// Everything in a trace, aggregated by stack.
 #[derive(Debug, Default)]
 pub struct Profile {
-    /// What the trace says of the recording.
-    pub recording: Recording,
-    /// What the weights are.
+    /// The recording.
+    pub recording: RecordingInfo,
+    /// The measured time.
     pub mode: Mode,
     /// Only samples of some states, system calls or contexts are in it.
     pub narrow: bool,
-    /// Some sample that was looked at, whatever its context, has one.
-    pub told: bool,
+    /// Some sample has a context, whether or not the filter keeps it.
+    pub has_contexts: bool,
     /// Time of the first and of the last sample that is in it.
     pub times_ns: Option<(u64, u64)>,
-    /// How busy the target was when.
-    pub strip: Strip,
-    /// What the stacks of all threads are grouped by, if they are.
+    /// The activity over time.
+    pub activity: Activity,
+    /// The groups of the samples, if they are grouped.
     pub groups: Option<Arc<Groups>>,
-    /// What threads worked on, if that is a step of their stacks.
+    /// The contexts, if they are steps of the stacks.
     pub contexts: Option<Arc<Groups>>,
-    /// What threads wait for.
+    /// The waits of all threads.
     pub waits: Waits,
     /// Modules by id.
     pub modules: Vec<Module>,
@@ -75,7 +90,7 @@ impl Profile {
         states
     }
 
-    /// All samples of all threads.
+    /// The sum of all samples.
     pub fn count(&self) -> Count {
         let mut count = Count::default();
         for thread in &self.threads {
@@ -101,14 +116,14 @@ impl Profile {
     }
 }
 
-/// What stands for the callers of a stack, if they are not known.
-pub(super) fn mark_of(sample: &Sample, stack: &[LocationId]) -> Option<Step<LocationId>> {
+/// The step that replaces unknown callers of a stack.
+pub(super) fn mark_of(sample: &Sample, stack: &[LocationId]) -> Option<StackStep<LocationId>> {
     if sample.trace_id == DROPPED_TRACE_ID {
-        Some(Step::Dropped)
+        Some(StackStep::Dropped)
     } else if stack.is_empty() {
-        Some(Step::Empty)
+        Some(StackStep::Empty)
     } else if sample.end_reason != EndReason::Root as u16 {
-        Some(Step::Truncated)
+        Some(StackStep::Truncated)
     } else {
         None
     }
@@ -116,26 +131,27 @@ pub(super) fn mark_of(sample: &Sample, stack: &[LocationId]) -> Option<Step<Loca
 
 /// Gathers the samples of one thread.
 #[derive(Debug, Default)]
-pub struct ThreadGrower {
+pub struct ThreadProfileBuilder {
     mode: Mode,
-    tree: Grower<LocationId>,
+    tree: CallTreeBuilder<LocationId>,
     count: Count,
     ends: BTreeMap<u16, u64>,
     states: StateTimes,
 }
 
-impl ThreadGrower {
+impl ThreadProfileBuilder {
     /// For samples of this mode.
     pub fn new(mode: Mode) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// Adds a sample with its own stack, root first, and what its thread waits for if it did not run.
+    /// Adds a sample with its own stack, root first, and what its thread waits for if it did not
+    /// run.
     pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
         self.add_in((None, None), sample, stack, wait);
     }
 
-    /// The same of a sample that is in a group, and whose context is to be seen.
+    /// Adds a sample of a group, with its context as a step.
     pub fn add_in(
         &mut self,
         (group, context): (Option<GroupId>, Option<GroupId>),
@@ -144,9 +160,10 @@ impl ThreadGrower {
         wait: Option<WaitId>,
     ) {
         let count = Count { samples: 1, weight: u64::from(sample.weight) };
-        let frames = stack.iter().map(|location| Step::Frame(*location));
-        let outermost = group.map(Step::Group).into_iter().chain(mark_of(sample, stack));
-        let innermost = context.map(Step::Context).into_iter().chain(wait.map(Step::Wait));
+        let frames = stack.iter().map(|location| StackStep::Frame(*location));
+        let outermost = group.map(StackStep::Group).into_iter().chain(mark_of(sample, stack));
+        let innermost =
+            context.map(StackStep::ContextText).into_iter().chain(wait.map(StackStep::Wait));
         self.tree.add(outermost.chain(frames).chain(innermost), count);
         if self.mode == Mode::Wall {
             self.states.add(sample.state, count.weight);

@@ -1,26 +1,29 @@
-//! Which threads and which times of a trace are looked at.
+//! Selects threads, times and samples of a trace.
 
 use std::collections::BTreeSet;
 
-use super::context::{ContextFilter, FindText, RootId, SpanId, TagValue};
+use super::context_filter::{ContextFilter, FindText, TagValue};
 use super::error::ViewError;
-use super::filter::Filter;
-use super::groups::{By, Grouping};
+use super::groups::{GroupBy, Grouping};
 use super::mode::Mode;
-use super::moment::Moment;
-use super::recording::Recording;
-use super::rows::{Limits, counted};
+use super::number::counted;
+use super::recording_info::RecordingInfo;
+use super::sample_filter::SampleFilter;
+use super::span_id::{RootId, SpanId};
 use super::stack_filter::{FunctionPattern, StackFilter};
+use super::time_point::TimePoint;
 use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, RunState, TextId, Thread, ThreadSummary, Window};
 
 /// Most threads that a text names.
 const NAMED_MAX: usize = 8;
-/// Groups that are kept for a tree. Those that weigh this much of all, in percent, are no more than
-/// half of them; so the others are light also where idle threads are left out.
+/// Groups that are kept for a tree.
+///
+/// At most half of them can weigh `KEPT_PERCENT` of all, so the others are light even without idle
+/// threads.
 const GROUPS_KEPT: usize = 10_000;
 const KEPT_PERCENT: f64 = 0.02;
-/// What a user wants to see of a trace. The default is all.
+/// The user's choice of a part of a trace. The default is all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
     /// Kernel thread ids or names, in which `*` stands for any text; none for all threads.
@@ -28,10 +31,10 @@ pub struct Selection {
     /// Process ids or the names of first threads, in the same way; none for all processes.
     pub processes: Vec<String>,
     /// From when on.
-    pub from: Option<Moment>,
+    pub from: Option<TimePoint>,
     /// Up to when.
-    pub to: Option<Moment>,
-    /// What is measured; all there is if it is not said.
+    pub to: Option<TimePoint>,
+    /// The measured time; the mode of the trace if unset.
     pub mode: Option<Mode>,
     /// The states that threads are in; none for all.
     pub states: Vec<RunState>,
@@ -47,20 +50,20 @@ pub struct Selection {
     pub include: Vec<FunctionPattern>,
     /// The functions that stacks must not have.
     pub exclude: Vec<FunctionPattern>,
-    /// What the samples are grouped by.
-    pub by: Option<By>,
+    /// The grouping of the samples.
+    pub by: Option<GroupBy>,
 }
 
-/// What that comes to in a trace.
+/// A selection, resolved for one trace.
 #[derive(Debug, Clone)]
 pub struct Selected {
-    /// What to look at; no two of them hold the same sample.
+    /// The windows to read; no two hold the same sample.
     pub windows: Vec<Window>,
-    /// Which samples in these.
-    pub filter: Filter,
-    /// What they are grouped by.
+    /// The samples to keep in these windows.
+    pub filter: SampleFilter,
+    /// The grouping of the samples.
     pub by: Option<Grouping>,
-    /// It in words, `None` if it is everything.
+    /// The selection as text, `None` if it is everything.
     pub text: Option<String>,
 }
 
@@ -89,37 +92,44 @@ impl Selected {
                 };
                 threads.fold(0u64, |sum, it| sum.saturating_add(it.samples * times(it)))
             }
-            // The index leads to them; how many they are shows at the end.
+            // The index leads to these samples; their number is known only at the end.
             false => 0,
         };
         meter::pass("reading", Unit::Samples, whole);
     }
 
-    /// The same for a tree with these limits: groups that are too light for it are not told apart, and
-    /// need no memory.
-    pub fn for_tree(&self, limits: &Limits) -> Self {
+    /// The selection for a tree that shows shares from `min_percent` on.
+    ///
+    /// Lighter groups are summed up and need no memory.
+    pub fn for_tree(&self, min_percent: f64) -> Self {
         let by = self.by.as_ref();
-        let is_limited = limits.min_percent >= KEPT_PERCENT;
+        let is_limited = min_percent >= KEPT_PERCENT;
         let heaviest = by.filter(|_| is_limited).map(|by| by.heaviest(GROUPS_KEPT));
         Self { by: heaviest.or_else(|| by.cloned()), ..self.clone() }
     }
 
-    /// The same for a table of so many rows.
+    /// The selection for a table of `rows` rows.
     pub fn for_table(&self, rows: usize) -> Self {
         let by = self.by.as_ref().map(|by| by.heaviest(GROUPS_KEPT.max(rows)));
         Self { by, ..self.clone() }
     }
 
-    /// Whether contexts of samples are asked for.
+    /// Whether the user asks for contexts.
     pub fn asks_for_contexts(&self) -> bool {
         let by = self.by.as_ref().is_some_and(Grouping::is_asked_for);
         by || !self.filter.context.is_empty()
     }
 
-    /// Refuses to show what contexts are asked of but has none: it would look as if nothing matched.
-    /// While it is being recorded, some may come.
-    pub(super) fn check_told(&self, recording: &Recording, told: bool) -> Result<(), ViewError> {
-        match self.asks_for_contexts() && !told && !recording.running {
+    /// Refuses a trace without contexts if the user asks for them: an empty view would look as if
+    /// nothing matched.
+    ///
+    /// A running recording may still get some.
+    pub(super) fn check_contexts(
+        &self,
+        recording: &RecordingInfo,
+        has_contexts: bool,
+    ) -> Result<(), ViewError> {
+        match self.asks_for_contexts() && !has_contexts && !recording.running {
             true => Err(ViewError::NoContext),
             false => Ok(()),
         }
@@ -127,22 +137,22 @@ impl Selected {
 }
 
 impl Selection {
-    /// What it comes to in a trace.
+    /// Resolves the selection for a trace.
     ///
     /// # Errors
-    /// A sentence for the user: no thread or tag is called so, or nothing lies between the two times.
+    /// A sentence for the user: no thread or tag has this name, or the times are empty.
     pub fn resolve(&self, trace: &LazyTrace) -> Result<Selected, String> {
-        let recording = Recording::of(trace);
+        let recording = RecordingInfo::of(trace);
         let filter = self.filter_in(trace, &recording)?;
         self.resolve_in(&recording, trace.threads(), filter)
     }
 
-    /// The same in a trace with these threads.
+    /// Resolves the selection for these threads.
     fn resolve_in(
         &self,
-        recording: &Recording,
+        recording: &RecordingInfo,
         threads: &[ThreadSummary],
-        filter: Filter,
+        filter: SampleFilter,
     ) -> Result<Selected, String> {
         let keys = recording.tags();
         for tag in &self.tags {
@@ -178,31 +188,39 @@ impl Selection {
         Ok(Selected { windows, filter, by: self.grouping(recording), text })
     }
 
-    /// Which samples are meant, and what they are grouped by; tags that are not there yet may still come.
-    pub fn looked_at(&self, trace: &LazyTrace) -> Result<(Filter, Option<Grouping>), String> {
-        let recording = Recording::of(trace);
+    /// The filter and the grouping; tags that are not there yet may still come.
+    pub fn looked_at(&self, trace: &LazyTrace) -> Result<(SampleFilter, Option<Grouping>), String> {
+        let recording = RecordingInfo::of(trace);
         let filter = self.filter_in(trace, &recording)?;
         Ok((filter, self.grouping(&recording)))
     }
 
-    fn grouping(&self, recording: &Recording) -> Option<Grouping> {
+    fn grouping(&self, recording: &RecordingInfo) -> Option<Grouping> {
         self.by.as_ref().map(|by| Grouping::new(by, &recording.tags()))
     }
 
-    fn filter_in(&self, trace: &LazyTrace, recording: &Recording) -> Result<Filter, String> {
+    fn filter_in(
+        &self,
+        trace: &LazyTrace,
+        recording: &RecordingInfo,
+    ) -> Result<SampleFilter, String> {
         let stacks = StackFilter::new(&self.include, &self.exclude, trace);
         let stacks = stacks.map_err(|error| format!("the names of functions: {error}"))?;
-        Ok(Filter { stacks, ..self.filter(recording, &texts_of(trace))? })
+        Ok(SampleFilter { stacks, ..self.filter(recording, &texts_of(trace))? })
     }
 
-    fn filter(&self, recording: &Recording, find: FindText<'_>) -> Result<Filter, String> {
+    fn filter(
+        &self,
+        recording: &RecordingInfo,
+        find: FindText<'_>,
+    ) -> Result<SampleFilter, String> {
         let states = self.states.iter().copied().collect();
         let calls = self.calls.iter().copied().collect();
         let usual = if recording.has_wall() { Mode::Wall } else { Mode::Cpu };
         let context = ContextFilter::new(&self.spans, &self.roots);
         let context = context.with_tags(&self.tags, &recording.tags(), find)?;
         let mode = self.mode.unwrap_or(usual);
-        let filter = Filter { mode, states, calls, context, ..Filter::default() };
+        let filter = SampleFilter { mode, states, calls, context, ..SampleFilter::default() };
         match (recording.has_wall(), filter.mode) {
             (false, Mode::Wall) => Err("the trace holds CPU time only: record it with \
                 `--mode wall` or `--mode cpu,wall`"
@@ -230,10 +248,10 @@ impl Selection {
     }
 
     /// The times that are meant, on the clock of the samples, both inclusive.
-    pub fn times(&self, recording: &Recording) -> Result<(u64, u64), String> {
+    pub fn times(&self, recording: &RecordingInfo) -> Result<(u64, u64), String> {
         let begin_ns = recording.begin_ns().unwrap_or(0);
         let end_ns = recording.end_ns().unwrap_or(begin_ns);
-        if let Some(Moment::Later(_)) = self.from {
+        if let Some(TimePoint::Later(_)) = self.from {
             return Err("--from cannot be after itself: +TIME is for --to".to_owned());
         }
         let from_ns = self.from.map_or(Ok(0), |from| from.of(recording, 0))?;
@@ -248,7 +266,7 @@ impl Selection {
         Ok((from_ns, to_ns))
     }
 
-    fn times_text(&self, recording: &Recording, from_ns: u64, to_ns: u64) -> Vec<String> {
+    fn times_text(&self, recording: &RecordingInfo, from_ns: u64, to_ns: u64) -> Vec<String> {
         if self.from.is_none() && self.to.is_none() {
             return Vec::new();
         }
@@ -273,15 +291,15 @@ fn is_called(thread: &Thread, pattern: &str) -> bool {
     pattern.parse() == Ok(thread.tid) || matches(pattern, &thread.name)
 }
 
-/// Whether a thread is one of a process that is called so: by its id, or as its first thread is.
+/// Whether a thread belongs to a process with this id, or with this name of its first thread.
 fn is_of(thread: &Thread, pattern: &str, threads: &[ThreadSummary]) -> bool {
     let is_first = |it: &&ThreadSummary| it.thread.pid == thread.pid && it.thread.tid == thread.pid;
     pattern.parse() == Ok(thread.pid)
         || threads.iter().filter(is_first).any(|first| matches(pattern, &first.thread.name))
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text. Goes back to the last `*` only, so
-/// that no pattern takes long.
+/// Whether `name` is `pattern`, in which `*` stands for any text. Goes back to the last `*` only,
+/// so that no pattern takes long.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);
@@ -321,8 +339,8 @@ mod tests {
     use super::*;
     use crate::trace::{ThreadId, Value};
 
-    fn recording() -> Recording {
-        let mut recording = Recording { closed: true, ..Recording::default() };
+    fn recording() -> RecordingInfo {
+        let mut recording = RecordingInfo { closed: true, ..RecordingInfo::default() };
         for (key, ns) in
             [("start_monotonic_ns", 10_000_000_000), ("end_monotonic_ns", 14_000_000_000)]
         {
@@ -429,7 +447,7 @@ mod tests {
             resolve(&selection, &threads(2)).unwrap().text.unwrap_or_default()
         };
         assert_eq!(text(Selection::default()), "");
-        let from = Some(Moment::Percent(50.0));
+        let from = Some(TimePoint::Percent(50.0));
         let both = Selection { threads: vec!["7".into()], from, ..Selection::default() };
         assert_eq!(text(both), "2.000 s to 4.000 s of 4.000 s, thread 7 \"work-0\"");
     }

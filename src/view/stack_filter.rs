@@ -1,4 +1,4 @@
-//! Which stacks are looked at: those with some functions, or without.
+//! Keeps stacks by their functions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,11 @@ impl FromStr for FunctionPattern {
             return Err("expected a part of a function's name".to_owned());
         }
         let error = |error| {
-            format!("no regular expression: {error} (what is meant literally needs a \\ before it)")
+            format!(
+                "invalid regular expression: {error} (a literal special character needs a \
+                 \\ before \
+                 it)"
+            )
         };
         Regex::new(text).map(Self).map_err(error)
     }
@@ -39,12 +43,12 @@ impl fmt::Display for FunctionPattern {
     }
 }
 
-/// What functions a stack must have and must not have. The default is any stack.
+/// The functions that a stack must have and must not have. The default keeps every stack.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StackFilter {
     include: Vec<FunctionPattern>,
     exclude: Vec<FunctionPattern>,
-    /// By location: 1 if its function is one of the first, 2 if it is one of the second.
+    /// Bits by location: [`WANTED`] and [`UNWANTED`].
     found: Arc<[u8]>,
 }
 
@@ -52,8 +56,8 @@ const WANTED: u8 = 1;
 const UNWANTED: u8 = 2;
 
 impl StackFilter {
-    /// For stacks of a trace that have a function of `include`, if that is not empty, and none of
-    /// `exclude`.
+    /// Keeps stacks of a trace with a function of `include`, if that is not empty, and without any
+    /// of `exclude`.
     ///
     /// # Errors
     /// Those of reading the names.
@@ -87,7 +91,7 @@ impl StackFilter {
         self.include.is_empty() && self.exclude.is_empty()
     }
 
-    /// Whether a stack is looked at.
+    /// Whether the filter keeps a stack.
     pub(super) fn has(&self, stack: &[LocationId]) -> bool {
         if self.is_empty() {
             return true;
@@ -97,7 +101,7 @@ impl StackFilter {
         all & UNWANTED == 0 && (self.include.is_empty() || all & WANTED != 0)
     }
 
-    /// It in words.
+    /// The filter as text.
     pub(super) fn texts(&self) -> impl Iterator<Item = String> {
         let list = |patterns: &[FunctionPattern], word: &str| {
             let all: Vec<String> = patterns.iter().map(ToString::to_string).collect();

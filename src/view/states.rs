@@ -1,16 +1,15 @@
-//! How long threads were in which state.
+//! The time of threads in each run state.
 
 use std::ops::AddAssign;
 
-use super::mode::wall_seconds;
-use super::rows::percent;
+use super::number::{percent, wall_seconds};
 use crate::trace::RunState;
 
 /// Microseconds by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateTimes {
     known: [u64; RunState::ALL.len()],
-    /// Of states that this version does not know.
+    /// The time in states that this version does not know.
     other: u64,
 }
 

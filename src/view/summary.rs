@@ -1,7 +1,7 @@
-//! The head of a printed trace: what was recorded, how, and how good it is.
+//! The head of a printed trace: the recorded program, the method and the quality.
 //!
-//! Every line rests on what the trace holds; a key that the recorder did not write leaves its part
-//! out, it is never guessed.
+//! Every line comes from the trace. A line is missing if the recorder did not write its key;
+//! nothing is guessed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +11,13 @@ use traceprof_abi::unwind::EndReason;
 
 use super::date::utc;
 use super::escape::{escaped, shell_quoted};
-use super::look::{Ink, Look};
-use super::mode::{Mode, Unit, wall_seconds};
-use super::rate;
-use super::recording::{Execution, Recording};
-use super::rows::{counted, percent};
-use super::seen::Seen;
+use super::mode::Mode;
+use super::number::{counted, percent, wall_seconds};
+use super::rate_changes;
+use super::recording_info::{ExecutedProgram, RecordingInfo};
+use super::sample_totals::SampleTotals;
+use super::text_style::{Ink, TextStyle};
+use super::unit::Unit;
 use crate::trace::Value;
 
 /// Columns of a label and the space after it.
@@ -27,37 +28,41 @@ const ACTIVITY: &str = "activity";
 const COMMAND_LINES: usize = 2;
 
 /// Writes the head without the strip, for who shows the time otherwise.
-pub(super) fn write(recording: &Recording, seen: &Seen, out: &mut dyn Write) -> io::Result<()> {
-    write_lines(&lines(recording, seen), &Look::default(), out).map(|_| ())
+pub(super) fn write(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    write_lines(&lines(recording, totals), &TextStyle::default(), out).map(|_| ())
 }
 
 /// Writes the head with the strip, and says how many lines it has on the terminal.
-pub(super) fn write_with_strip(
-    recording: &Recording,
-    seen: &Seen,
-    (look, out): (&Look, &mut dyn Write),
+pub(super) fn write_with_activity(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    (style, out): (&TextStyle, &mut dyn Write),
 ) -> io::Result<usize> {
-    let mut lines = lines(recording, seen);
-    let unit = Unit::new(seen.mode, recording);
+    let mut lines = lines(recording, totals);
+    let unit = Unit::new(totals.mode, recording);
     let base_ns = recording.begin_ns().unwrap_or(0);
-    lines.extend(seen.strip.line(unit, base_ns, look).map(|line| (ACTIVITY, line)));
-    write_lines(&lines, look, out)
+    lines.extend(totals.activity.line(unit, base_ns, style).map(|line| (ACTIVITY, line)));
+    write_lines(&lines, style, out)
 }
 
-/// The lines of the head: what each is about, and what it says.
-fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
+/// The lines of the head, each a label and a text.
+fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str, String)> {
     let lines = [
         ("command", command(recording)),
-        ("processes", processes(recording, seen)),
+        ("processes", processes(recording, totals)),
         ("recorded", recorded(recording)),
         ("executed", executed(recording)),
         ("sampling", sampling(recording)),
         ("window", recording.window.clone()),
-        ("samples", Some(samples(recording, seen))),
-        ("rooted", rooted(seen)),
+        ("samples", Some(samples(recording, totals))),
+        ("rooted", rooted(totals)),
         ("lost", lost(recording)),
-        ("cpu time", cpu_time(recording, seen)),
-        ("wall time", seen.states().map(|states| states.summary())),
+        ("cpu time", cpu_time(recording, totals)),
+        ("wall time", totals.states().map(|states| states.summary())),
         ("target", stops(recording)),
         ("damage", damage(recording)),
         ("origin", origin(recording)),
@@ -68,30 +73,34 @@ fn lines(recording: &Recording, seen: &Seen) -> Vec<(&'static str, String)> {
 }
 
 /// Writes such lines, and says how many they are on the terminal.
-fn write_lines(lines: &[(&str, String)], look: &Look, out: &mut dyn Write) -> io::Result<usize> {
+fn write_lines(
+    lines: &[(&str, String)],
+    style: &TextStyle,
+    out: &mut dyn Write,
+) -> io::Result<usize> {
     let mut count = 0;
     for (label, text) in lines {
         let mut texts = match *label {
-            // What looks like words in it are moments without a sample.
+            // Spaces in it are times without a sample, not ends of words.
             ACTIVITY => vec![text.clone()],
-            _ => look.wrapped(&escaped(text), LABEL),
+            _ => style.wrapped(&escaped(text), LABEL),
         };
         // A command line may be as long as a book; figures are never cut.
         if *label == "command" && texts.len() > COMMAND_LINES {
             let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
-            texts.push(look.fit(&rest, LABEL).into_owned());
+            texts.push(style.fit(&rest, LABEL).into_owned());
         }
         count += texts.len();
         let mut label = format!("{label:9}");
         for text in texts {
-            writeln!(out, "{} {text}", look.paint(Some(Ink::Heading), &label))?;
+            writeln!(out, "{} {text}", style.paint(Some(Ink::Heading), &label))?;
             label = " ".repeat(LABEL - 1);
         }
     }
     Ok(count)
 }
 
-fn command(recording: &Recording) -> Option<String> {
+fn command(recording: &RecordingInfo) -> Option<String> {
     let pid = recording.number("pid").map(|pid| format!("pid {pid}"));
     let Some(Value::List(words)) = recording.metadata.get("command_line") else {
         return pid;
@@ -103,7 +112,7 @@ fn command(recording: &Recording) -> Option<String> {
             _ => None,
         })
         .collect();
-    // It is that of one; the next line names the others.
+    // The command line belongs to one process; the next line names the others.
     let others = process_count(recording).saturating_sub(1);
     let others = match others {
         0 => String::new(),
@@ -118,12 +127,12 @@ fn command(recording: &Recording) -> Option<String> {
 }
 
 /// How many processes were recorded together; 0 if it was one alone.
-fn process_count(recording: &Recording) -> u64 {
+fn process_count(recording: &RecordingInfo) -> u64 {
     // The recorder does not list any number of them.
     recording.number("processes").unwrap_or(0).max(recording.processes().len() as u64)
 }
 
-fn recorded(recording: &Recording) -> Option<String> {
+fn recorded(recording: &RecordingInfo) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(time_ns) = recording.number("start_realtime_ns") {
         parts.push(utc(time_ns));
@@ -141,20 +150,20 @@ fn recorded(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// Those that were recorded together, by what they have of all that is looked at.
-fn processes(recording: &Recording, seen: &Seen) -> Option<String> {
+/// The processes that were recorded together, with their shares of the selected samples.
+fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
     const NAMED: usize = 4;
-    // An id may have been that of two of them, one after the other: what is looked at has it once.
+    // Two processes may have had one id, one after the other; the totals have it once.
     let mut names: BTreeMap<u64, &str> =
-        seen.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
+        totals.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
     names.extend(recording.processes().into_iter().map(|it| (it.pid, it.name)));
     let weight = |pid: &u64| {
         let pid = u32::try_from(*pid).ok();
-        pid.and_then(|pid| seen.processes.get(&pid)).map_or(0, |it| it.count.weight)
+        pid.and_then(|pid| totals.processes.get(&pid)).map_or(0, |it| it.count.weight)
     };
     let mut pids: Vec<u64> = names.keys().copied().collect();
     pids.sort_by_key(|pid| Reverse(weight(pid)));
-    let all = seen.count.weight;
+    let all = totals.count.weight;
     let one = |pid: &u64| {
         let name = names.get(pid).map_or_else(String::new, |name| shell_quoted(name));
         let share = match all {
@@ -180,7 +189,7 @@ fn processes(recording: &Recording, seen: &Seen) -> Option<String> {
     let refused = others("processes_refused", "could not be recorded");
     let missed = others("processes_missed", "ended before they could be recorded");
     // Time on the processor and time of threads that wait are shared out otherwise.
-    let of = match (all, seen.mode) {
+    let of = match (all, totals.mode) {
         (0, _) => "",
         (_, Mode::Cpu) => " of CPU time",
         (_, Mode::Wall) => " of the time of all threads",
@@ -188,11 +197,11 @@ fn processes(recording: &Recording, seen: &Seen) -> Option<String> {
     (count > 0).then(|| format!("{count}: {}{more}{of}{refused}{missed}", named.join(", ")))
 }
 
-/// The programs that the target executed meanwhile; of several processes with whose they are.
-fn executed(recording: &Recording) -> Option<String> {
+/// The programs that the target executed meanwhile, each with its process if there are several.
+fn executed(recording: &RecordingInfo) -> Option<String> {
     const NAMED: usize = 4;
     let programs = recording.executed();
-    let one = |it: &Execution<'_>| {
+    let one = |it: &ExecutedProgram<'_>| {
         let by = it.pid.map_or_else(String::new, |pid| format!(" by {pid}"));
         let after_ns = recording.begin_ns().map(|begin_ns| it.time_ns.saturating_sub(begin_ns));
         let after =
@@ -211,11 +220,11 @@ fn executed(recording: &Recording) -> Option<String> {
 }
 
 /// From the recorder, or from the first to the last sample.
-fn duration_ns(recording: &Recording) -> Option<u64> {
+fn duration_ns(recording: &RecordingInfo) -> Option<u64> {
     recording.end_ns()?.checked_sub(recording.begin_ns()?)
 }
 
-fn sampling(recording: &Recording) -> Option<String> {
+fn sampling(recording: &RecordingInfo) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(engine) = recording.text("engine") {
         parts.push(format!("{engine} engine"));
@@ -226,7 +235,7 @@ fn sampling(recording: &Recording) -> Option<String> {
     if let Some(hz) = recording.number("freq_hz") {
         parts.push(format!("{hz} Hz"));
     }
-    parts.extend(rate::changes(&recording.metadata));
+    parts.extend(rate_changes::changes(&recording.metadata));
     if let Some(period_ns) = recording.period_ns() {
         parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
     }
@@ -244,24 +253,24 @@ fn sampling(recording: &Recording) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn samples(recording: &Recording, seen: &Seen) -> String {
-    let (samples, threads) = (seen.count.samples, counted(seen.threads, "thread"));
+fn samples(recording: &RecordingInfo, totals: &SampleTotals) -> String {
+    let (samples, threads) = (totals.count.samples, counted(totals.threads, "thread"));
     if samples == 0 && recording.closed && recording.window.is_none() && !recording.has_wall() {
         return "none; what threads wait for is recorded with --mode wall".to_owned();
     }
-    match seen.states() {
+    match totals.states() {
         Some(states) => format!("{samples} for {} s in {threads}", wall_seconds(states.total())),
-        None => format!("{samples} for {} in {threads}", counted(seen.count.weight, "period")),
+        None => format!("{samples} for {} in {threads}", counted(totals.count.weight, "period")),
     }
 }
 
-fn rooted(seen: &Seen) -> Option<String> {
-    let (rooted, all) = seen.rooted();
+fn rooted(totals: &SampleTotals) -> Option<String> {
+    let (rooted, all) = totals.rooted();
     if all == 0 {
         return None;
     }
     let mut text = format!("{:.1} % of the stacks reach the root", percent(rooted, all));
-    let stopped = seen.ends.iter().filter(|(reason, _)| **reason != EndReason::Root as u16);
+    let stopped = totals.ends.iter().filter(|(reason, _)| **reason != EndReason::Root as u16);
     for (index, (reason, samples)) in stopped.enumerate() {
         let name = EndReason::from_number(*reason).map_or("unknown reason", EndReason::name);
         let before = if index == 0 { "; stopped early: " } else { ", " };
@@ -270,7 +279,7 @@ fn rooted(seen: &Seen) -> Option<String> {
     Some(text)
 }
 
-fn lost(recording: &Recording) -> Option<String> {
+fn lost(recording: &RecordingInfo) -> Option<String> {
     let mut total = 0u64;
     let mut reasons = Vec::new();
     let mut counted_any = false;
@@ -290,13 +299,13 @@ fn lost(recording: &Recording) -> Option<String> {
     }
 }
 
-/// Of the whole recording only: how much was used in a part of it nobody knows.
-fn cpu_time(recording: &Recording, seen: &Seen) -> Option<String> {
+/// The CPU time of the whole recording; that of a part is unknown.
+fn cpu_time(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
     if recording.window.is_some() {
         return None;
     }
     let used_ns = recording.number("cpu_time_ns")? as f64;
-    let seen_ns = seen.periods()? as f64 * recording.period_ns()?;
+    let seen_ns = totals.periods()? as f64 * recording.period_ns()?;
     let share = if used_ns > 0.0 {
         format!(" ({:.1} %)", seen_ns * 100.0 / used_ns)
     } else {
@@ -309,7 +318,7 @@ fn cpu_time(recording: &Recording, seen: &Seen) -> Option<String> {
     ))
 }
 
-fn stops(recording: &Recording) -> Option<String> {
+fn stops(recording: &RecordingInfo) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(Value::List(stops)) = recording.metadata.get("attach_stops_ns") {
         let stops: Vec<String> = stops
@@ -333,8 +342,8 @@ fn milliseconds(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-/// What cannot be read of the file.
-fn damage(recording: &Recording) -> Option<String> {
+/// The unreadable part of the file.
+fn damage(recording: &RecordingInfo) -> Option<String> {
     let losses = &recording.losses;
     if losses.is_empty() {
         return None;
@@ -353,7 +362,7 @@ fn damage(recording: &Recording) -> Option<String> {
 }
 
 /// Where the trace comes from, if not from a recorder.
-fn origin(recording: &Recording) -> Option<String> {
+fn origin(recording: &RecordingInfo) -> Option<String> {
     let file = recording.text("recovered_from")?;
     let lost = recording.number("recovered_lost_samples").unwrap_or(0);
     let frames = recording.number("recovered_lost_frames").unwrap_or(0);
@@ -371,7 +380,7 @@ fn origin(recording: &Recording) -> Option<String> {
     Some(format!("recovered from {}{unfinished} {lost}", shell_quoted(file)))
 }
 
-fn unfinished(recording: &Recording) -> Option<String> {
+fn unfinished(recording: &RecordingInfo) -> Option<String> {
     let text = match recording.running {
         true => "the recording is still running: this is what was written so far",
         false => "the recording did not end properly: this is all that was written until then",

@@ -1,23 +1,25 @@
-//! The printed trace: call trees, heaviest first, of pools of threads or of each, or of all together.
+//! The printed trace: call trees, heaviest first, of pools of threads or of each, or of all
+//! together.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::escape::escaped;
-pub use super::forest::TreeOptions;
-use super::forest::{Forest, Section, stem};
 use super::idle;
-use super::look::Ink;
 use super::mode::Mode;
+use super::number::{counted, percent};
+pub use super::options::TreeOptions;
 use super::profile::{Profile, ThreadProfile};
-use super::rows::{Rows, counted, percent};
-use super::screen;
 use super::states::StateTimes;
+use super::summary_screen;
+use super::text_style::Ink;
+use super::tree_rows::TreeRows;
+use super::tree_sections::{TreeSection, TreeSections, stem};
 use crate::trace::Thread;
 
 /// Writes the summary and the call trees.
 pub fn write(profile: &Profile, options: &TreeOptions, out: &mut dyn Write) -> io::Result<()> {
-    screen::write(profile, true, options, out)?;
+    summary_screen::write(profile, true, options, out)?;
     write_threads(profile, options, out)
 }
 
@@ -27,7 +29,7 @@ pub fn write_threads(
     options: &TreeOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let forest = Forest::new(profile, options);
+    let forest = TreeSections::new(profile, options);
     for section in &forest.sections {
         write_section(&forest, section, out)?;
     }
@@ -36,12 +38,12 @@ pub fn write_threads(
 }
 
 fn write_section(
-    forest: &Forest<'_>,
-    section: &Section<'_>,
+    forest: &TreeSections<'_>,
+    section: &TreeSection<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let Forest { profile, options, scale, .. } = forest;
-    let Section { title, count, .. } = section;
+    let TreeSections { profile, options, scale, .. } = forest;
+    let TreeSection { title, count, .. } = section;
     let mut text = title.clone();
     if let Some((pid, tid)) = alone(section).and_then(|it| it.inner_ids).filter(|_| options.verbose)
     {
@@ -56,8 +58,8 @@ fn write_section(
     }
     text.push_str(&format!(" in {}", counted(count.samples, "sample")));
     writeln!(out)?;
-    for line in options.look.wrapped(&text, 0) {
-        writeln!(out, "{}", options.look.paint(Some(Ink::Heading), &line))?;
+    for line in options.style.wrapped(&text, 0) {
+        writeln!(out, "{}", options.style.paint(Some(Ink::Heading), &line))?;
     }
     if options.verbose && profile.mode == Mode::Wall && !forest.is_one() {
         let mut states = StateTimes::default();
@@ -65,11 +67,11 @@ fn write_section(
         writeln!(out, "  {}", states.of_thread())?;
     }
     let tree = forest.tree(section);
-    Rows::new(&tree, &forest.names, options, *scale).write(options, out)
+    TreeRows::new(&tree, &forest.names, options, *scale).write(options, out)
 }
 
 /// The thread of a tree that is of one only.
-fn alone<'a>(section: &Section<'a>) -> Option<&'a ThreadProfile> {
+fn alone<'a>(section: &TreeSection<'a>) -> Option<&'a ThreadProfile> {
     match section.threads[..] {
         [thread] => Some(thread),
         _ => None,

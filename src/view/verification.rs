@@ -1,11 +1,11 @@
-//! What was found of a trace file's soundness, as text or as JSON.
+//! The soundness of a trace file, as text or as JSON.
 
 use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
 
 use super::escape::escaped;
-use super::rows::counted;
+use super::number::counted;
 use crate::trace::{BadRange, FileState, IndexState, Loss, Value, Verification};
 
 /// Writes a line per finding; the last one is the verdict.
@@ -39,7 +39,9 @@ pub fn write(found: &Verification, file: &str, out: &mut dyn Write) -> io::Resul
 
 /// Writes one JSON object in one line.
 pub fn write_json(found: &Verification, file: &str, out: &mut dyn Write) -> io::Result<()> {
-    let bad = |range: &BadRange| json!({ "offset": range.offset, "bytes": range.bytes, "what": range.what });
+    let bad = |BadRange { offset, bytes, what }: &BadRange| -> Json {
+        json!({ "offset": offset, "bytes": bytes, "what": what })
+    };
     let (index, why) = match &found.index {
         IndexState::Missing => ("missing", None),
         IndexState::Sound => ("sound", None),
@@ -90,7 +92,7 @@ pub fn loss_text(loss: &Loss, begin_ns: Option<u64>) -> String {
     format!("{what} {whose}, {when}")
 }
 
-/// The begin of the recording, if the recorder said it.
+/// The start of the recording, if the recorder wrote it.
 fn begin_ns(found: &Verification) -> Option<u64> {
     match found.metadata.get("start_monotonic_ns") {
         Some(Value::Unsigned(ns)) => Some(*ns),
@@ -129,7 +131,8 @@ fn verdict(state: FileState) -> (&'static str, &'static str) {
         FileState::Clean => ("clean", "clean: every byte is sound"),
         FileState::Unfinished => (
             "unfinished",
-            "unfinished: what was written is sound, but the recording is still running or was killed",
+            "unfinished: what was written is sound, but the recording is still running or was \
+             killed",
         ),
         FileState::Lossy => {
             ("lossy", "lossy: parts of the trace are lost; `traceprof recover` saves the rest")

@@ -1,4 +1,4 @@
-//! What a thread does that does not run, as the innermost step of its stack.
+//! The wait of a thread that does not run, as the innermost step of its stack.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use crate::trace::{LazyTrace, RunState, Sample, TextId, TraceError};
 use super::escape::escaped;
 use super::mode::is_wall;
 
-/// Time that a thread did not run: its state, and what it waits in and on.
+/// Time in which a thread did not run: its state, its system call and the object of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wait {
     /// The number of its [`RunState`].
     pub state: u8,
     /// The number of its system call, if that is known.
     pub syscall: Option<u32>,
-    /// What the call waits on, if that is known.
+    /// The object that the call waits on, if that is known.
     pub on: Option<TextId>,
 }
 
 impl Wait {
-    /// What a sample of wall clock time says; `None` if the thread ran.
+    /// The wait of a sample of wall clock time; `None` if the thread ran.
     pub fn of(sample: &Sample) -> Option<Self> {
         if !is_wall(sample) || sample.state == RunState::Running as u8 {
             return None;
@@ -35,7 +35,8 @@ impl Wait {
         }
     }
 
-    /// Its name in a tree: `[sleeping in epoll_wait on eventpoll]`. `text` is what it waits on.
+    /// The name in a tree: `[sleeping in epoll_wait on eventpoll]`. `text` is the object of the
+    /// wait.
     pub fn label(&self, text: Option<&str>) -> String {
         format!("[{}]", doing(self.state, self.syscall, text))
     }
@@ -45,11 +46,11 @@ impl Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitId(u32);
 
-/// All that threads of a profile wait for.
+/// All waits of a profile.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
     ids: HashMap<Wait, WaitId>,
-    /// By [`WaitId`], each with its name.
+    /// The waits by [`WaitId`], each with its name.
     all: Vec<(Wait, String)>,
 }
 
@@ -67,7 +68,7 @@ impl Waits {
         Some(id)
     }
 
-    /// The same of a sample that the waits are those of.
+    /// The id of a sample's wait, if it is known here.
     pub(super) fn find(&self, sample: &Sample) -> Option<WaitId> {
         self.ids.get(&Wait::of(sample)?).copied()
     }
@@ -82,12 +83,12 @@ impl Waits {
         Ok(())
     }
 
-    /// All that is waited for, each with its name.
+    /// All waits, each with its name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Wait, &str)> {
         self.all.iter().map(|(wait, label)| (*wait, label.as_str()))
     }
 
-    /// What is waited for.
+    /// The wait of an id.
     pub(super) fn get(&self, id: WaitId) -> Option<Wait> {
         self.all.get(id.0 as usize).map(|(wait, _)| *wait)
     }

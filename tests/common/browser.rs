@@ -180,8 +180,8 @@ impl Browser {
         std::array::from_fn(|at| place[at].as_f64().expect("a number"))
     }
 
-    /// What went wrong in the page: exceptions, errors on its console, and whatever it asked the network for
-    /// besides itself.
+    /// What went wrong in the page: exceptions, errors on its console, and whatever it asked the
+    /// network for besides itself.
     pub(crate) fn problems(&self) -> Vec<String> {
         let is_problem = |event: &&Json| {
             let params = &event["params"];

@@ -30,8 +30,8 @@ impl Folded {
         self.count_where(|frame| frame.contains(part))
     }
 
-    /// Count of stacks in which each frame whose name contains `function` is called by one whose name
-    /// contains `caller`.
+    /// Count of stacks in which each frame whose name contains `function` is called by one whose
+    /// name contains `caller`.
     pub(crate) fn count_of_call(&self, function: &str, caller: &str) -> u64 {
         let right = |stack: &[String]| {
             let mut places = (0..stack.len()).filter(|&at| stack[at].contains(function)).peekable();
@@ -40,8 +40,8 @@ impl Folded {
         self.stacks.iter().filter(|(stack, _)| right(stack)).map(|(_, count)| count).sum()
     }
 
-    /// Counts of the calls of `function` by a caller, in which it calls another one: those in which the two
-    /// are as they should be, and all.
+    /// Counts of the calls of `function` by a caller, in which it calls another one: those in which
+    /// the two are as they should be, and all.
     pub(crate) fn count_around(
         &self,
         function: &str,

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const ALLOWED_SKIPS: &str = include_str!("../allowed-skips.txt");
 
@@ -14,6 +15,38 @@ pub(crate) fn is_root() -> bool {
 /// `scripts/test --long`: tests that hunt for rare moments try many more of them.
 pub(crate) fn is_long_run() -> bool {
     std::env::var_os("TRACEPROF_TEST_LONG").is_some()
+}
+
+/// What random choices of the tests start from: `TRACEPROF_TEST_SEED`, which `scripts/check.sh`
+/// draws and prints, or the time.
+pub(crate) fn seed() -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| {
+        let given = std::env::var("TRACEPROF_TEST_SEED").ok();
+        given.map(|text| text.parse().expect("TRACEPROF_TEST_SEED: a number")).unwrap_or_else(
+            || {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+                now.as_nanos() as u64
+            },
+        )
+    });
+    *SEED
+}
+
+/// Numbers that look random: the same for the same seed and salt.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(salt: u64) -> Self {
+        // Seeds that differ by little begin far from each other.
+        Self((seed() ^ salt << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
 }
 
 /// With `TRACEPROF_TEST_REQUIRE=all` a skip is a failure, unless its reason is listed.

@@ -119,8 +119,8 @@ impl Maker {
         self.writer.sample(thread, &sample, &stack).expect("a sample");
     }
 
-    /// A thread with 20 periods of the span [`SPAN`], whose tags are `route`, a text that must be escaped,
-    /// and this one, a number.
+    /// A thread with 20 periods of the span [`SPAN`], whose tags are `route`, a text that must be
+    /// escaped, and this one, a number.
     pub(crate) fn told_thread(&mut self, number: &str) -> ThreadId {
         let key = |name: &str, kind| TagKey { name: name.to_owned(), kind };
         let keys = [key("route", TagKind::Text), key(number, TagKind::Number)];

@@ -20,8 +20,8 @@ mod tmux;
 pub(crate) use browser::{BROWSER, Browser};
 pub(crate) use folded::Folded;
 pub(crate) use host::{
-    child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle, timers,
-    unprivileged_obstacle,
+    Random, child_named, cpu_clock, is_long_run, is_root, no_skip_allowed, recording_obstacle,
+    seed, timers, unprivileged_obstacle,
 };
 pub(crate) use jail::{ERRNO, KILL, without, without_perf};
 pub(crate) use maker::Maker;
@@ -87,12 +87,22 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Holds the machine alone, for tests that compare times or look at system-wide lists.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    assert_group(&["alone", "exclusive"]);
     MACHINE.write().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Shares the machine with tests that are not [`alone`].
 pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
+    assert_group(&["recordings", "alone", "exclusive"]);
     MACHINE.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Where each test is a process of its own, whoever runs them keeps them apart.
+fn assert_group(expected: &[&str]) {
+    if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
+        let is_expected = expected.contains(&group.as_str());
+        assert!(is_expected, "in group {group}, not in {expected:?}: .config/nextest.toml");
+    }
 }
 
 /// Polls until `condition` holds; false after `limit`.

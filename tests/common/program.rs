@@ -1,18 +1,21 @@
-//! Building the target programs, each once per test run.
+//! Building the target programs, each once for all test processes and runs.
 
-use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex};
 
+use nix::fcntl::{Flock, FlockArg};
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-
-static BUILT: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
 
 fn source_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets")
+}
+
+/// Where the built programs are: in Cargo's own scratch directory for integration tests.
+fn built_dir() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("targets")
 }
 
 /// The program built from `tests/targets/NAME.c` or `.rs`, or a shared object.
@@ -73,7 +76,7 @@ pub(crate) fn go_program_by(go: &Path, name: &str, file: &str, options: &[&str])
         let mut go = Command::new(go);
         go.arg("build").args(options).arg("-o").arg(fresh).arg(source_dir().join(file));
         // The compiler wants a place for its cache even where there is no home.
-        go.env("GOCACHE", fresh.with_file_name("go-cache")).env("GO111MODULE", "off");
+        go.env("GOCACHE", built_dir().join("go-cache")).env("GO111MODULE", "off");
         // It is taken as it is, wherever another one may be.
         go.env("GOTOOLCHAIN", "local").env_remove("GOROOT");
         go
@@ -96,32 +99,57 @@ pub(crate) fn script(file: &str) -> PathBuf {
 
 /// Whether a command with this name can be started.
 pub(crate) fn has_command(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(name).exists())
+    executable(name.as_ref()).is_some()
 }
 
-/// What the command makes in the place that it is given, made once.
-fn made(name: &str, command: impl FnOnce(&Path) -> Command) -> PathBuf {
-    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(finished) = built.get(name) {
-        return finished.clone();
-    }
-    // Cargo's own scratch directory for integration tests, inside the target directory.
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("targets");
-    fs::create_dir_all(&dir).expect("directory for built targets");
+/// What the command makes in the place that it is given. It is made once from the same source by
+/// the same command: each test is a process of its own, so what they share is a file.
+fn made(name: &str, command: impl Fn(&Path) -> Command) -> PathBuf {
+    let dir = built_dir().join(key_of(&command(Path::new(name))));
+    fs::create_dir_all(&dir).expect("directory for a built target");
+    let lock = File::create(dir.join("lock")).expect("lock of a built target");
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("lock of a built target");
     let finished = dir.join(name);
-    // Built under another name first: an earlier run's program may still be executing.
-    let fresh = dir.join(format!("{name}.{}", std::process::id()));
+    if finished.exists() {
+        return finished;
+    }
+    // A compiler that is killed leaves no half of a program.
+    let fresh = dir.join("fresh");
     let mut compiler = command(&fresh);
     let output = compiler.output();
     let output = output.unwrap_or_else(|error| panic!("{compiler:?} is needed: {error}"));
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-    if finished.is_dir() {
-        fs::remove_dir_all(&finished).expect("an earlier run's classes");
-    }
     fs::rename(&fresh, &finished).expect("built target in its place");
-    built.insert(name.to_owned(), finished.clone());
     finished
+}
+
+/// Names the result of a command: by its words, its compiler and the sources that it reads.
+fn key_of(command: &Command) -> String {
+    let mut key = Sha256::new();
+    key.update(format!("{command:?}"));
+    let compiler = executable(command.get_program().as_ref());
+    let compiler = compiler.unwrap_or_else(|| panic!("{command:?} is needed"));
+    let meta = fs::metadata(&compiler).expect("a compiler");
+    key.update(format!("{compiler:?} {} {}", meta.size(), meta.mtime()));
+    let mut sources: Vec<PathBuf> = command
+        .get_args()
+        .map(PathBuf::from)
+        .filter(|path| path.starts_with(source_dir()) && path.is_file())
+        .collect();
+    while let Some(path) = sources.pop() {
+        let text = fs::read_to_string(&path).expect("source of a target");
+        let included = text.lines().filter_map(|line| line.strip_prefix("#include \""));
+        let included = included.filter_map(|line| line.strip_suffix('"'));
+        sources.extend(included.map(|name| path.with_file_name(name)));
+        key.update(text);
+    }
+    key.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The file that is started by this name.
+fn executable(name: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|it| it.exists())
 }
 
 /// A directory that is removed with the value, open to every user.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -14,9 +15,11 @@ use super::{Folded, cpu_clock, scratch_dir, wait_until};
 /// How long a target may take to get its CPU time on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// `traceprof` with these arguments, not yet started.
+/// `traceprof` with these arguments, not yet started: that of this build, or the one that
+/// `TRACEPROF_TEST_COMMAND` names.
 pub(crate) fn traceprof(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_traceprof"));
+    let given = std::env::var_os("TRACEPROF_TEST_COMMAND");
+    let mut command = Command::new(given.unwrap_or(env!("CARGO_BIN_EXE_traceprof").into()));
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -69,14 +72,25 @@ impl Trace {
         Self { dir: owner.path().to_owned(), _owner: Some(owner) }
     }
 
-    /// For a trace that lives as long as the test run: statics are never dropped, so its place is
-    /// Cargo's scratch directory, emptied here.
-    pub(crate) fn lasting(name: &str) -> Self {
+    /// A trace that is made once in a run of the tests, for the processes of several of them.
+    pub(crate) fn shared(name: &str, record: impl FnOnce(Self) -> Self) -> Self {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        // Absent at the first run.
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("directory of a lasting trace");
-        Self { dir, _owner: None }
+        std::fs::create_dir_all(&dir).expect("directory of a shared trace");
+        let lock = std::fs::File::create(dir.join("lock")).expect("lock of a shared trace");
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("lock of a shared trace");
+        let own = || std::process::id().to_string();
+        let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| own());
+        let trace = Self { dir: dir.clone(), _owner: None };
+        if std::fs::read_to_string(dir.join("run")).is_ok_and(|it| it == run) {
+            return trace;
+        }
+        for path in [trace.path(), trace.index_path()] {
+            // Absent at the first run.
+            let _ = std::fs::remove_file(path);
+        }
+        let trace = record(trace);
+        std::fs::write(dir.join("run"), run).expect("name of the run");
+        trace
     }
 
     pub(crate) fn dir(&self) -> &Path {

@@ -66,8 +66,8 @@ impl Snapshot {
 
 impl Snapshot {
     /// What differs of what only a recorder changes, in a process that changes by itself: shared
-    /// memory, timers, and the dispositions of the threads that are still there. A thread that is in
-    /// a handler or starts others has another mask than before.
+    /// memory, timers, and the dispositions of the threads that are still there. A thread that is
+    /// in a handler or starts others has another mask than before.
     pub(crate) fn marks_left(&self, later: &Self) -> Vec<String> {
         let own = |tid: &i32| self.tasks.contains_key(tid) && later.tasks.contains_key(tid);
         let keep = |one: &Self| Self {

@@ -40,8 +40,8 @@ impl Target {
         target
     }
 
-    /// As [`Self::spawn`], where the target is the only child of what is started, which ends with its
-    /// code.
+    /// As [`Self::spawn`], where the target is the only child of what is started, which ends with
+    /// its code.
     pub(crate) fn spawn_inside(command: Command) -> Self {
         let mut target = Self::spawn(command);
         let outer = target.pid;
@@ -115,8 +115,8 @@ impl Target {
     /// The target is alive and makes progress, and, when asked to, ends as it always would.
     pub(crate) fn goes_on_and_ends_by_itself(&mut self) {
         assert!(!self.has_ended(), "the target ended early: {:?}", self.child.try_wait());
-        // A guardian whose recorder was killed may hold it for a moment. One that waits for children of
-        // vfork is hardly ever in another state than D.
+        // A guardian whose recorder was killed may hold it for a moment. One that waits for
+        // children of vfork is hardly ever in another state than D.
         let goes_on =
             wait_until(Duration::from_secs(30), || matches!(self.state(), 'R' | 'S' | 'D'));
         assert!(goes_on, "state {}", self.state());

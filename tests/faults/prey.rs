@@ -50,10 +50,10 @@ const NAKED: &[Point] = &[
     Point::BareSet,
     Point::BareEntry,
     Point::BareExit,
-    Point::MapNaked,
+    Point::MapBare,
     Point::LaunchWritten,
-    Point::LeadWritten,
-    Point::CureUnmappedBare,
+    Point::StepWritten,
+    Point::RestoreUnmappedBare,
     Point::BackMasked,
 ];
 
@@ -71,7 +71,7 @@ pub(super) static SCENARIOS: [Scenario; 15] = [
     Scenario { name: "bare", program: ("bare", ""), code: 7, naked: NAKED, ..PLAIN },
     Scenario { name: "slower", options: TIGHT, ..PLAIN },
     Scenario { name: "recall", first: "LaunchSet=stop", ..PLAIN },
-    Scenario { name: "orphan", first: "RecordTurned=recorder", options: TIMER, ..PLAIN },
+    Scenario { name: "orphan", first: "RecordLooped=recorder", options: TIMER, ..PLAIN },
     Scenario { name: "detach", work: Work::Detach, options: &[], ..PLAIN },
     Scenario { name: "command", work: Work::Command, program: ("prey", "brief"), ..PLAIN },
 ];

@@ -38,7 +38,6 @@ pub(super) enum Deed {
 impl Deed {
     pub(super) const ALL: [Deed; 6] =
         [Deed::Recorder, Deed::Guardian, Deed::Both, Deed::Kill, Deed::Exec, Deed::Exit];
-    pub(super) const OF_TARGET: [Deed; 3] = [Deed::Kill, Deed::Exec, Deed::Exit];
 
     fn name(self) -> &'static str {
         match self {
@@ -51,8 +50,8 @@ impl Deed {
         }
     }
 
-    fn is_of_target(self) -> bool {
-        Deed::OF_TARGET.contains(&self)
+    pub(super) fn is_of_target(self) -> bool {
+        matches!(self, Deed::Kill | Deed::Exec | Deed::Exit)
     }
 }
 
@@ -153,8 +152,8 @@ impl Run {
     }
 
     /// When the guardian died, its thread was about to make a call with nothing behind it, or had
-    /// made it and was not back. Tells so from the points that were passed before, of which the first
-    /// touch after one may lead into the call.
+    /// made it and was not back. Tells so from the points that were passed before, of which the
+    /// first touch after one may lead into the call.
     fn died_naked(&self) -> bool {
         let log = self.text("log");
         let end = format!("{}=", Point::ThreadTouched.name());
@@ -163,11 +162,13 @@ impl Run {
         let mut is_naked = false;
         for name in names.filter(|name| *name != Point::ThreadTouched.name()) {
             is_naked = match Point::ALL.iter().find(|point| point.name() == name) {
-                Some(Point::MapStopped | Point::CureUnmapped | Point::CureOthersGone) => true,
+                Some(Point::MapStopped | Point::RestoreUnmapped | Point::RestoreOthersReleased) => {
+                    true
+                }
                 Some(Point::BareSet) => true,
-                Some(Point::LeadWritten | Point::LaunchWritten | Point::BackMasked)
+                Some(Point::StepWritten | Point::LaunchWritten | Point::BackMasked)
                 | Some(Point::BareEntry | Point::BareExit)
-                | Some(Point::MapNaked | Point::CureUnmappedBare) => is_naked,
+                | Some(Point::MapBare | Point::RestoreUnmappedBare) => is_naked,
                 _ => false,
             };
         }
@@ -176,11 +177,11 @@ impl Run {
 
     /// A call of the target's may end with EINTR: whoever died did so where that cannot be avoided.
     ///
-    /// - From the request to stop to the repair of the call that the stop ends. The kernel has `epoll_wait`
-    ///   and its like return EINTR to whoever is woken for a tracer, and only a tracer can have it say
-    ///   otherwise.
-    /// - While a thread is on a chain whose sleep the kernel had restarted before: what is left of it is in
-    ///   the kernel alone, which forgets it with the chain's end.
+    /// - From the request to stop to the repair of the call that the stop ends. The kernel has
+    ///   `epoll_wait` and its like return EINTR to whoever is woken for a tracer, and only a tracer
+    ///   can have it say otherwise.
+    /// - While a thread is on a chain whose sleep the kernel had restarted before: what is left of
+    ///   it is in the kernel alone, which forgets it with the chain's end.
     fn may_see_eintr(&self, scenario: &Scenario, fault: &Fault) -> bool {
         if matches!(fault, Fault::After(..)) {
             return scenario.sees_restart() || scenario.sees_stop();
@@ -196,7 +197,7 @@ impl Run {
                     is_on_chain &= !is_back;
                 }
                 Some((point, "guardian")) => {
-                    is_on_chain |= point == Point::LeadWritten.name();
+                    is_on_chain |= point == Point::StepWritten.name();
                     is_going_back = point == Point::BackMasked.name()
                         || (is_going_back && point == Point::ThreadTouched.name());
                 }
@@ -237,8 +238,8 @@ impl Run {
     }
 }
 
-/// The points that a scenario passes with nobody dying beyond what it begins with, and how often its
-/// guardian touches a thread.
+/// The points that a scenario passes with nobody dying beyond what it begins with, and how often
+/// its guardian touches a thread.
 pub(super) fn dry_run(scenario: &Scenario) -> (BTreeSet<Point>, usize) {
     let mut target = (scenario.work != Work::Command).then(|| start(scenario).0);
     let mut run = Run::of(scenario, target.as_ref().map(Target::pid), "");
@@ -262,7 +263,7 @@ fn start(scenario: &Scenario) -> (Target, Snapshot) {
     let target = Target::start(program, &[argument]);
     let before = Snapshot::take(target.pid());
     if scenario.work == Work::Detach {
-        let mut run = Run::start(&["record", "-q"], Some(target.pid()), "RecordTurned=both");
+        let mut run = Run::start(&["record", "-q"], Some(target.pid()), "RecordLooped=both");
         run.end().expect("a recorder that is killed");
     }
     (target, before)
@@ -395,8 +396,8 @@ fn check_harmless(
     Ok(outcome)
 }
 
-/// Asks the target to end: more than once, as a thread that is just about to issue its call again takes
-/// the signal before that, and then waits in it.
+/// Asks the target to end: more than once, as a thread that is just about to issue its call again
+/// takes the signal before that, and then waits in it.
 fn end(target: &mut Target) -> Result<ExitStatus, String> {
     let mut asked = None;
     let ended = wait_until(PATIENCE, || {

@@ -52,8 +52,8 @@ fn nothing_adds_up() {
             first / 1000,
             last / 1000
         );
-        // What adds up makes them longer each time; a busy machine does so now and then, and by less
-        // than a time slice or two in half of them.
+        // What adds up makes them longer each time; a busy machine does so now and then, and by
+        // less than a time slice or two in half of them.
         let slices = Duration::from_millis(20).as_nanos() as u64;
         assert!(last < 10 * first + slices, "{what}: {first} ns -> {last} ns");
     }

@@ -42,9 +42,9 @@ fn children_leave_nothing_in_the_trace() {
     }
 }
 
-/// The kernel does not drop a signal that is ignored while its receiver is traced. A thread that has its
-/// child only after it was looked at is stopped like any other, on a busy machine once in a hundred
-/// recordings; without the order of the stops there are more ended calls than recordings.
+/// The kernel does not drop a signal that is ignored while its receiver is traced. A thread that
+/// has its child only after it was looked at is stopped like any other, on a busy machine once in a
+/// hundred recordings; without the order of the stops there are more ended calls than recordings.
 #[test]
 fn a_child_that_ends_during_a_stop_ends_no_call() {
     needs_recording!();

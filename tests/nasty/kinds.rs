@@ -121,8 +121,8 @@ fn every_signal_is_handled() {
     arrive_once("handled", |proof| proof.changes().survives());
 }
 
-/// By a signalfd and a sigwaitinfo for all, so that none is left for timers. One that was just sent may
-/// be on its way at any time.
+/// By a signalfd and a sigwaitinfo for all, so that none is left for timers. One that was just sent
+/// may be on its way at any time.
 #[test]
 fn every_signal_is_waited_for() {
     arrive_once("waited", |proof| proof.only_by(&["perf"]).changes().survives());

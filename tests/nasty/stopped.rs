@@ -133,7 +133,7 @@ fn what_must_be_left_is_told_of_and_can_be_removed() {
     let (outcome, _) = recorded_into_vfork(&target, "timer", Duration::from_secs(30));
     let text = outcome.text();
     assert_eq!((outcome.code(), target.state()), (Some(11), 'D'), "{text}");
-    let advice = format!("`traceprof detach --pid {pid}` takes it away");
+    let advice = format!("`traceprof detach --pid {pid}` removes it");
     assert!(text.contains("left behind") && text.contains(&advice), "{text}");
     assert!(outcome.trace.folded().total() > 0, "{text}");
     assert!(!before.marks_left(&Snapshot::take(pid)).is_empty(), "nothing was left");

@@ -1,15 +1,16 @@
 //! Shares of a trace's samples, and whether they could have been drawn by chance from given ones.
 //!
-//! A sample that stands for several periods is one draw. The error is that of independent draws; those
-//! of a sampler with a fixed period are more even, so the test is a mild one.
+//! A sample that stands for several periods is one draw. The error is that of independent draws;
+//! those of a sampler with a fixed period are more even, so the test is a mild one.
 
 use std::fmt;
 use std::path::Path;
 
 use traceprof::trace;
 
-/// Standard errors that a share may be off: one in a million, and some forty are looked at. On a machine
-/// with ten times more to do than it can, 4.3 were seen once with timers, where few draws have large weights.
+/// Standard errors that a share may be off: one in a million, and some forty are looked at. On a
+/// machine with ten times more to do than it can, 4.3 were seen once with timers, where few draws
+/// have large weights.
 const ERRORS_MAX: f64 = 5.0;
 
 /// How much of a trace is in which function.

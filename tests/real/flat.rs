@@ -45,21 +45,38 @@ impl<K: Hash + Eq + Clone> Flat<K> {
 
     /// The same, with the cold functions as one.
     pub(super) fn overlap_of_hot(&self) -> f64 {
-        let (hot, cold): (Vec<_>, Vec<_>) =
-            self.shares().into_iter().partition(|(_, both)| both[0].max(both[1]) >= HOT);
-        let rest = |side: usize| cold.iter().map(|(_, both)| both[side]).sum::<f64>();
-        hot.iter().map(|(_, both)| both[0].min(both[1])).sum::<f64>() + rest(0).min(rest(1))
+        self.shares_of_hot().iter().map(|both| both[0].min(both[1])).sum()
     }
 
-    /// What the overlap would be of two profilers that are both right: their hits are drawn by chance.
+    /// What the overlap would be of two profilers that are both right: their hits are drawn by
+    /// chance.
     pub(super) fn overlap_by_chance(&self) -> f64 {
+        self.by_chance(self.shares().iter().map(|(_, both)| *both))
+    }
+
+    /// The same, with the cold functions as one.
+    pub(super) fn overlap_of_hot_by_chance(&self) -> f64 {
+        self.by_chance(self.shares_of_hot().into_iter())
+    }
+
+    /// The shares of the hot functions, and of all others together.
+    fn shares_of_hot(&self) -> Vec<[f64; 2]> {
+        let shares = self.shares().into_iter().map(|(_, both)| both);
+        let (mut hot, cold): (Vec<_>, Vec<_>) =
+            shares.partition(|both| both[0].max(both[1]) >= HOT);
+        let rest = |side: usize| cold.iter().map(|both| both[side]).sum::<f64>();
+        hot.push([rest(0), rest(1)]);
+        hot
+    }
+
+    fn by_chance(&self, shares: impl Iterator<Item = [f64; 2]>) -> f64 {
         let [one, other] = self.totals();
         let scatter = |both: [f64; 2]| {
             let share = (both[0] * one + both[1] * other) / (one + other);
             let variance = share * (1.0 - share) * (1.0 / one + 1.0 / other);
             (variance * std::f64::consts::FRAC_2_PI).sqrt()
         };
-        1.0 - self.shares().iter().map(|(_, both)| scatter(*both)).sum::<f64>() / 2.0
+        1.0 - shares.map(scatter).sum::<f64>() / 2.0
     }
 }
 

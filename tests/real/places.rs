@@ -1,6 +1,7 @@
 //! Which function an address is in, told apart without names: by the unwind information's entries.
 //!
-//! Two profilers may call a function by different names, or have none for it. Its entry is the same.
+//! Two profilers may call a function by different names, or have none for it. Its entry is the
+//! same.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,7 +9,9 @@ use std::rc::Rc;
 
 use super::perf::Frame;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
-use object::{Object, ObjectSymbol};
+use object::{
+    Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind,
+};
 use traceprof::elf::{Elf, Load, build_id_text};
 
 /// A function, as far as it can be told from others.
@@ -20,6 +23,17 @@ pub(super) enum Place {
     Named(String),
     /// The agent's own.
     Agent,
+}
+
+/// What decides the name of the code at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Naming {
+    /// The symbol of this file that starts at this SVMA and reaches as far as the address.
+    Symbol(Rc<str>, u64),
+    /// A stub of a linkage table, by the relocation of the slot that it jumps through.
+    Stub(String),
+    /// Whoever made the code at run time.
+    Maker(String),
 }
 
 /// The executable mappings of a process.
@@ -44,6 +58,10 @@ struct File {
     starts: Vec<u64>,
     /// The same by their names, of the file for debuggers as well.
     symbols: HashMap<String, u64>,
+    /// First SVMA and one past the last of each function that has a symbol with a length.
+    sized: Vec<(u64, u64)>,
+    /// First SVMA and one past the last of each stub, and the function that it leads to.
+    stubs: Vec<(u64, u64, String)>,
 }
 
 impl Places {
@@ -94,12 +112,33 @@ impl Places {
         Place::Entry(path.clone(), self.file(&path).entry(svma))
     }
 
+    /// What decides the name at an address in the process, for which perf has this one.
+    pub(super) fn naming_at(&mut self, pc: u64, name: &str) -> Option<Naming> {
+        let found = self.mappings.iter().find(|it| (it.start..it.end).contains(&pc));
+        let found = found.filter(|mapping| !mapping.path.is_empty());
+        let Some(Mapping { start, offset, path, .. }) = found else {
+            return Some(Naming::Maker(name.to_owned()));
+        };
+        let (path, offset) = (path.clone(), pc - start + offset);
+        let svma = self.file(&path).loads.iter().find_map(|load| load.svma_of(offset))?;
+        self.file(&path).naming(&path, svma)
+    }
+
+    /// What decides the name at an address in a file, or of code that is made at run time.
+    pub(super) fn naming_in(&mut self, path: &str, svma: u64, name: &str) -> Option<Naming> {
+        if !self.is_mapped(path) {
+            return Some(Naming::Maker(name.to_owned()));
+        }
+        let path: Rc<str> = path.into();
+        self.file(&path).naming(&path, svma)
+    }
+
     /// Both names are those of one function.
-    pub(super) fn is_same(&mut self, place: &Place, one: &str, other: &str) -> bool {
+    pub(super) fn is_same(&mut self, naming: &Naming, one: &str, other: &str) -> bool {
         if base(one) == base(other) {
             return true;
         }
-        let Place::Entry(path, _) = place else { return false };
+        let Naming::Symbol(path, _) = naming else { return false };
         let symbols = &self.file(&path.clone()).symbols;
         let start = symbols.get(one);
         start.is_some() && start == symbols.get(other)
@@ -149,8 +188,9 @@ impl File {
         let elf = Elf::parse(bytes).ok()?;
         let (loads, entries, starts) =
             (elf.loads().to_vec(), entries(&elf), elf.function_symbols());
-        let mut file = Self { loads, entries, starts, symbols: HashMap::new() };
+        let mut file = Self { loads, entries, starts, ..Self::default() };
         file.take_names(bytes);
+        file.take_stubs(bytes);
         let id = elf.build_id().map(build_id_text).unwrap_or_default();
         if let Some((folder, rest)) = id.split_at_checked(2) {
             let path = format!("/usr/lib/debug/.build-id/{folder}/{rest}.debug");
@@ -166,7 +206,44 @@ impl File {
             if let Ok(name) = symbol.name() {
                 self.symbols.insert(name.to_owned(), symbol.address());
             }
+            if symbol.kind() == SymbolKind::Text && symbol.size() > 0 {
+                self.sized.push((symbol.address(), symbol.address() + symbol.size()));
+            }
         }
+        self.sized.sort_unstable();
+    }
+
+    /// The entries of linkage tables, each by the slot that its jump names.
+    fn take_stubs(&mut self, bytes: &[u8]) {
+        let Ok(object) = object::File::parse(bytes) else { return };
+        let (Some(relocations), Some(symbols)) =
+            (object.dynamic_relocations(), object.dynamic_symbol_table())
+        else {
+            return;
+        };
+        let mut slots = HashMap::new();
+        for (slot, relocation) in relocations {
+            let RelocationTarget::Symbol(index) = relocation.target() else { continue };
+            let symbol = symbols.symbol_by_index(index);
+            if let Some(name) = symbol.ok().and_then(|it| it.name().ok().map(str::to_owned)) {
+                slots.insert(slot, name);
+            }
+        }
+        for section in object.sections() {
+            if section.name().is_ok_and(|name| name.starts_with(".plt")) {
+                self.stubs.extend(stubs(section.address(), section.data().unwrap_or(&[]), &slots));
+            }
+        }
+    }
+
+    fn naming(&self, path: &Rc<str>, svma: u64) -> Option<Naming> {
+        let stub = self.stubs.iter().find(|(start, end, _)| (*start..*end).contains(&svma));
+        if let Some((.., name)) = stub {
+            return Some(Naming::Stub(name.clone()));
+        }
+        let after = self.sized.partition_point(|(start, _)| *start <= svma);
+        let (start, end) = self.sized[..after].last()?;
+        (svma < *end).then(|| Naming::Symbol(path.clone(), *start))
     }
 
     /// Where the function starts, 0 if that is not known.
@@ -177,6 +254,50 @@ impl File {
         let symbol = after.checked_sub(1).map(|at| self.starts[at]);
         entry.map(|(start, _)| start).or(symbol).unwrap_or(0)
     }
+}
+
+/// Stubs are of this length, or of half of it where nothing is bound later.
+const STUB_LEN: usize = 16;
+
+/// The stubs of a table, from the end of one jump through a slot to the end of the next.
+fn stubs(svma: u64, code: &[u8], slots: &HashMap<u64, String>) -> Vec<(u64, u64, String)> {
+    let mut found = Vec::new();
+    for at in 0..code.len().saturating_sub(5) {
+        // jmp *operand(%rip)
+        let [0xFF, 0x25, a, b, c, d] = code[at..at + 6] else { continue };
+        let next = svma + at as u64 + 6;
+        let slot = next.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        let Some(name) = slots.get(&slot) else { continue };
+        // In front of the jump are endbr64 and bnd, behind it what is bound later.
+        let start = svma + (at & !(STUB_LEN / 2 - 1)) as u64;
+        let end = start + STUB_LEN as u64;
+        if let Some((_, before, _)) = found.last_mut() {
+            *before = start.min(*before);
+        }
+        found.push((start, end, name.clone()));
+    }
+    found
+}
+
+#[test]
+fn stubs_are_named_by_the_slots_that_they_jump_through() {
+    let slots = HashMap::from([(0x3000, "one".to_owned()), (0x3008, "other".to_owned())]);
+    let jump =
+        |at: u64, slot: u64| [&[0xFF, 0x25][..], &((slot - at - 6) as u32).to_le_bytes()].concat();
+    // A first stub, and two that are bound later.
+    let mut code = vec![0x90; 48];
+    code[6..12].copy_from_slice(&jump(0x1006, 0x3010));
+    code[16..22].copy_from_slice(&jump(0x1010, 0x3000));
+    code[32..38].copy_from_slice(&jump(0x1020, 0x3008));
+    let stub = |start, end, name: &str| (start, end, name.to_owned());
+    let expected = [stub(0x1010, 0x1020, "one"), stub(0x1020, 0x1030, "other")];
+    assert_eq!(stubs(0x1000, &code, &slots), expected);
+    // Bound at once, and where branch targets are marked.
+    let code = [jump(0x1000, 0x3000), vec![0x66, 0x90], jump(0x1008, 0x3008)].concat();
+    let expected = [stub(0x1000, 0x1008, "one"), stub(0x1008, 0x1018, "other")];
+    assert_eq!(stubs(0x1000, &code, &slots), expected);
+    let code = [vec![0xF3, 0x0F, 0x1E, 0xFA], jump(0x1004, 0x3008), vec![0x90; 6]].concat();
+    assert_eq!(stubs(0x1000, &code, &slots), [stub(0x1000, 0x1010, "other")]);
 }
 
 /// What each entry of `.eh_frame` is for.

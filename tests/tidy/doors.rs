@@ -9,11 +9,11 @@ const DOORS: [(&str, &[&str]); 11] = [
     ("clap_mangen", &["src/cli/"]),
     ("indicatif", &["src/cli/"]),
     ("inferno", &["src/view/export/flamegraph.rs"]),
-    ("procfs", &["src/proc.rs", "src/proc/"]),
+    ("procfs", &["src/proc/"]),
     // The second is a test's: it steps a child of its own, which no injection ever does.
     ("ptrace", &["src/inject/", "src/unwind/tests/child.rs"]),
     // The second asks for changes of the terminal's size.
-    ("signal_hook", &["src/record/stop.rs", "src/cli/top/terminal.rs"]),
+    ("signal_hook", &["src/record/contract/stop.rs", "src/cli/top/terminal.rs"]),
     ("blazesym", &["src/symbol/"]),
     ("cpp_demangle", &["src/symbol/"]),
     ("rustc_demangle", &["src/symbol/"]),

@@ -24,6 +24,25 @@ fn files_are_short(file: &Source) -> Vec<String> {
     if too_long { vec![format!("{lines} lines, at most {LINES_MAX}")] } else { Vec::new() }
 }
 
+/// Columns of a line of Rust; tables of documentation and text of other languages may have more.
+const COLUMNS_MAX: usize = 100;
+
+fn lines_fit_a_screen(file: &Source) -> Vec<String> {
+    let is_ours = ["src/", "abi/src/", "agent/src/", "context/src/"]
+        .iter()
+        .any(|dir| file.path.starts_with(dir) && !file.path.contains("/tests"));
+    let is_long = |line: &&str| {
+        let text = line.trim_start();
+        let is_table = text.starts_with("//! |") || text.starts_with("/// |");
+        line.chars().count() > COLUMNS_MAX && !is_table
+    };
+    if !file.is_rust() || !is_ours {
+        return Vec::new();
+    }
+    let long = file.text.lines().filter(is_long);
+    long.map(|line| format!("over {COLUMNS_MAX} columns: {}", line.trim())).collect()
+}
+
 fn modules_have_meaning(file: &Source) -> Vec<String> {
     if !file.is_rust() {
         return Vec::new();
@@ -78,6 +97,7 @@ mod tests {
     #[test]
     fn tree_is_tidy() {
         assert_tree_follows(files_are_short);
+        assert_tree_follows(lines_fit_a_screen);
         assert_tree_follows(modules_have_meaning);
         assert_tree_follows(files_say_what_they_are);
         assert_tree_follows(promises_have_an_issue);
@@ -92,6 +112,14 @@ mod tests {
         check(files_are_short, "src/x.rs", &"x\n".repeat(LINES_MAX + 1), 1);
         check(files_are_short, "scripts/test", &"x\n".repeat(LINES_MAX + 1), 1);
         check(files_are_short, "README.md", &"x\n".repeat(LINES_MAX + 1), 0);
+    }
+
+    #[test]
+    fn long_line_is_found() {
+        let line = |columns: usize| format!("let _ = 1;\n// {}\n", "ä".repeat(columns - 3));
+        check(lines_fit_a_screen, "src/x.rs", &line(COLUMNS_MAX), 0);
+        check(lines_fit_a_screen, "src/x.rs", &line(COLUMNS_MAX + 1), 1);
+        check(lines_fit_a_screen, "src/x.rs", &format!("//! | {} |", "x".repeat(COLUMNS_MAX)), 0);
     }
 
     #[test]

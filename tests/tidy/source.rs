@@ -36,8 +36,9 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) {
         let name = entry.file_name();
         let kind = entry.file_type().expect("type of a file");
         if kind.is_dir() {
-            // Build output and history; other dot directories belong to the project.
-            if name != "target" && name != ".git" {
+            // Build output, which cargo marks, and history; other dot directories belong to the
+            // project.
+            if !path.join("CACHEDIR.TAG").exists() && name != ".git" {
                 collect(root, &path, found);
             }
         } else if kind.is_file()

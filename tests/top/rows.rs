@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use traceprof::view::live::{Board, Head, Kind, Look, Pace, Size, Style, plain, screen};
-use traceprof::view::{Filter, Selected, load};
+use traceprof::view::live::{
+    DisplayState, LineStyle, LiveCounts, LiveStatus, RowKind, ScreenSize, UnreadSamples, plain,
+    screen,
+};
+use traceprof::view::{SampleFilter, Selected, load};
 
 use traceprof::trace::LazyTrace;
 
 use crate::common::Maker;
 
 /// One interval of these stacks, a sample of each.
-fn board(stacks: &[&str]) -> Board {
+fn board(stacks: &[&str]) -> LiveCounts {
     let mut maker = Maker::new();
     let thread = maker.thread(1, "x");
     for (ms, stack) in (0..).zip(stacks) {
@@ -18,19 +21,19 @@ fn board(stacks: &[&str]) -> Board {
     }
     let trace = maker.finish();
     let trace = LazyTrace::open(&trace.path()).expect("a trace");
-    let mut board = Board::new(&[Look::default().mode]);
-    let windows = Pace::default().windows(&trace, u64::MAX);
+    let mut board = LiveCounts::new(&[DisplayState::default().mode]);
+    let windows = UnreadSamples::default().windows(&trace, u64::MAX);
     assert!(!windows.is_empty());
-    let selected = Selected { windows, filter: Filter::default(), by: None, text: None };
+    let selected = Selected { windows, filter: SampleFilter::default(), by: None, text: None };
     board.add(&load(&trace, &selected).expect("a profile"));
     board
 }
 
-fn head() -> Head {
-    Head { pid: 1, interval: Duration::from_secs(4), samples: 200, ..Head::default() }
+fn head() -> LiveStatus {
+    LiveStatus { pid: 1, interval: Duration::from_secs(4), samples: 200, ..LiveStatus::default() }
 }
 
-fn lines(stacks: &[&str], look: &mut Look, size: Size) -> Vec<String> {
+fn lines(stacks: &[&str], look: &mut DisplayState, size: ScreenSize) -> Vec<String> {
     let lines = screen(&board(stacks), &head(), look, size);
     lines.into_iter().map(|line| line.text).collect()
 }
@@ -44,8 +47,8 @@ fn twenty() -> Vec<String> {
 fn a_table_is_not_scrolled_beyond_its_end() {
     let names = twenty();
     let stacks: Vec<&str> = names.iter().map(String::as_str).collect();
-    let size = Size { width: 80, height: 12 };
-    let mut look = Look { scroll: 1000, ..Look::default() };
+    let size = ScreenSize { width: 80, height: 12 };
+    let mut look = DisplayState { scroll: 1000, ..DisplayState::default() };
     let shown = lines(&stacks, &mut look, size);
     assert_eq!(look.scroll, 20 - size.rows());
     let rows: Vec<&String> = shown.iter().filter(|line| line.ends_with("  demo")).collect();
@@ -56,24 +59,24 @@ fn a_table_is_not_scrolled_beyond_its_end() {
 
 #[test]
 fn of_a_line_the_end_of_its_path_is_kept() {
-    let mut look = Look { kind: Kind::Line, ..Look::default() };
+    let mut look = DisplayState { kind: RowKind::Line, ..DisplayState::default() };
     let long = "a_function_of_some_length:70";
-    let shown = lines(&[long], &mut look, Size { width: 80, height: 10 });
+    let shown = lines(&[long], &mut look, ScreenSize { width: 80, height: 10 });
     let row = shown.iter().find(|line| line.contains("a_function")).expect("a row");
     // The place is `src/demo.c:70`.
     assert!(row.contains("a_function_of_some_length at …") && row.contains("c:70"), "{row}");
     // Where there is no room for a place, the name is what is shown.
-    let shown = lines(&[long], &mut look, Size { width: 60, height: 10 });
+    let shown = lines(&[long], &mut look, ScreenSize { width: 60, height: 10 });
     assert!(shown.iter().any(|line| line.contains("a_function_of_som…")), "{shown:#?}");
 }
 
 #[test]
 fn a_process_that_uses_no_time_is_told_of_the_other_mode() {
     let hint = "--mode wall shows what it waits for";
-    let nothing = Board::new(&[Look::default().mode]);
+    let nothing = LiveCounts::new(&[DisplayState::default().mode]);
     for (cpu_percent, is_told) in [(Some(0.2), true), (Some(40.0), false), (None, false)] {
-        let head = Head { cpu_percent, ..head() };
-        let text = plain(&nothing, &head, &Look::default(), 20);
+        let head = LiveStatus { cpu_percent, ..head() };
+        let text = plain(&nothing, &head, &DisplayState::default(), 20);
         assert!(text.contains("no sample yet"), "{text}");
         assert_eq!(text.contains(hint), is_told, "{text}");
     }
@@ -82,11 +85,11 @@ fn a_process_that_uses_no_time_is_told_of_the_other_mode() {
 #[test]
 fn a_notice_takes_the_place_of_the_keys_and_cannot_move_the_cursor() {
     let foot = |notice: Option<&str>, paused| {
-        let head = Head { notice: notice.map(str::to_owned), ..head() };
-        let mut look = Look { paused, ..Look::default() };
-        let size = Size { width: 90, height: 8 };
+        let head = LiveStatus { notice: notice.map(str::to_owned), ..head() };
+        let mut look = DisplayState { paused, ..DisplayState::default() };
+        let size = ScreenSize { width: 90, height: 8 };
         let last = screen(&board(&["main"]), &head, &mut look, size).pop().expect("a foot");
-        assert_eq!(last.style, Style::Dim);
+        assert_eq!(last.style, LineStyle::Dim);
         last.text
     };
     assert!(foot(None, false).starts_with("q quit"));
@@ -96,7 +99,7 @@ fn a_notice_takes_the_place_of_the_keys_and_cannot_move_the_cursor() {
 
 #[test]
 fn samples_are_told_as_a_rate() {
-    let text = plain(&board(&["main"]), &head(), &Look::default(), 20);
+    let text = plain(&board(&["main"]), &head(), &DisplayState::default(), 20);
     assert!(text.lines().nth(1).is_some_and(|line| line.contains("  50 samples/s  ")), "{text}");
     assert!(text.contains("last 4.0 s"), "{text}");
 }

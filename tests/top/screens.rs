@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use traceprof::trace::{LazyTrace, RunState, Sample};
-use traceprof::view::live::{Board, Head, Kind, Look, Order, Pace, Size, plain, screen};
-use traceprof::view::{Filter, Mode, Selected, load};
+use traceprof::view::live::{
+    DisplayState, LiveCounts, LiveStatus, Order, RowKind, ScreenSize, UnreadSamples, plain, screen,
+};
+use traceprof::view::{Mode, SampleFilter, Selected, load};
 use traceprof_abi::storage::log::flags::WALL;
 
 use crate::common::{Maker, maker};
 use crate::snapshot;
 
 /// Two intervals: what is read up to 1000 ms, and the rest.
-fn board(modes: &[Mode]) -> Board {
+fn board(modes: &[Mode]) -> LiveCounts {
     let mut maker = Maker::new();
     let main = maker.thread(101, "main");
     let worker = maker.thread(102, "worker\x1b[2J");
@@ -32,13 +34,13 @@ fn board(modes: &[Mode]) -> Board {
     maker.sample_ending(worker, 2001, "lost", maker::GAP);
     let trace = maker.finish();
     let trace = LazyTrace::open(&trace.path()).expect("a trace");
-    let mut board = Board::new(modes);
+    let mut board = LiveCounts::new(modes);
     for mode in modes {
-        let mut pace = Pace::default();
+        let mut pace = UnreadSamples::default();
         for until_ns in [maker::BEGIN_NS + 1_000_000_000, u64::MAX] {
             board.begin();
             let windows = pace.windows(&trace, until_ns);
-            let filter = Filter { mode: *mode, ..Filter::default() };
+            let filter = SampleFilter { mode: *mode, ..SampleFilter::default() };
             let selected = Selected { windows, filter, by: None, text: None };
             board.add(&load(&trace, &selected).expect("a profile"));
         }
@@ -46,8 +48,8 @@ fn board(modes: &[Mode]) -> Board {
     board
 }
 
-fn head() -> Head {
-    Head {
+fn head() -> LiveStatus {
+    LiveStatus {
         pid: 100,
         command: "/usr/bin/demo --level \x1b[31m9".to_owned(),
         elapsed: Duration::from_millis(3200),
@@ -63,7 +65,7 @@ fn head() -> Head {
 }
 
 /// The lines of a screen, each with a bar at its end.
-fn drawn(look: Look, size: Size) -> String {
+fn drawn(look: DisplayState, size: ScreenSize) -> String {
     let mut look = look;
     let lines = screen(&board(&[Mode::Cpu]), &head(), &mut look, size);
     assert_eq!(lines.len(), size.height);
@@ -73,18 +75,23 @@ fn drawn(look: Look, size: Size) -> String {
 
 #[test]
 fn a_screen_of_each_kind_is_as_it_was() {
-    let size = Size { width: 80, height: 12 };
+    let size = ScreenSize { width: 80, height: 12 };
     let mut text = String::new();
-    for kind in Kind::ALL {
-        text.push_str(&drawn(Look { kind, ..Look::default() }, size));
+    for kind in RowKind::ALL {
+        text.push_str(&drawn(DisplayState { kind, ..DisplayState::default() }, size));
     }
-    let look = Look { since_start: true, order: Order::Total, scroll: 2, ..Look::default() };
-    text.push_str(&drawn(look, Size { width: 60, height: 9 }));
-    text.push_str(&drawn(look, Size { width: 40, height: 9 }));
-    text.push_str(&drawn(Look::default(), Size { width: 40, height: 10 }));
+    let look = DisplayState {
+        since_start: true,
+        order: Order::Total,
+        scroll: 2,
+        ..DisplayState::default()
+    };
+    text.push_str(&drawn(look, ScreenSize { width: 60, height: 9 }));
+    text.push_str(&drawn(look, ScreenSize { width: 40, height: 9 }));
+    text.push_str(&drawn(DisplayState::default(), ScreenSize { width: 40, height: 10 }));
     text.push_str(&drawn(
-        Look { help: true, paused: true, ..look },
-        Size { width: 90, height: 20 },
+        DisplayState { help: true, paused: true, ..look },
+        ScreenSize { width: 90, height: 20 },
     ));
     snapshot::check("tests/snapshots/top-screens.txt", text.as_bytes());
 }
@@ -92,20 +99,30 @@ fn a_screen_of_each_kind_is_as_it_was() {
 #[test]
 fn a_table_for_a_pipe_is_as_it_was_and_sums_up_what_it_leaves_out() {
     let board = board(&Mode::ALL);
-    let mut text = plain(&board, &head(), &Look::default(), 20);
+    let mut text = plain(&board, &head(), &DisplayState::default(), 20);
     text.push('\n');
-    text.push_str(&plain(&board, &head(), &Look { since_start: true, ..Look::default() }, 1));
+    text.push_str(&plain(
+        &board,
+        &head(),
+        &DisplayState { since_start: true, ..DisplayState::default() },
+        1,
+    ));
     text.push('\n');
-    text.push_str(&plain(&board, &head(), &Look { mode: Mode::Wall, ..Look::default() }, 20));
+    text.push_str(&plain(
+        &board,
+        &head(),
+        &DisplayState { mode: Mode::Wall, ..DisplayState::default() },
+        20,
+    ));
     text.push('\n');
-    let nothing = Board::new(&[Mode::Cpu]);
-    text.push_str(&plain(&nothing, &head(), &Look::default(), 20));
+    let nothing = LiveCounts::new(&[Mode::Cpu]);
+    text.push_str(&plain(&nothing, &head(), &DisplayState::default(), 20));
     assert!(!text.contains('\x1b'), "{text}");
     snapshot::check("tests/snapshots/top.txt", text.as_bytes());
 }
 
 /// A server in two seconds: one thread works, one waits for a lock, and others for work.
-fn server() -> Board {
+fn server() -> LiveCounts {
     let mut maker = Maker::new();
     let busy = maker.thread(101, "main");
     let stuck = maker.thread(102, "stuck");
@@ -127,11 +144,11 @@ fn server() -> Board {
     }
     let trace = maker.finish();
     let trace = LazyTrace::open(&trace.path()).expect("a trace");
-    let (mut board, mut pace) = (Board::new(&[Mode::Wall]), Pace::default());
+    let (mut board, mut pace) = (LiveCounts::new(&[Mode::Wall]), UnreadSamples::default());
     for until_ns in [maker::BEGIN_NS + 1_000_000_000, u64::MAX] {
         board.begin();
         let windows = pace.windows(&trace, until_ns);
-        let filter = Filter { mode: Mode::Wall, ..Filter::default() };
+        let filter = SampleFilter { mode: Mode::Wall, ..SampleFilter::default() };
         let selected = Selected { windows, filter, by: None, text: None };
         board.add(&load(&trace, &selected).expect("a profile"));
     }
@@ -141,18 +158,18 @@ fn server() -> Board {
 #[test]
 fn idle_threads_are_summed_up_unless_they_are_asked_for() {
     let board = server();
-    let look = Look { mode: Mode::Wall, kind: Kind::Thread, ..Look::default() };
+    let look = DisplayState { mode: Mode::Wall, kind: RowKind::Thread, ..DisplayState::default() };
     let mut text = String::new();
     for look in [
         look,
-        Look { since_start: true, kind: Kind::Function, ..look },
-        Look { idle: true, since_start: true, ..look },
+        DisplayState { since_start: true, kind: RowKind::Function, ..look },
+        DisplayState { idle: true, since_start: true, ..look },
     ] {
         text.push_str(&plain(&board, &head(), &look, 20));
         text.push('\n');
     }
     let mut look = look;
-    for line in screen(&board, &head(), &mut look, Size { width: 80, height: 9 }) {
+    for line in screen(&board, &head(), &mut look, ScreenSize { width: 80, height: 9 }) {
         text.push_str(&format!("{:6}|{}|\n", format!("{:?}", line.style), line.text));
     }
     snapshot::check("tests/snapshots/top-idle.txt", text.as_bytes());
@@ -161,8 +178,8 @@ fn idle_threads_are_summed_up_unless_they_are_asked_for() {
 #[test]
 fn the_smallest_terminals_are_filled_and_nothing_more() {
     for (width, height) in [(1, 1), (1, 24), (20, 2), (34, 5), (35, 6), (200, 3)] {
-        drawn(Look::default(), Size { width, height });
-        drawn(Look { help: true, ..Look::default() }, Size { width, height });
+        drawn(DisplayState::default(), ScreenSize { width, height });
+        drawn(DisplayState { help: true, ..DisplayState::default() }, ScreenSize { width, height });
     }
 }
 
@@ -175,7 +192,7 @@ fn every_sample_is_in_one_interval() {
     maker.sample(two, 500, "main second");
     maker.flush();
     let mut trace = LazyTrace::open(&maker.trace().path()).expect("a trace");
-    let mut pace = Pace::default();
+    let mut pace = UnreadSamples::default();
     let mut came = Vec::new();
     let mut take = |trace: &LazyTrace, until_ms: u64| {
         let until_ns = maker::BEGIN_NS + until_ms * 1_000_000;

@@ -13,8 +13,8 @@ use crate::common::{
     Snapshot, Target, Tmux, Trace, child_named, needs_recording, scratch_dir, together, wait_until,
 };
 
-/// A table that begins a new recording as often as it can, and stands still for some seconds at a moment
-/// of that.
+/// A table that begins a new recording as often as it can, and stands still for some seconds at a
+/// moment of that.
 struct Renewed {
     target: Target,
     child: Child,
@@ -66,7 +66,7 @@ fn a_signal_at_any_moment_of_a_renewal_ends_it() {
     needs_recording!();
     let _machine = together();
     // The first recording does not listen any more; the next one does not listen yet, or attaches.
-    let moments = ["RecordEnding", "RecordWritten", "RecordBegun.2", "RecordAttached.2"];
+    let moments = ["RecordEnding", "RecordWritten", "RecordStarted.2", "RecordAttached.2"];
     let mut all: Vec<Renewed> = moments.into_iter().map(Renewed::start).collect();
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
     for (one, signal) in all.iter().zip(signals.into_iter().cycle()) {

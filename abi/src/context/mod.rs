@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! - A checksum of 0 means that nothing is told: no span is set, or one is being set.
-//! - While any field changes, the checksum is 0. So a checksum that is not 0 vouches for the tags as
-//!   well, which it is not computed from.
+//! - While any field changes, the checksum is 0. So a checksum that is not 0 vouches for the tags
+//!   as well, which it is not computed from.
 //! - Writing and reading is bounded, and neither allocates, locks nor calls anything.
 
 mod record;
@@ -87,8 +87,8 @@ pub struct Values {
 pub enum Reading {
     /// No span is set, or one is being set.
     None,
-    /// What was read does not belong together. On the thread itself this is the sign of a writer that
-    /// does not keep the order.
+    /// What was read does not belong together. On the thread itself this is the sign of a writer
+    /// that does not keep the order.
     Torn,
     /// All of it belongs together.
     Set(Values),
@@ -116,7 +116,8 @@ impl Context {
         self.finish(checksum(span, root_span));
     }
 
-    /// Sets one tag; of a thread without a span, the span stays 0. A place that is not there is left out.
+    /// Sets one tag; of a thread without a span, the span stays 0. A place that is not there is
+    /// left out.
     #[inline]
     pub fn set_tag(&self, place: usize, value: u32) {
         let Some(word) = self.tags.get(place) else { return };
@@ -138,8 +139,8 @@ impl Context {
         }
     }
 
-    /// The values as the thread itself has written them. For the thread that writes: nobody else knows
-    /// whether they belong together.
+    /// The values as the thread itself has written them. For the thread that writes: nobody else
+    /// knows whether they belong together.
     #[inline]
     pub fn values(&self) -> Values {
         // Relaxed: the caller has written them, or orders them by the checksum.
@@ -159,18 +160,20 @@ impl Context {
     }
 
     /// Reads all of it, on this thread or another. On another thread the checksum alone tells spans
-    /// apart: whoever sets the same span again, with other tags, while it is read there can be seen with
-    /// tags of both. The recorder reads threads that sleep, and asks the scheduler whether they still do.
+    /// apart: whoever sets the same span again, with other tags, while it is read there can be seen
+    /// with tags of both. The recorder reads threads that sleep, and asks the scheduler whether
+    /// they still do.
     #[inline]
     pub fn read(&self) -> Reading {
-        // Acquire: pairs with the swap in `finish`; the fields of that checksum, or later ones, are seen.
+        // Acquire: pairs with the swap in `finish`; the fields of that checksum, or later ones, are
+        // seen.
         let sum = self.checksum.load(Ordering::Acquire);
         if sum == 0 {
             return Reading::None;
         }
         let values = self.values();
-        // Acquire: pairs with the Release of a later field, should one have been read: then the mark that
-        // was set before it is seen below.
+        // Acquire: pairs with the Release of a later field, should one have been read: then the
+        // mark that was set before it is seen below.
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         let is_still = self.checksum.load(Ordering::Relaxed) == sum;
@@ -188,16 +191,17 @@ impl Context {
         if crate::sync::planted::has(crate::sync::planted::Mistake::NoMark) {
             return;
         }
-        // Release: the document's. The fields below are what keeps the mark in front of them: each is a
-        // Release store, before which the mark is visible wherever the field is. For a handler on this
-        // thread a compiler fence would do, as it sees all that was before the instruction that it
-        // interrupts.
+        // Release: the document's. The fields below are what keeps the mark in front of them: each
+        // is a Release store, before which the mark is visible wherever the field is. For a handler
+        // on this thread a compiler fence would do, as it sees all that was before the instruction
+        // that it interrupts.
         self.checksum.store(0, Ordering::Release);
     }
 
     #[inline]
     fn put_ids(&self, span: u64, root_span: u64) {
-        // Release, both: pair with the Acquire fence in `read`; whoever sees the value sees the mark.
+        // Release, both: pair with the Acquire fence in `read`; whoever sees the value sees the
+        // mark.
         self.span.store(span, Ordering::Release);
         self.root_span.store(root_span, Ordering::Release);
     }
@@ -205,9 +209,10 @@ impl Context {
     /// Says that all is written.
     #[inline]
     fn finish(&self, sum: u64) {
-        // SeqCst, as the document has it: pairs with the Acquire in `read`. The fields are visible with it,
-        // and it is visible before anything that the thread does next; so a thread that goes to sleep is
-        // seen with the span that it sleeps in. A swap: 18 cycles where a store and a fence take 30.
+        // SeqCst, as the document has it: pairs with the Acquire in `read`. The fields are visible
+        // with it, and it is visible before anything that the thread does next; so a thread that
+        // goes to sleep is seen with the span that it sleeps in. A swap: 18 cycles where a store
+        // and a fence take 30.
         self.checksum.swap(sum, Ordering::SeqCst);
     }
 }

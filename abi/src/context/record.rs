@@ -1,5 +1,5 @@
-//! The thread context record of OpenTelemetry (OTEP 4947): how its thread-local pointer is found, and
-//! what it holds.
+//! The thread context record of OpenTelemetry (OTEP 4947): how its thread-local pointer is found,
+//! and what it holds.
 //!
 //! # Invariants
 //! - No length that is read is believed beyond a bound, and no sum panics.
@@ -16,8 +16,9 @@ pub const RECORD_SYMBOL: &str = "otel_thread_ctx_v1";
 pub const RECORD_HEADER: usize = 28;
 /// Bytes of attributes that are read: writers keep a record to 640 bytes.
 pub const ATTRIBUTES_MAX: usize = 640 - RECORD_HEADER;
-/// Where a thread's block holds the id that the kernel knows the thread by, in bytes from the thread
-/// pointer: with glibc, and with musl. In glibc's block the second place has a random number.
+/// Where a thread's block holds the id that the kernel knows the thread by, in bytes from the
+/// thread pointer: with glibc, and with musl. In glibc's block the second place has a random
+/// number.
 const TIDS_AT: [u64; 2] = [0x2d0, 0x30];
 /// What glibc's vector holds for a block that the thread has not got yet.
 const UNALLOCATED: u64 = u64::MAX;
@@ -37,9 +38,9 @@ pub struct Way {
     pub module: u64,
 }
 
-/// Whether the block at this thread pointer is that of the thread, which calls itself so. A thread that
-/// was made by `clone` without a block of its own goes on with that of the thread that made it. `load`
-/// reads a word.
+/// Whether the block at this thread pointer is that of the thread, which calls itself so. A thread
+/// that was made by `clone` without a block of its own goes on with that of the thread that made
+/// it. `load` reads a word.
 pub fn is_own_block(
     thread_pointer: u64,
     tid: u32,
@@ -51,8 +52,8 @@ pub fn is_own_block(
 }
 
 impl Way {
-    /// Where the variable of a thread is (AVMA), given its thread pointer; `None` if the thread has not
-    /// got it yet. `load` reads a word.
+    /// Where the variable of a thread is (AVMA), given its thread pointer; `None` if the thread has
+    /// not got it yet. `load` reads a word.
     ///
     /// # Errors
     /// If `load` does not give a word that is needed.
@@ -92,8 +93,8 @@ impl RecordSource {
         // Relaxed: ordered by the load above.
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let (offset, module) = (load(&self.offset), load(&self.module));
-        // Acquire: pairs with the Release of a later word, should one have been read: then the kind is seen
-        // to have changed.
+        // Acquire: pairs with the Release of a later word, should one have been read: then the kind
+        // is seen to have changed.
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         if self.kind.load(Ordering::Relaxed) != kind {
@@ -109,7 +110,8 @@ impl RecordSource {
         // Relaxed: the stores below keep it in front of them.
         self.kind.store(0, Ordering::Relaxed);
         let Some(Way { kind, offset, module }) = way else { return };
-        // Release, both: pair with the fence in `way`; whoever sees the value sees that there was no kind.
+        // Release, both: pair with the fence in `way`; whoever sees the value sees that there was
+        // no kind.
         self.offset.store(offset, Ordering::Release);
         self.module.store(module, Ordering::Release);
         // Release: pairs with the Acquire in `way`; the words above are visible.
@@ -149,7 +151,8 @@ mod tests {
     const THREAD: u64 = 0x7000;
 
     fn check(kind: RecordKind, module: u64, expected: Result<Option<u64>, Unreadable>) {
-        // Words of a thread of glibc whose vector has 3 entries at 0x9000, and of one of musl at 0xa000.
+        // Words of a thread of glibc whose vector has 3 entries at 0x9000, and of one of musl at
+        // 0xa000.
         let load = |avma: u64| match (kind, avma) {
             (RecordKind::Glibc, 0x7008) => Some(0x9000),
             (RecordKind::Glibc, 0x8ff0) => Some(3),

@@ -51,7 +51,8 @@ pub struct RecordSource {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ContextSources {
-    /// Number of [`Self::tables`] and of [`Self::records`] that are in use: with Release, after them.
+    /// Number of [`Self::tables`] and of [`Self::records`] that are in use: with Release, after
+    /// them.
     pub tables_used: AtomicU32,
     /// See above.
     pub records_used: AtomicU32,

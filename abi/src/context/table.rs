@@ -1,10 +1,10 @@
 //! The table of an application's contexts: which thread has which.
 //!
-//! A mapping of its own, which the writer makes when the first thread of the process sets a span, and
-//! never gives back: so a handler that was told of it can read it at any time. It is private, and
-//! found by the name of its memory file ([`TABLE_MAPPING`]) or, where no such file can be made, by an
-//! exported variable that holds its address ([`TABLE_SYMBOL`]). Each copy of a writer has a table of its
-//! own: an application that is linked statically, and a library that it loads.
+//! A mapping of its own, which the writer makes when the first thread of the process sets a span,
+//! and never gives back: so a handler that was told of it can read it at any time. It is private,
+//! and found by the name of its memory file ([`TABLE_MAPPING`]) or, where no such file can be made,
+//! by an exported variable that holds its address ([`TABLE_SYMBOL`]). Each copy of a writer has a
+//! table of its own: an application that is linked statically, and a library that it loads.
 //!
 //! | at                         | what                                                    |
 //! |----------------------------|---------------------------------------------------------|
@@ -21,8 +21,8 @@
 //! - The layout is that of one version for good: whoever reads believes no length in the table.
 //!
 //! # Safety
-//! An address becomes references into a table in [`ContextTable::new`] alone, whose caller vouches for the
-//! mapping. A table consists of atomics, so that whatever is in it is a valid value.
+//! An address becomes references into a table in [`ContextTable::new`] alone, whose caller vouches
+//! for the mapping. A table consists of atomics, so that whatever is in it is a valid value.
 
 use super::{Context, TAGS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -87,8 +87,8 @@ pub enum TagKind {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TagKey {
-    /// [`TagKind`] once the name is whole; anything else for a place that is free, or whose name is being
-    /// written.
+    /// [`TagKind`] once the name is whole; anything else for a place that is free, or whose name is
+    /// being written.
     pub kind: AtomicU32,
     /// Bytes of the name.
     pub len: AtomicU32,
@@ -152,9 +152,9 @@ impl<'a> ContextTable<'a> {
     /// The table that is mapped at an address.
     ///
     /// # Safety
-    /// [`TABLE_LEN`] bytes from `base` on, which is aligned to a page, are mapped readable (for the calls
-    /// that write: writable) for as long as the value or a reference from it is used, and are written
-    /// through this type, or by atomics of the same widths, alone.
+    /// [`TABLE_LEN`] bytes from `base` on, which is aligned to a page, are mapped readable (for the
+    /// calls that write: writable) for as long as the value or a reference from it is used, and are
+    /// written through this type, or by atomics of the same widths, alone.
     #[cfg(not(loom))]
     pub unsafe fn new(base: *const u8) -> Self {
         /// # Safety
@@ -162,7 +162,8 @@ impl<'a> ContextTable<'a> {
         unsafe fn part<'a, T>(base: *const u8, offset: u64, count: usize) -> &'a [T] {
             // SAFETY: in the mapping, by this function's contract.
             let start = unsafe { base.add(offset as usize) };
-            // SAFETY: as above; aligned, as the base and all offsets are; any bytes are valid atomics.
+            // SAFETY: as above; aligned, as the base and all offsets are; any bytes are valid
+            // atomics.
             unsafe { core::slice::from_raw_parts(start.cast(), count) }
         }
         // SAFETY: aligned and mapped, as the caller vouches; any bytes are valid atomics.
@@ -178,8 +179,8 @@ impl<'a> ContextTable<'a> {
         Self { header, tids, contexts, text_index, texts }
     }
 
-    /// Makes zeros a table, of the process that calls itself `pid`. From here on it must stay mapped:
-    /// handlers may have been told of it.
+    /// Makes zeros a table, of the process that calls itself `pid`. From here on it must stay
+    /// mapped: handlers may have been told of it.
     pub fn initialise(self, pid: u32) {
         // Relaxed, both: published by the magic.
         self.header.version.store(TABLE_VERSION, Ordering::Relaxed);
@@ -188,8 +189,8 @@ impl<'a> ContextTable<'a> {
         self.header.magic.store(TABLE_MAGIC, Ordering::Release);
     }
 
-    /// Makes the copy that a child of `fork` has the child's own: no thread is in it, while tags and texts
-    /// stay as they were. For the only thread of a process that calls itself `pid`.
+    /// Makes the copy that a child of `fork` has the child's own: no thread is in it, while tags
+    /// and texts stay as they were. For the only thread of a process that calls itself `pid`.
     pub fn adopt(self, pid: u32) {
         for (word, context) in self.tids.iter().zip(self.contexts) {
             // Relaxed: nobody else is there.
@@ -223,17 +224,18 @@ impl<'a> ContextTable<'a> {
             .map(|(_, context)| context)
     }
 
-    /// Gives the calling thread an entry, whose context is clear. `None` if those that it may have are
-    /// taken.
+    /// Gives the calling thread an entry, whose context is clear. `None` if those that it may have
+    /// are taken.
     pub fn claim(self, tid: u32) -> Option<&'a Context> {
-        // Of a thread with the same id that ended without saying so. Nobody but the caller has that id.
+        // Of a thread with the same id that ended without saying so. Nobody but the caller has that
+        // id.
         if let Some(context) = self.find(tid) {
             context.clear();
             return Some(context);
         }
         let swap = |word: &AtomicU32| {
-            // Acquire: pairs with the Release in `release`; the context is clear. Release: pairs with the
-            // Acquire in `find`. Relaxed on failure: another one is tried.
+            // Acquire: pairs with the Release in `release`; the context is clear. Release: pairs
+            // with the Acquire in `find`. Relaxed on failure: another one is tried.
             word.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
         };
         let claimed = self.run(tid).find(|(word, _)| swap(word).is_ok());

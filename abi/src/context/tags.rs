@@ -2,17 +2,18 @@
 //!
 //! The state of a place is one word, [`TagKey::kind`]:
 //!
-//! | value                         | state                                                          |
-//! |-------------------------------|----------------------------------------------------------------|
-//! | 0                             | free                                                           |
-//! | `CLAIMED`, kind, id of a text | taken for the name that this text is; it is being written      |
-//! | [`TagKind`]                   | the name is whole                                              |
+//! | value | state |
+//! |---|---|
+//! | 0 | free |
+//! | `CLAIMED`, kind, id of a text | taken for the name that this text is; it is being written |
+//! | [`TagKind`] | the name is whole |
 //!
 //! # Invariants
 //! - Places are taken in order, by a swap, and never given back.
-//! - Nobody waits for a name that another thread writes: whoever comes by writes it as well, out of the
-//!   text. All write the same.
-//! - Whoever sees a [`TagKind`] sees the whole name. A reader takes any other value for a free place.
+//! - Nobody waits for a name that another thread writes: whoever comes by writes it as well, out of
+//!   the text. All write the same.
+//! - Whoever sees a [`TagKind`] sees the whole name. A reader takes any other value for a free
+//!   place.
 
 use super::table::{ContextTable, TAG_NAME_MAX, TEXT_MAX, TagKey, TagKind};
 use crate::sync::Ordering;
@@ -26,7 +27,8 @@ const CLAIMED_TEXT: u32 = 1 << 30;
 pub enum TagRefused {
     /// It is empty, or longer than [`TAG_NAME_MAX`] bytes.
     Name,
-    /// All places are taken by other names, or there is no room left for texts, or none for a table at all.
+    /// All places are taken by other names, or there is no room left for texts, or none for a table
+    /// at all.
     Full,
     /// It was registered with values of the other kind.
     OtherKind,
@@ -73,13 +75,14 @@ impl TagKey {
             for (to, from) in bytes.iter_mut().zip(name.iter().skip(at * 8)) {
                 *to = *from;
             }
-            // Relaxed, both: published by the swap below. A thread that comes late writes what is there.
+            // Relaxed, both: published by the swap below. A thread that comes late writes what is
+            // there.
             word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
         self.len.store(name.len() as u32, Ordering::Relaxed);
         let kind = if claim & CLAIMED_TEXT == 0 { TagKind::Number } else { TagKind::Text };
-        // Release: pairs with the Acquire in `read`, and makes the name visible. Relaxed on failure: another
-        // thread has written the name.
+        // Release: pairs with the Acquire in `read`, and makes the name visible. Relaxed on
+        // failure: another thread has written the name.
         let _ =
             self.kind.compare_exchange(claim, kind as u32, Ordering::Release, Ordering::Relaxed);
     }
@@ -100,8 +103,8 @@ impl ContextTable<'_> {
                     None => self.claim_of(name, kind).ok_or(TagRefused::Full)?,
                 };
                 claim = Some(own);
-                // Release: pairs with the Acquire above and in `finish`. Relaxed on failure: as it is
-                // loaded anew.
+                // Release: pairs with the Acquire above and in `finish`. Relaxed on failure: as it
+                // is loaded anew.
                 let swap = key.kind.compare_exchange(0, own, Ordering::Release, Ordering::Relaxed);
                 if swap.is_ok() {
                     // Relaxed: a count.

@@ -1,7 +1,8 @@
 //! Tests of contexts and of the table's threads, and memory for tables.
 //!
 //! # Safety
-//! The memory of a [`Room`] has the length and the alignment of a table, and lives as long as the room.
+//! The memory of a [`Room`] has the length and the alignment of a table, and lives as long as the
+//! room.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
@@ -27,7 +28,8 @@ impl Room {
     }
 
     pub(super) fn table(&self) -> ContextTable<'_> {
-        // SAFETY: of that length, aligned, writable, and borrowed from the room; reached by atomics alone.
+        // SAFETY: of that length, aligned, writable, and borrowed from the room; reached by atomics
+        // alone.
         unsafe { ContextTable::new(self.0) }
     }
 }

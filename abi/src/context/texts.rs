@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //! - A text is whole before the index names it, and never changes.
-//! - One text has one id: all who look for it walk the same places of the index, and the first free one is
-//!   taken by a swap.
-//! - Nothing waits. Whoever loses a swap to an equal text leaves its own copy where nobody finds it.
+//! - One text has one id: all who look for it walk the same places of the index, and the first free
+//!   one is taken by a swap.
+//! - Nothing waits. Whoever loses a swap to an equal text leaves its own copy where nobody finds
+//!   it.
 
 use super::table::{ContextTable, TEXT_MAX, place};
 use crate::sync::{AtomicU32, Ordering};
@@ -29,8 +30,8 @@ fn word(bytes: &[u8]) -> u32 {
 }
 
 impl ContextTable<'_> {
-    /// The id of a text as the value of a tag; a new text is added. 0 if it is longer than [`TEXT_MAX`]
-    /// bytes or finds no room, which is counted.
+    /// The id of a text as the value of a tag; a new text is added. 0 if it is longer than
+    /// [`TEXT_MAX`] bytes or finds no room, which is counted.
     pub fn intern(self, text: &[u8]) -> u32 {
         let id = if text.len() <= TEXT_MAX { self.look_for(text) } else { None };
         if id.is_none() {
@@ -43,7 +44,8 @@ impl ContextTable<'_> {
     /// The bytes of a text, put into `room`. `None` for an id that no text has.
     pub fn text(self, id: u32, room: &mut [u8; TEXT_MAX]) -> Option<&[u8]> {
         let words = self.words(id)?;
-        // Relaxed, both: the id comes from an Acquire of the index, or from a context that was read after it.
+        // Relaxed, both: the id comes from an Acquire of the index, or from a context that was read
+        // after it.
         let len = words.first()?.load(Ordering::Relaxed) as usize;
         let text = room.get_mut(..len)?;
         for (bytes, word) in text.chunks_mut(4).zip(words.get(1..words_of(len))?) {
@@ -72,8 +74,8 @@ impl ContextTable<'_> {
                     None => self.add(text)?,
                 };
                 added = Some(own);
-                // Release: pairs with the Acquire above, and makes the text visible. Acquire on failure: as
-                // above, for the text that was faster.
+                // Release: pairs with the Acquire above, and makes the text visible. Acquire on
+                // failure: as above, for the text that was faster.
                 match index.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return added,
                     Err(other) => id = other,
@@ -95,8 +97,8 @@ impl ContextTable<'_> {
     fn add(self, text: &[u8]) -> Option<u32> {
         let used = &self.header.text_words;
         let (need, room) = (words_of(text.len()) as u32, self.texts.len() as u32);
-        // Relaxed: the number of words alone; the text is published by the index. Looked at first, so that
-        // texts without end that find no room do not make it run over.
+        // Relaxed: the number of words alone; the text is published by the index. Looked at first,
+        // so that texts without end that find no room do not make it run over.
         let is_full = |from: u32| from.checked_add(need).is_none_or(|end| end > room);
         if is_full(used.load(Ordering::Relaxed)) {
             return None;

@@ -132,7 +132,8 @@ impl<'a> HazardSlots<'a> {
             // SeqCst: pairs with the fence in `Rotation::publish`. Of the two threads at least
             // one sees the other's store: we the new ACTIVE word, or the recorder our hazard.
             fence(Ordering::SeqCst);
-            // Acquire: pairs with the Release of `Rotation::publish`; makes the cleared table visible.
+            // Acquire: pairs with the Release of `Rotation::publish`; makes the cleared table
+            // visible.
             let again = active.load(Ordering::Acquire) as u32;
             if is_current(word, again) {
                 return Ok(Hazard { slot, owner, active: word, collided });

@@ -52,10 +52,11 @@ pub mod flags {
     pub const REMAINDER: u32 = 8;
     /// The hit of a timer.
     pub const TIMER: u32 = 16;
-    /// No hit: time of the thread in one state. The weight is in microseconds of wall clock time, not in
-    /// periods.
+    /// No hit: time of the thread in one state. The weight is in microseconds of wall clock time,
+    /// not in periods.
     pub const WALL: u32 = 32;
-    /// No handler has read the context: it is the one that the thread had for long before, and after.
+    /// No handler has read the context: it is the one that the thread had for long before, and
+    /// after.
     pub const CARRIED: u32 = 64;
 }
 
@@ -90,8 +91,8 @@ pub struct Sample {
     pub root_high: u64,
     /// What the context comes from: [`crate::context::origin`].
     pub source: u32,
-    /// Tags as the source has them, 0 for none; of a record, the first two are the id of the call trace
-    /// whose frames its attributes are kept as.
+    /// Tags as the source has them, 0 for none; of a record, the first two are the id of the call
+    /// trace whose frames its attributes are kept as.
     pub tags: [u32; TAGS],
     /// Index of the perf event that fired.
     pub event: u64,
@@ -161,5 +162,9 @@ impl SampleRecord {
 }
 
 fn commit_word(instance: u32, index: usize) -> u64 {
+    #[cfg(loom)]
+    if crate::sync::planted::has(crate::sync::planted::Mistake::CommitOfAnyInstance) {
+        return index as u64 + 1;
+    }
     u64::from(instance) << 32 | (index as u64 + 1)
 }

@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //! - Only the recorder changes roles; the handlers see nothing but the ACTIVE word.
-//! - A table is read or reset only when no hazard names the ACTIVE word that it had; one that a dead
-//!   or stopped thread still holds is quarantined and a spare takes its place.
-//! - No instance id is given twice, and none is 0: when they run out, nothing rotates any more. Whoever
-//!   [says which](Rotation::share_instance) is next sees to that.
-//! - The generation in the ACTIVE word may come round (after 2^29 rotations): a claim as old as that
-//!   keeps its table quarantined, so the word cannot be current again for that table; and one that
-//!   was never confirmed is confirmed then as any other, with the fence that this takes.
+//! - A table is read or reset only when no hazard names the ACTIVE word that it had; one that a
+//!   dead or stopped thread still holds is quarantined and a spare takes its place.
+//! - No instance id is given twice, and none is 0: when they run out, nothing rotates any more.
+//!   Whoever [says which](Rotation::share_instance) is next sees to that.
+//! - The generation in the ACTIVE word may come round (after 2^29 rotations): a claim as old as
+//!   that keeps its table quarantined, so the word cannot be current again for that table; and one
+//!   that was never confirmed is confirmed then as any other, with the fence that this takes.
 //! - A spare is not touched before it rotates in, so that it need not be there before.
 
 use super::hazard::{HazardSlots, TABLE_BITS};

@@ -3,10 +3,10 @@
 //! # Invariants
 //! - A slot word is 0 or names a complete entry: the entry's words are stored before the one
 //!   compare-and-swap that publishes it, and never change afterwards (but for the weight).
-//! - Ids of new traces count up from 0 within an instance, so that a file that holds them in that order
-//!   need not name them; nothing finds a trace by its id.
-//! - Equal means equal frame by frame; the hash only finds candidates. A preserved trace is the same
-//!   when its id is, too.
+//! - Ids of new traces count up from 0 within an instance, so that a file that holds them in that
+//!   order need not name them; nothing finds a trace by its id.
+//! - Equal means equal frame by frame; the hash only finds candidates. A preserved trace is the
+//!   same when its id is, too.
 //! - The reader checks every offset against the arena's length: the target may have written it.
 
 use super::log::{Sample, SampleRecord};
@@ -115,7 +115,8 @@ pub struct TraceTable<'a> {
 }
 
 impl<'a> TraceTable<'a> {
-    /// Finds or inserts a trace, and adds `weight` to its sum. Wait-free but for the bounded probing.
+    /// Finds or inserts a trace, and adds `weight` to its sum. Wait-free but for the bounded
+    /// probing.
     ///
     /// Equal traces get equal ids for as long as the instance lasts. Where preserved traces are
     /// equal to each other (their ids are of several instances), it is the id of the one that was
@@ -259,11 +260,6 @@ impl<'a> TraceTable<'a> {
             let word = slot.load(Ordering::Acquire);
             (word as u32 as usize).checked_sub(1).and_then(|offset| self.entry(offset))
         })
-    }
-
-    /// Appends a sample; false when the log is full.
-    pub fn append(&self, sample: &Sample) -> bool {
-        self.append_at(sample).is_some()
     }
 
     /// Appends a sample, and tells its place in the log; `None` when that is full.

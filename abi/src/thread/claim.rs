@@ -1,10 +1,11 @@
 //! How a thread comes to its slot when two may claim it at the same time.
 //!
 //! A claimer writes a tentative word into the first empty place of the thread's probes, then looks
-//! at all the others. Of two claimers of one thread at least one sees the other's word (their fences
-//! pair). The one in the lower place wins: it takes the other's word out, which can no longer be
-//! decided then; unless the other has been decided already, having looked before the lower one came:
-//! then the lower one withdraws. Who withdraws gives its slot back and uses the winner's.
+//! at all the others. Of two claimers of one thread at least one sees the other's word (their
+//! fences pair). The one in the lower place wins: it takes the other's word out, which can no
+//! longer be decided then; unless the other has been decided already, having looked before the
+//! lower one came: then the lower one withdraws. Who withdraws gives its slot back and uses the
+//! winner's.
 //!
 //! # Invariants
 //! - At most two claim for one thread at a time: the thread, and the recorder.
@@ -93,8 +94,8 @@ impl<'a> Threads<'a> {
         // Before the word: who finds the slot may prime it.
         let is_free = swap_state(slot, SlotState::Unclaimed, SlotState::Claimed);
         let decided = word & !TENTATIVE;
-        // Release: pairs with the Acquire in `find`; the slot's first values are visible. Acquire on
-        // failure: pairs with the Release in `rival`.
+        // Release: pairs with the Acquire in `find`; the slot's first values are visible. Acquire
+        // on failure: pairs with the Release in `rival`.
         if is_free
             && own.compare_exchange(word, decided, Ordering::Release, Ordering::Acquire).is_ok()
         {

@@ -1,15 +1,16 @@
 //! One step up an aarch64 stack.
 //!
-//! What the fields of a [`Rule`] mean here: the CFA is sp + o ([`op::SP`]) or x29 + o ([`op::FP`]), and
-//! [`ra_op`], in the place of `fp_op`, says where the return address and the caller's x29 are.
+//! What the fields of a [`Rule`] mean here: the CFA is sp + o ([`op::SP`]) or x29 + o ([`op::FP`]),
+//! and [`ra_op`], in the place of `fp_op`, says where the return address and the caller's x29 are.
 //!
 //! # Invariants
-//! - Within one stack sp grows with every step, so a walk ends at the upper bound; it changes stacks a
-//!   bounded number of times.
+//! - Within one stack sp grows with every step, so a walk ends at the upper bound; it changes
+//!   stacks a bounded number of times.
 //! - Nothing below sp is read: there is no red zone.
-//! - The link register is known in exact frames alone: the leaf, and a frame that a signal interrupted.
-//! - A step by the frame record alone leaves sp unknown: compilers do not agree where in a frame the
-//!   record is. It is known again in a frame whose rule says where its own record lies.
+//! - The link register is known in exact frames alone: the leaf, and a frame that a signal
+//!   interrupted.
+//! - A step by the frame record alone leaves sp unknown: compilers do not agree where in a frame
+//!   the record is. It is known again in a frame whose rule says where its own record lies.
 
 use super::EndReason;
 use super::rule::{Rule, op, ra_op};
@@ -152,7 +153,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Moves to the stack that the CFA lies on: a function that changed sp keeps its frame through x29.
+    /// Moves to the stack that the CFA lies on: a function that changed sp keeps its frame through
+    /// x29.
     #[cold]
     fn switch_stack(
         &mut self,
@@ -191,8 +193,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Leaves code without unwind information. What runs may be a leaf, or an entry of a linkage table,
-    /// which has kept no record; all other frames are left by the record that x29 points to.
+    /// Leaves code without unwind information. What runs may be a leaf, or an entry of a linkage
+    /// table, which has kept no record; all other frames are left by the record that x29 points to.
     #[cold]
     fn cross_gap(&mut self, lookup: &Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
         let Registers { pc, sp, fp, lr, pac_mask } = self.registers;
@@ -224,8 +226,8 @@ impl Frame {
     }
 }
 
-/// An instruction of an entry of a linkage table, which does not touch the stack: `adrp x16`, `ldr x17`,
-/// `add x16`, `br x17`, and `bti c` in front of them.
+/// An instruction of an entry of a linkage table, which does not touch the stack: `adrp x16`, `ldr
+/// x17`, `add x16`, `br x17`, and `bti c` in front of them.
 fn is_stub(code: u64) -> bool {
     let instruction = code as u32;
     instruction & 0x9F00_001F == 0x9000_0010

@@ -151,7 +151,8 @@ fn module_with_random_rules(random: &mut Random) -> Vec<[u64; 2]> {
     let flat = words.as_flattened_mut();
     // Snapshot at 64: one range [0x1000, 0x5000) with its module at 256.
     flat[8..15].copy_from_slice(&[1, 1, 0, CODE.0, CODE.1, 0, 256]);
-    // One row for each block of 256 bytes: blocks at 1024, lows at 2048, ids at 3072, rules at 4096.
+    // One row for each block of 256 bytes: blocks at 1024, lows at 2048, ids at 3072, rules at
+    // 4096.
     let pair = |low: u64, high: u64| low | high << 32;
     flat[32..38].copy_from_slice(&[
         0x1000,

@@ -4,8 +4,9 @@
 //! return address, so that what is looked up is the byte before it. The leaf and the frame below
 //! a signal frame are exact.
 //!
-//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` and `aarch64` apply a
-//! rule to a frame of theirs; `previous` takes over what is unchanged since the walk before. They touch nothing but numbers, so each is there on every host.
+//! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` and `aarch64`
+//! apply a rule to a frame of theirs; `previous` takes over what is unchanged since the walk
+//! before. They touch nothing but numbers, so each is there on every host.
 //!
 //! # Invariants
 //! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
@@ -44,8 +45,8 @@ pub fn lookup_avma(frame: u64) -> u64 {
 }
 
 /// The flags of a trace: why its unwinding ended, and the epoch of the mappings that it was unwound
-/// with. Equal frames of different epochs are different traces, since another file may have been mapped
-/// in the place of one.
+/// with. Equal frames of different epochs are different traces, since another file may have been
+/// mapped in the place of one.
 pub fn trace_flags(end: EndReason, epoch: u16) -> u32 {
     end as u32 | u32::from(epoch) << 16
 }
@@ -55,9 +56,9 @@ pub fn trace_end(flags: u32) -> u16 {
     flags as u16
 }
 
-/// In place of an [`EndReason`] in the flags of what is no stack: its frames are the attributes of a
-/// thread context record of OpenTelemetry. The first word is their length in bytes, the others hold them,
-/// eight to a word, the first in the lowest bits.
+/// In place of an [`EndReason`] in the flags of what is no stack: its frames are the attributes of
+/// a thread context record of OpenTelemetry. The first word is their length in bytes, the others
+/// hold them, eight to a word, the first in the lowest bits.
 pub const ATTRIBUTES: u16 = 0x100;
 const _: () = assert!(ATTRIBUTES as usize >= EndReason::ALL.len());
 

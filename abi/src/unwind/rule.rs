@@ -34,11 +34,11 @@ pub mod op {
     pub const PLT_10: u8 = 9;
     /// As [`PLT_11`] with 9: with `endbr64` and no `bnd`.
     pub const PLT_9: u8 = 14;
-    /// sp, fp and pc come from registers: the last three bytes of o, lowest first, are their numbers in
-    /// DWARF order. The end of `longjmp`; exact frames only.
+    /// sp, fp and pc come from registers: the last three bytes of o, lowest first, are their
+    /// numbers in DWARF order. The end of `longjmp`; exact frames only.
     pub const FROM_REGISTERS: u8 = 15;
-    /// sp, fp and pc come from `[r + 8 * n]`: the bytes of o, lowest first, are r in DWARF order and the
-    /// three n. The end of `setcontext`; exact frames only.
+    /// sp, fp and pc come from `[r + 8 * n]`: the bytes of o, lowest first, are r in DWARF order
+    /// and the three n. The end of `setcontext`; exact frames only.
     pub const FROM_CONTEXT: u8 = 16;
     /// All registers come from the `ucontext` at sp: the trampoline that ends a signal handler.
     pub const SIGNAL: u8 = 10;
@@ -46,31 +46,31 @@ pub mod op {
     pub const STOP: u8 = 11;
     /// No call frame information here; taken to be code with frame pointers.
     pub const GAP_FP: u8 = 12;
-    /// No call frame information here, and the code does not keep frame pointers: a leaf may have its
-    /// return address at `[sp]`, and a single function a frame pointer. Either is believed where the
-    /// call that it tells of leads here.
+    /// No call frame information here, and the code does not keep frame pointers: a leaf may have
+    /// its return address at `[sp]`, and a single function a frame pointer. Either is believed
+    /// where the call that it tells of leads here.
     pub const GAP_GUESS: u8 = 13;
-    /// As [`FP_STD`], on whichever stack fp is: the frame of a function that has moved sp to another
-    /// stack, which may lie in the same memory and below.
+    /// As [`FP_STD`], on whichever stack fp is: the frame of a function that has moved sp to
+    /// another stack, which may lie in the same memory and below.
     pub const FP_SWITCH: u8 = 17;
-    /// As [`SP`], for code that a signal's handler had called between two instructions: the caller is
-    /// exact, it has called nothing.
+    /// As [`SP`], for code that a signal's handler had called between two instructions: the caller
+    /// is exact, it has called nothing.
     pub const SP_INJECTED: u8 = 18;
     /// cfa = `[sp + the lower 24 bits of o]` + 8 * the upper 8.
     pub const DEREF_SP_ADD: u8 = 19;
-    /// As [`FP_SWITCH`], for a function without a frame, whose caller's frame fp leads to: the return address
-    /// is looked for below it, in a frame of o bytes at most, and the function starts up to
-    /// [`Rule::fp_off`](super::Rule::fp_off) bytes in front of pc. Where it is not found the caller is
-    /// left out.
+    /// As [`FP_SWITCH`], for a function without a frame, whose caller's frame fp leads to: the
+    /// return address is looked for below it, in a frame of o bytes at most, and the function
+    /// starts up to [`Rule::fp_off`](super::Rule::fp_off) bytes in front of pc. Where it is not
+    /// found the caller is left out.
     pub const FP_CALLER: u8 = 20;
     /// cfa = r + o for register `op - REG_LEAF` in DWARF order; exact frames only, but rbx also
     /// where it is followed through the frames below (see [`crate::unwind::tables::RBX_LOST`]).
     pub const REG_LEAF: u8 = 0x20;
     /// cfa = sp + o, pc = r for register `op - RA_REG_LEAF` in DWARF order; exact frames only.
     pub const RA_REG_LEAF: u8 = 0x40;
-    /// cfa = `[sp + 8 * r + o]` + 8 for register `op - INDEXED_LEAF` in DWARF order; exact frames only.
-    /// Multiplications of long numbers keep the caller's sp behind an array on the stack, whose length
-    /// is in a register.
+    /// cfa = `[sp + 8 * r + o]` + 8 for register `op - INDEXED_LEAF` in DWARF order; exact frames
+    /// only. Multiplications of long numbers keep the caller's sp behind an array on the stack,
+    /// whose length is in a register.
     pub const INDEXED_LEAF: u8 = 0x60;
     /// Registers that [`REG_LEAF`], [`RA_REG_LEAF`] and [`INDEXED_LEAF`] can name.
     pub const REGISTERS: u8 = 16;
@@ -91,8 +91,8 @@ pub mod fp_op {
     pub const AT_SP: u8 = 4;
 }
 
-/// Values of [`Rule::fp_op`] on aarch64, where calls leave the return address in a register: where it
-/// and the caller's frame pointer are.
+/// Values of [`Rule::fp_op`] on aarch64, where calls leave the return address in a register: where
+/// it and the caller's frame pointer are.
 pub mod ra_op {
     /// Neither is saved: pc = x30, fp = x29; exact frames only.
     pub const LINK: u8 = 0;

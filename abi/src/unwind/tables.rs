@@ -295,8 +295,8 @@ impl<'a> Snapshot<'a> {
         (avma < range.end).then_some((range.start, range.end))
     }
 
-    /// One past the last address of the first thread's stack, if this address lies in it. The kernel
-    /// joins that mapping with no other one.
+    /// One past the last address of the first thread's stack, if this address lies in it. The
+    /// kernel joins that mapping with no other one.
     pub fn stack_end(&self, avma: u64) -> Option<u64> {
         let range = self.writable.get((self.stack as usize).wrapping_sub(1))?;
         (range.start <= avma && avma < range.end).then_some(range.end)

@@ -36,8 +36,8 @@ pub trait Climb {
 
 /// A frame that can be entered otherwise than by a step to it.
 pub trait Resume: Climb {
-    /// What decides about the rest of the walk besides the pc, if that is all there is: no other register
-    /// is known, and the pc is a return address.
+    /// What decides about the rest of the walk besides the pc, if that is all there is: no other
+    /// register is known, and the pc is a return address.
     fn place(&self) -> Option<Place>;
 
     /// Becomes the frame of this pc and place, from one that has a place, too.
@@ -65,9 +65,9 @@ pub trait Memory {
     /// The stack's readable range [lo, hi).
     fn bounds(&self) -> (u64, u64);
 
-    /// Eight bytes of code, or of what code names as the place of a jump's target, at any address at
-    /// all, never faulting. Only asked in code without unwind information; `None` costs such a frame
-    /// its caller and nothing else.
+    /// Eight bytes of code, or of what code names as the place of a jump's target, at any address
+    /// at all, never faulting. Only asked in code without unwind information; `None` costs such a
+    /// frame its caller and nothing else.
     fn load_code(&mut self, _avma: u64) -> Option<u64> {
         None
     }
@@ -167,7 +167,8 @@ impl<'s> Lookup<'s> {
         self.op(avma) == Some(op::SIGNAL)
     }
 
-    /// The address is in code that keeps frame pointers, as far as is known, and has no unwind information.
+    /// The address is in code that keeps frame pointers, as far as is known, and has no unwind
+    /// information.
     pub(super) fn is_generated(&self, avma: u64) -> bool {
         self.op(avma) == Some(op::GAP_FP)
     }

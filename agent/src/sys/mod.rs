@@ -24,17 +24,11 @@ pub const SA_RESETHAND: u64 = 0x8000_0000;
 pub const SA_NODEFER: u64 = 0x4000_0000;
 /// `SA_RESTORER`.
 pub const SA_RESTORER: u64 = 0x0400_0000;
-/// `si_code` of a perf event with `sigtrap`.
-pub const TRAP_PERF: i32 = 6;
 /// `si_perf_flags`: the signal had been blocked.
 pub const TRAP_PERF_FLAG_ASYNC: u32 = 1;
 
 /// `si_code` of a signal sent by `kill`.
 pub const SI_USER: i32 = 0;
-/// `si_code` of a POSIX timer.
-pub const SI_TIMER: i32 = -2;
-/// `si_code` of a signal that was queued with a value.
-pub const SI_QUEUE: i32 = -1;
 
 /// The kernel's `siginfo_t` as a perf event fills it. A timer has its id and its overruns in place
 /// of the address, a queued signal its sender; the value is at the same place in all three.
@@ -172,8 +166,8 @@ fn clock_ns(clock: u64) -> u64 {
 }
 
 /// True if the eight bytes at `avma` can be read. `rt_sigprocmask` copies the set in before it
-/// looks at `how`: EINVAL says readable, EFAULT not (the probe that LLVM's libunwind uses). No address
-/// at all is no set, which it has nothing against.
+/// looks at `how`: EINVAL says readable, EFAULT not (the probe that LLVM's libunwind uses). No
+/// address at all is no set, which it has nothing against.
 pub fn readable(avma: u64) -> bool {
     const EFAULT: i64 = -14;
     // SAFETY: with this `how` the call reads eight bytes and changes nothing.

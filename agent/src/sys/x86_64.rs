@@ -62,8 +62,8 @@ const _: () = assert!(core::mem::offset_of!(UserContext, signal_mask) == 296);
 impl UserContext {
     /// The interrupted registers, in DWARF's order.
     pub fn registers(&self) -> Registers {
-        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, ..] =
-            self.gregs;
+        let [r8, r9, r10, r11, r12, r13, r14, r15, ..] = self.gregs;
+        let [.., rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, _, _, _, _, _, _] = self.gregs;
         Registers {
             pc: rip,
             sp: rsp,

@@ -36,7 +36,7 @@ impl Remote {
     }
 
     /// The threads that have an entry, and what they tell.
-    pub(crate) fn told(&self) -> Vec<(u32, Reading)> {
+    pub(crate) fn published(&self) -> Vec<(u32, Reading)> {
         let table = self.table();
         let tids = table.tids.iter().map(|tid| tid.load(std::sync::atomic::Ordering::Relaxed));
         tids.zip(table.contexts)

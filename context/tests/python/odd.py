@@ -1,4 +1,4 @@
-"""What cannot be told is dropped, and leaves no thread in a span; with the library, and without: see languages.rs."""
+"""Invalid values are dropped and leave no thread in a span, with and without the library: see languages.rs."""
 
 import os
 

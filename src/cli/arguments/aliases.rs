@@ -1,10 +1,10 @@
-//! What users of other profilers type: words for what `record` has, under their names.
+//! Words of other profilers for options of `record`.
 
 use clap::Args;
 
-use crate::cli::values::{EventName, Mode, WallInterval};
+use crate::cli::option_values::{EventName, ModeName, SampleInterval, WallInterval};
 
-/// Options that are understood, and shown in a section of the long help only.
+/// Hidden options of `record`, which a section of its long help lists.
 #[derive(Debug, Args)]
 pub struct AliasArguments {
     /// As --mode, by the name of an event
@@ -16,7 +16,11 @@ pub struct AliasArguments {
     #[arg(default_missing_value = "20ms", conflicts_with_all = ["mode", "wall_interval"])]
     pub wall: Option<WallInterval>,
 
-    /// Mode wall: threads that do not run, too
+    /// As --freq, by the time between two samples
+    #[arg(short = 'i', long, value_name = "TIME", hide = true, conflicts_with = "rate")]
+    pub interval: Option<SampleInterval>,
+
+    /// As --mode wall
     #[arg(long, hide = true, conflicts_with_all = ["mode", "event", "wall"])]
     pub idle: bool,
 }
@@ -25,6 +29,7 @@ pub struct AliasArguments {
 pub(super) const ALIASES: &str = "\
 Words of other profilers:
   -r, --rate, --frequency     --freq
+  -i, --interval TIME         --freq, the nearest rate
   -l, --time-limit, -x, --exposure  --duration
   -e, --event EVENT           --mode; cpu-clock, task-clock, cycles, itimer and ctimer are cpu
   --wall[=TIME]               --mode wall --wall-interval TIME; with -e cpu, --mode cpu,wall
@@ -36,13 +41,13 @@ Words of other profilers:
   --switch-max-files          --rotate-keep";
 
 impl AliasArguments {
-    /// What is measured, and how often threads that do not run are looked at, if it was said so.
-    pub(crate) fn mode(&self) -> Option<(Mode, Option<WallInterval>)> {
-        let wall = Mode { cpu: false, wall: true };
+    /// The mode and the interval of wall-clock time that these options ask for.
+    pub(crate) fn mode(&self) -> Option<(ModeName, Option<WallInterval>)> {
+        let wall = ModeName { cpu: false, wall: true };
         match (self.event, self.wall) {
             (Some(EventName(mode)), None) => Some((mode, None)),
             (Some(EventName(mode)), Some(interval)) => {
-                Some((Mode { wall: true, ..mode }, Some(interval)))
+                Some((ModeName { wall: true, ..mode }, Some(interval)))
             }
             (None, Some(interval)) => Some((wall, Some(interval))),
             (None, None) => self.idle.then_some((wall, None)),

@@ -2,96 +2,99 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 
 use super::SelectionArguments;
+use super::headings::{BASE, SHOWN, WHERE};
 use crate::view::diff::DiffFormat;
-use crate::view::{Moment, RootId, Selection, SpanId, TagValue};
+use crate::view::{RootId, Selection, SpanId, TagValue, TimePoint};
 
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
 pub struct DiffArguments {
-    /// Trace file with what was before
+    /// Trace file of the first side
     pub before: PathBuf,
 
-    /// Trace file with what is now; it may be left out where a --base- option chooses another part of
-    /// the first one
+    /// Trace file of the second side; not needed with a --base- option
     #[arg(required_unless_present = "base")]
     pub after: Option<PathBuf>,
 
-    /// What of both traces is looked at.
-    #[command(flatten)]
-    pub selection: SelectionArguments,
-
-    /// What of the first is looked at.
-    #[command(flatten)]
-    pub base: BaseArguments,
-
-    /// Compare every path from the root too, not only every function
-    #[arg(long)]
+    /// Compare every path from the root, too
+    #[arg(long, help_heading = SHOWN)]
     pub paths: bool,
 
-    /// Most lines of changes
-    #[arg(long, value_name = "N", default_value = "40")]
+    /// Number of changes to print
+    #[arg(long, value_name = "N", default_value = "40", help_heading = SHOWN)]
     pub top: usize,
 
-    /// Format to write: table, json, folded or flamegraph
-    #[arg(short, long, default_value = "table")]
+    /// table, json, folded or flamegraph
+    #[arg(short, long, default_value = "table", help_heading = WHERE)]
     pub format: DiffFormat,
 
     /// Write one JSON object, as --format json
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long, conflicts_with = "format", help_heading = WHERE)]
     pub json: bool,
 
     /// File to write instead of the standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = WHERE)]
     pub output: Option<PathBuf>,
 
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(long, help_heading = WHERE)]
     pub force: bool,
+
+    /// Which samples of both sides.
+    #[command(flatten)]
+    pub selection: SelectionArguments,
+
+    /// Which samples of the first side.
+    #[command(flatten)]
+    pub base: BaseArguments,
 }
 
-/// What of the first side is looked at, where that is not what is looked at of the second.
+/// Which samples of the first side, if they are not those of the second side.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("base").multiple(true))]
+#[command(group = ArgGroup::new("base").multiple(true), next_help_heading = BASE)]
 pub struct BaseArguments {
-    /// Look at this thread only, before; repeatable
-    #[arg(long, group = "base", value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Only this thread; repeatable
+    #[arg(long, group = "base", value_name = "ID|NAME")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub base_thread: Vec<String>,
 
-    /// Look at the threads of this process only, before, where several were recorded; repeatable
-    #[arg(long, group = "base", value_name = "PID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Only the threads of this process; repeatable
+    #[arg(long, group = "base", value_name = "PID|NAME", hide_short_help = true)]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub base_process: Vec<String>,
 
-    /// Look at samples from here on, before; without --base-to up to the end
+    /// From this time on; without --base-to up to the end
     #[arg(long, group = "base", value_name = "TIME", allow_hyphen_values = true)]
-    pub base_from: Option<Moment>,
+    pub base_from: Option<TimePoint>,
 
-    /// Look at samples up to here, before; without --base-from from the begin on
+    /// Up to this time; without --base-from from the start
     #[arg(long, group = "base", value_name = "TIME", allow_hyphen_values = true)]
-    pub base_to: Option<Moment>,
+    pub base_to: Option<TimePoint>,
 
-    /// Look at samples in this span only, before; repeatable
-    #[arg(long, group = "base", value_name = "ID")]
+    /// Only this span; repeatable
+    #[arg(long, group = "base", value_name = "ID", hide_short_help = true)]
     pub base_span: Vec<SpanId>,
 
-    /// Look at samples below this root span only, before; repeatable
-    #[arg(long, group = "base", value_name = "ID")]
+    /// Only below this root span; repeatable
+    #[arg(long, group = "base", value_name = "ID", hide_short_help = true)]
     pub base_root_span: Vec<RootId>,
 
-    /// Look at samples with this value of a tag only, before; repeatable
+    /// Only samples with this tag; repeatable
     #[arg(long, group = "base", value_name = "NAME=VALUE")]
     pub base_tag: Vec<TagValue>,
 }
 
 impl BaseArguments {
-    /// What is looked at of the first side, if `selection` is what is looked at of the second.
+    /// The selection of the first side, given that of the second side.
     pub fn apply(self, selection: &Selection) -> Selection {
         fn or<T: Clone>(base: Vec<T>, other: &[T]) -> Vec<T> {
             if base.is_empty() { other.to_vec() } else { base }
         }
-        // A begin of one window and an end of another would be a window that nobody asked for.
+        // The start of one window and the end of another make no window.
         let (from, to) = match (self.base_from, self.base_to) {
             (None, None) => (selection.from, selection.to),
             times => times,

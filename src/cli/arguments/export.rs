@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::SelectionArguments;
-use crate::view::By;
+use super::headings::{SHOWN, WHERE};
+use crate::view::GroupBy;
 use crate::view::export::Format;
 
 /// Arguments of `export`.
@@ -14,41 +15,47 @@ pub struct ExportArguments {
     /// Trace file to convert
     pub file: PathBuf,
 
-    /// Format to write: folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp or html
+    /// Output format, such as flamegraph or pprof
     ///
-    /// By default that of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof, .json,
-    /// .speedscope.json, .perf, .otlp, .html.
-    #[arg(short, long)]
+    /// One of folded, flamegraph, pprof, firefox, speedscope, perf-script, otlp and html.
+    ///
+    /// Default: the format of the output's name: .folded or .collapsed, .svg, .pb.gz or .pprof,
+    /// .json, .speedscope.json, .perf, .otlp, .html.
+    #[arg(short, long, help_heading = WHERE)]
     pub format: Option<Format>,
 
-    /// File to write; - or none is the standard output
-    #[arg(short, long, value_name = "FILE")]
+    /// File to write (default, and with -: the standard output)
+    #[arg(short, long, value_name = "FILE", help_heading = WHERE)]
     pub output: Option<PathBuf>,
 
-    /// Keep threads apart in folded stacks and flame graphs: the thread's name is the first frame
+    /// Replace an existing file
+    #[arg(long, help_heading = WHERE)]
+    pub force: bool,
+
+    /// Make the thread's name the first frame
     ///
-    /// Processes are kept apart in any case: where there are several, the first frame is `NAME/PID`.
-    #[arg(short, long)]
+    /// For folded stacks and flame graphs.
+    ///
+    /// Processes are always separate: with several, the first frame is `NAME/PID`.
+    #[arg(short, long, help_heading = SHOWN)]
     pub threads: bool,
+
+    /// Make span, root-span or tag:NAME the first frame
+    ///
+    /// For folded stacks and flame graphs.
+    ///
+    /// The frame is `span=ID` or the like, and `(none)` for samples without one. With --threads the
+    /// thread's name comes after it.
+    #[arg(long, value_name = "KEY", help_heading = SHOWN)]
+    pub by: Option<GroupBy>,
 
     /// Leave out threads that only wait for work
     ///
-    /// Of wall clock time; the threads that `print` sums up as idle.
-    #[arg(long)]
+    /// For wall-clock time. These are the threads that `print` sums up as idle.
+    #[arg(long, help_heading = SHOWN)]
     pub no_idle: bool,
 
-    /// Group folded stacks and flame graphs by span, root-span or tag:NAME, which is the first frame
-    ///
-    /// It is `span=ID` or the like, and `(none)` for samples without. With --threads the thread's name
-    /// comes behind it.
-    #[arg(long, value_name = "KEY")]
-    pub by: Option<By>,
-
-    /// What of the trace is looked at.
+    /// Which samples.
     #[command(flatten)]
     pub selection: SelectionArguments,
-
-    /// Replace an existing file
-    #[arg(long)]
-    pub force: bool,
 }

@@ -7,32 +7,33 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::SelectionArguments;
-use crate::cli::terminal::Color;
-use crate::cli::values::Percent;
-use crate::view::By;
-use crate::view::functions::RowOf;
+use super::headings::{SHOWN, WHERE};
+use crate::cli::color::Color;
+use crate::cli::option_values::Percent;
+use crate::view::GroupBy;
+use crate::view::flat_profile::RowType;
 
 /// What trees and tables are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum GroupKey {
     /// Steps of the stacks.
-    Steps(RowOf),
+    Steps(RowType),
     /// Threads.
     Thread,
     /// Processes.
     Process,
     /// What the application says it works on.
-    Samples(By),
+    Samples(GroupBy),
 }
 
-impl FromStr for Key {
+impl FromStr for GroupKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "function" => Ok(Self::Steps(RowOf::Function)),
-            "module" => Ok(Self::Steps(RowOf::Module)),
-            "line" => Ok(Self::Steps(RowOf::Line)),
+            "function" => Ok(Self::Steps(RowType::Function)),
+            "module" => Ok(Self::Steps(RowType::Module)),
+            "line" => Ok(Self::Steps(RowType::Line)),
             "thread" => Ok(Self::Thread),
             "process" => Ok(Self::Process),
             _ => text.parse().map(Self::Samples).map_err(|_| {
@@ -46,138 +47,159 @@ impl FromStr for Key {
 /// Arguments of `print`.
 #[derive(Debug, Args)]
 pub struct PrintArguments {
-    /// Trace file to print
+    /// Trace file
     pub file: PathBuf,
 
-    /// Say for every call where it is: file and line, or module and offset
+    /// Print the summary alone
     ///
-    /// With --timeline also every sample: when it was taken, its weight, and what else is known.
-    /// Without, also what the samples of each call worked on (span and tags), and of wall clock time how
-    /// long each thread was in which state.
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Print the summary alone, which is one screen: what was recorded, when the target was busy, the
-    /// functions that used most
-    #[arg(long)]
+    /// The summary is one screen: what was recorded, when the target was busy, and the functions
+    /// that used most.
+    #[arg(long, help_heading = SHOWN)]
     pub summary: bool,
 
-    /// Print calls in the order of their times
+    /// Print a table of the N heaviest functions
     ///
-    /// Below a summary without functions, each thread has its calls as a tree, with its samples (with
-    /// --verbose) and gaps in between. A call that reaches beyond --from or --to has the samples between
-    /// them, as what is left out has. For the summary all that is looked at is read once before the first
-    /// line. Memory does not grow with the trace, but for some 24 bytes for each sample of one thread where
-    /// there is wall clock time, the rate of samples changed, or --from, --to, --follow, --span, --root-span,
-    /// --tag, --state or --syscall is given.
-    #[arg(long)]
-    pub timeline: bool,
-
-    /// Give each thread a tree of its own
-    ///
-    /// Without, threads of one process have one together if their names differ by trailing digits only:
-    /// worker-1 and worker-2 are the pool worker-*. The main thread is in no pool.
-    #[arg(short, long, alias = "per-thread")]
-    pub threads: bool,
-
-    /// One tree for all threads
-    #[arg(long, alias = "merge-threads")]
-    pub aggregate: bool,
-
-    /// Callees first: the functions that samples were taken in, below each those that called it
-    ///
-    /// One tree for all threads, unless --threads is given. Where a function was called by nothing in
-    /// some of its stacks, `[thread]` stands for its caller.
-    #[arg(long, aliases = ["invert", "reverse"])]
-    pub inverted: bool,
-
-    /// What trees are made of: function, module, line, thread, process, span, root-span or tag:NAME
-    ///
-    /// A function, a module or a line is what a step of a tree is; consecutive calls within a module are
-    /// one. By thread, process, span (or its root, or the value of a tag) there is one tree for all threads, whose
-    /// first level they are, heaviest first; `(none)` stands for samples without. The ten heaviest are
-    /// always shown.
-    #[arg(long, value_name = "KEY")]
-    pub by: Option<Key>,
-
-    /// Print a table of the N heaviest functions instead of trees, or of what --by says
-    ///
-    /// A recursive function counts once per stack in its total. The last line sums up all that has no row of
-    /// its own. Of spans or the values of a tag the N heaviest, or 10,000 if that is more, are told apart.
-    #[arg(long, value_name = "N")]
+    /// The table replaces the trees. With --by, the rows are what it names. `total` counts a
+    /// recursive function once per stack. The last line sums up everything without a row. For spans
+    /// and values of a tag, at least the 10,000 heaviest are counted separately.
+    #[arg(long, value_name = "N", help_heading = SHOWN)]
     pub top: Option<NonZeroUsize>,
 
-    /// Show idle threads too, which are summed up at the end otherwise
+    /// Print callees first, and their callers below them
     ///
-    /// Of wall clock time: a thread is idle that ran for less than 1 % of its time, slept for the rest
-    /// of it in one place, and does not wait for a lock. If all threads of a process are idle, all of
-    /// them are shown.
-    #[arg(long)]
+    /// One tree for all threads, unless --threads is given. `[thread]` stands for the caller of a
+    /// function that nothing called in some of its stacks.
+    #[arg(long, aliases = ["invert", "reverse"], help_heading = SHOWN)]
+    pub inverted: bool,
+
+    /// Print the calls of each thread in time order
+    ///
+    /// The summary then has no functions. Each thread has its calls as a tree, with its gaps, and
+    /// with --verbose its samples. A call that reaches beyond --from or --to has the samples
+    /// between them.
+    ///
+    /// Everything is read once for the summary, before the first line. Memory does not grow with
+    /// the trace, except by some 24 bytes for each sample of one thread in these cases: wall-clock
+    /// time, a changed sampling rate, --from, --to, --follow, --span, --root-span, --tag, --state
+    /// and --syscall.
+    #[arg(long, help_heading = SHOWN)]
+    pub timeline: bool,
+
+    /// Group by function, module, line, thread, ...
+    ///
+    /// One of function, module, line, thread, process, span, root-span and tag:NAME.
+    ///
+    /// function, module and line are the steps of a tree; consecutive calls within a module are one
+    /// step. thread, process, span, root-span and tag:NAME make one tree for all threads, with
+    /// these as its first level, heaviest first. `(none)` stands for samples without one. The ten
+    /// heaviest are always printed.
+    #[arg(long, value_name = "KEY", help_heading = SHOWN)]
+    pub by: Option<GroupKey>,
+
+    /// Print one tree for each thread
+    ///
+    /// GroupBy default threads of one process share a tree if their names differ only in trailing
+    /// digits: worker-1 and worker-2 are the pool worker-*. The main thread is in no pool.
+    #[arg(short, long, alias = "per-thread", help_heading = SHOWN)]
+    pub threads: bool,
+
+    /// Print one tree for all threads
+    #[arg(long, alias = "merge-threads", help_heading = SHOWN)]
+    pub aggregate: bool,
+
+    /// Add file and line to every call
+    ///
+    /// Calls without a line get module and offset. Also adds the span and tags of each call's
+    /// samples, and for wall-clock time how long each thread was in which state. With --timeline it
+    /// adds every sample, with its time and weight.
+    #[arg(short, long, help_heading = SHOWN)]
+    pub verbose: bool,
+
+    /// Show idle threads, too (wall-clock time)
+    ///
+    /// GroupBy default they are summed up at the end. An idle thread ran for less than 1 % of its
+    /// time, slept for the rest in one place, and does not wait for a lock. If all threads of a
+    /// process are idle, all of them are shown.
+    #[arg(long, help_heading = SHOWN, hide_short_help = true)]
     pub idle: bool,
 
-    /// Go on with what is added to the trace, until its recording ends
-    #[arg(long, conflicts_with = "output")]
-    pub follow: bool,
-
-    /// Write JSON instead of text: one object of recording, quality, strip, functions, trees or top; with
-    /// --timeline one object a line
+    /// Sum up what is below this share [default: 0.5]
     ///
-    /// `recording` has what the recorder said: the `processes` that were recorded together (`pid`, `name`,
-    /// `cpu_time_ns`), the programs that were `executed` meanwhile (`pid` where several processes were
-    /// recorded, `name`, `time_ns`, and `not_sampled`, why not, or null) and the `rate_changes` for --max-overhead (`time_ns`, and the `divisor` of `freq_hz` from
-    /// then on); these times count from its begin. `all` is what is looked at; every weight has `weight` (of `weight_unit`), `seconds`, `percent` (of
-    /// all) and `samples`. `processes` has what each process has of it. `quality` says how stacks ended, what was lost and how long the target stood
-    /// still. `strip` has the weights of equal parts of the time. `functions` and `top` have `rows` and
-    /// `others`; each tree has its `threads` and a flat list of `calls`, where `caller` is the index of the
-    /// caller, or null. What is left out is a call of the kind `others`.
+    /// 0 shows everything.
     ///
-    /// With --timeline the first line is an object of the `kind` `recording`, with all of this but functions
-    /// and trees. Then each thread has one of the kind `thread` (`name`, `samples`, `weight`), which its
-    /// others follow in the order of their times (but for calls of `[truncated]`, which hold the samples
-    /// whose stack does not reach the root and come at the end of the thread), all with the number of the
-    /// `thread`, its `pid` and `tid`, and the `depth`: a `call` is a caller of those below it that are
-    /// deeper. A `call` has `name`, `module`, `file`, `line`, `svma`, `inlined`, `from_ns` and `to_ns` (its
-    /// first and its last sample, whatever --from and --to are), `samples`, their `weight` (in the
-    /// `weight_unit` of the first line), `wall_us` (the same, of wall clock time) and whether it is
-    /// `continued` (it began before --from, or was told of before), `unfinished` or its begin or end are
-    /// lost. `gap` and `lost` have `from_ns` and `to_ns`; `state`, `thread_start` and `thread_exit` have
-    /// `time_ns`. `self` counts samples of the caller itself, of which each is an object of the kind `sample`
-    /// with --verbose; `others` counts calls that are left out (their `number`, `samples`, `weight`,
-    /// `wall_us`, and `percent` of the thread). What `self` and `others` weigh below a call adds up to its
-    /// weight, and so do threads to `all`. With --follow, the first line is of what there was at that moment,
-    /// and each time that more is written an object of the kind `window` (`from_ns`, `to_ns`) comes before
-    /// it. Times count from the begin of the recording.
-    #[arg(long)]
-    pub json: bool,
-
-    /// Colours: auto, always or never
-    ///
-    /// auto means on a terminal, unless NO_COLOR is set or TERM is dumb. On a terminal there are bars too,
-    /// and long names are cut to its width (or to COLUMNS, if that is set); what is piped is never cut.
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub color: Color,
-
-    /// What of the trace is looked at.
-    #[command(flatten)]
-    pub selection: SelectionArguments,
-
-    /// Sum up calls and threads below this share; 0 shows everything
-    ///
-    /// Calls are measured against their tree, trees against what is printed of the trace; without it the share
-    /// is 0.5. If it is given, rows of the table of --top whose self time is below it, and functions of the
-    /// summary below it, are left out too, and their number is told.
-    #[arg(long, value_name = "PERCENT")]
+    /// The share of a call is that of its tree, the share of a tree is that of everything printed.
+    /// If the option is given, it also removes rows of --top by their self time, and functions of
+    /// the summary. Their number is printed.
+    #[arg(long, value_name = "PERCENT", help_heading = SHOWN)]
     pub min_percent: Option<Percent>,
 
     /// Sum up calls deeper than this
-    #[arg(long, value_name = "LEVELS")]
+    #[arg(long, value_name = "LEVELS", help_heading = SHOWN)]
     pub depth: Option<usize>,
 
+    /// Follow the trace until its recording ends
+    #[arg(long, conflicts_with = "output", help_heading = SHOWN)]
+    pub follow: bool,
+
+    /// Which samples.
+    #[command(flatten)]
+    pub selection: SelectionArguments,
+
     /// File to write instead of the standard output
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = WHERE)]
     pub output: Option<PathBuf>,
 
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(long, help_heading = WHERE)]
     pub force: bool,
+
+    /// Write JSON instead of text
+    ///
+    /// One object with recording, quality, strip, and functions, trees or top.
+    ///
+    /// `recording` has what the recorder wrote. `processes` are those recorded together (`pid`,
+    /// `name`, `cpu_time_ns`). `executed` are the programs executed meanwhile (`pid` with several
+    /// processes, `name`, `time_ns`, and `not_sampled`: the reason, or null). `rate_changes` are
+    /// the changes for --max-overhead (`time_ns`, and the `divisor` of `freq_hz` from then on).
+    /// These times count from its start.
+    ///
+    /// `all` is the selection. Every weight has `weight` (in `weight_unit`), `seconds`, `percent`
+    /// (of all) and `samples`. `processes` has the share of each process. `quality` has how stacks
+    /// ended, what was lost, and how long the target stood still. `strip` has the weights of equal
+    /// parts of the time. `functions` and `top` have `rows` and `others`. Each tree has its
+    /// `threads` and a flat list of `calls`, where `caller` is the index of the caller, or null. A
+    /// call of the kind `others` sums up what is left out.
+    ///
+    /// With --timeline, each line is one object. The first has the `kind` `recording`, with all of
+    /// this but functions and trees. Each thread starts with an object of the kind `thread`
+    /// (`name`, `samples`, `weight`). Its other objects follow in time order, except for calls of
+    /// `[truncated]`, which come last. They hold the samples whose stack does not reach the root.
+    /// All have the number of the `thread`, its `pid` and `tid`, and the `depth`. A `call` is the
+    /// caller of the deeper objects below it.
+    ///
+    /// A `call` has `name`, `module`, `file`, `line`, `svma`, `inlined`, `from_ns` and `to_ns` (its
+    /// first and last sample, whatever --from and --to are), `samples`, `weight` (in the
+    /// `weight_unit` of the first line) and `wall_us` (wall-clock time). `continued` means that it
+    /// started before --from, or was printed before. `unfinished` means that it had not ended.
+    /// `begin_lost` and `end_lost` say that its start or end is lost. `gap` and `lost` have
+    /// `from_ns` and `to_ns`. `thread_start` and `thread_exit` have `time_ns`. `self`
+    /// counts samples of the caller itself; with --verbose each is an object of the kind `sample`.
+    /// `others` counts calls that are left out (`number`, `samples`, `weight`, `wall_us`, and
+    /// `percent` of the thread). The weights of `self` and `others` below a call add up to its
+    /// weight, and the threads add up to `all`.
+    ///
+    /// With --follow, the first line describes the trace at that moment. An object of the kind
+    /// `window` (`from_ns`, `to_ns`) precedes each later addition. Times count from the start of
+    /// the recording.
+    #[arg(long, help_heading = WHERE)]
+    pub json: bool,
+
+    /// When to use colours: auto, always or never
+    ///
+    /// auto means on a terminal, unless NO_COLOR is set or TERM is dumb. A terminal also gets bars,
+    /// and long names are cut to its width, or to COLUMNS if that is set. Piped output is never
+    /// cut.
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = WHERE)]
+    #[arg(hide_short_help = true)]
+    pub color: Color,
 }

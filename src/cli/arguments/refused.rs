@@ -1,14 +1,14 @@
-//! What users of other profilers type and what has no meaning here: each is refused with what has.
+//! Refuses options of other profilers, with what to use instead.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
-use super::foreign::{REFUSED, Refused, Takes};
-use super::program::program_place;
+use super::command_position::command_position;
+use super::refused_table::{REFUSED, RefusedOption, Takes};
 
-/// None of them was given.
+/// No refused option was given.
 #[derive(Debug)]
 pub struct RefusedArguments;
 
@@ -40,32 +40,32 @@ impl Args for RefusedArguments {
     }
 }
 
-/// The option under one of its names. It fails where it is met, so that nothing is said of what may be
-/// wrong besides.
-fn argument(it: &'static Refused, name: &'static str) -> Arg {
-    let refuse = move |_: &str| Err::<String, _>(Refusal { option: name, advice: it.advice });
+/// The option under one of its names. Its value parser fails, so this error comes before others.
+fn argument(it: &'static RefusedOption, name: &'static str) -> Arg {
+    let refuse = move |_: &str| Err::<String, _>(OptionRefusal { option: name, advice: it.advice });
     let arg = Arg::new(name).long(name).hide(true).value_parser(refuse);
     arg.num_args(0..=1).require_equals(true).default_missing_value("")
 }
 
-/// Why a command line is refused that another profiler would take.
+/// Why an option of another profiler is refused.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Refusal {
+pub(crate) struct OptionRefusal {
     option: &'static str,
     advice: &'static str,
 }
 
-impl Refusal {
-    /// Whether this option, with its dashes, is refused.
+impl OptionRefusal {
+    /// Whether an option, with its dashes, is refused.
     pub(crate) fn is_of(option: &str) -> bool {
         let name = option.strip_prefix("--");
         name.is_some_and(|name| REFUSED.iter().any(|it| it.long == name || it.also.contains(&name)))
     }
 
-    /// The same command line without what means nothing, and with `--` in front of a program; `None` if
-    /// something is left that has to be said in another way.
+    /// The command line without idle options, and with `--` in front of a program. `None` if it has
+    /// an option that needs another one instead.
     pub(crate) fn command_line(words: &[OsString], command: &Command) -> Option<Vec<OsString>> {
-        let (words, program) = words.split_at(program_place(words, command).unwrap_or(words.len()));
+        let (words, program) =
+            words.split_at(command_position(words, command).unwrap_or(words.len()));
         let mut kept: Vec<OsString> = vec!["traceprof".into()];
         let mut rest = words.iter().skip(1).peekable();
         while let Some(word) = rest.next() {
@@ -93,7 +93,8 @@ impl Refusal {
     }
 }
 
-/// What is left of a long option, and what belongs to it in the next word; `None` if it must not go.
+/// What remains of a long option, and whether it takes the next word. `None` if it cannot be left
+/// out.
 fn without_long(long: &str) -> Option<(Option<String>, Takes)> {
     let (name, has_value) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
     match REFUSED.iter().find(|it| it.long == name || it.also.contains(&name)) {
@@ -103,11 +104,11 @@ fn without_long(long: &str) -> Option<(Option<String>, Takes)> {
     }
 }
 
-/// The same of options of one letter, which may be several.
+/// The same for a word of one-letter options.
 fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes)> {
     let mut kept = String::from("-");
     for (at, letter) in word.char_indices().skip(1) {
-        let of = |it: &&Refused| it.short == Some(letter);
+        let of = |it: &&RefusedOption| it.short == Some(letter);
         let Some(it) = REFUSED.iter().find(of) else {
             kept.push(letter);
             let is_it = |arg: &&Arg| {
@@ -116,7 +117,7 @@ fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes
             };
             let known = command.get_arguments().find(is_it);
             if known.is_some_and(|arg| arg.get_action().takes_values()) {
-                // What follows is its value.
+                // The rest of the word is its value.
                 kept.push_str(&word[at + letter.len_utf8()..]);
                 break;
             }
@@ -134,7 +135,7 @@ fn without_short(word: &str, command: &Command) -> Option<(Option<String>, Takes
     Some(((kept.len() > 1).then_some(kept), Takes::Nothing))
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { option, advice } = self;
         let short = REFUSED.iter().find(|it| it.long == *option).and_then(|it| it.short);
@@ -145,7 +146,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for OptionRefusal {}
 
 #[cfg(test)]
 mod tests {
@@ -156,7 +157,7 @@ mod tests {
         let definition = definition();
         let record = definition.find_subcommand("record").unwrap();
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let left = Refusal::command_line(&words, record)?;
+        let left = OptionRefusal::command_line(&words, record)?;
         Some(left.join(" ".as_ref()).to_string_lossy().into_owned())
     }
 
@@ -172,7 +173,7 @@ mod tests {
         check("x record -gF99 -p12", "traceprof record -F99 -p12");
         check("x record -sg -p 12", "traceprof record -s -p 12");
         check("x record -g 12", "traceprof record 12");
-        // The letters of a value are none of options.
+        // The letters of a value are not options.
         check("x record -ogn.trace -g 12", "traceprof record -ogn.trace 12");
         check("x record -j 512 -p 12", "traceprof record -p 12");
         check("x record -g -- ./a -g b", "traceprof record -- ./a -g b");

@@ -1,70 +1,94 @@
-//! Arguments of every command that looks at samples.
+//! The arguments that select samples, for every command that shows them.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
+use super::headings::SELECTION;
 use crate::view::{
-    CallNumber, FunctionPattern, Mode, Moment, RootId, Selection, SpanId, StateName, TagValue,
+    CallNumber, FunctionPattern, Mode, RootId, Selection, SpanId, StateName, TagValue, TimePoint,
     TimeRange,
 };
 
-/// What of a trace is looked at.
+/// Which samples of a trace a view uses.
 #[derive(Debug, Args)]
 pub struct SelectionArguments {
-    /// Look at this thread only; repeatable, and `*` in a name stands for any text
-    #[arg(long, value_name = "ID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Only this thread; repeatable, `*` matches any text
+    #[arg(long, value_name = "ID|NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(help_heading = SELECTION)]
     pub thread: Vec<String>,
 
-    /// Look at the threads of this process only, where several were recorded; repeatable, `*` as above
-    #[arg(long, value_name = "PID|NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Only the threads of this process; repeatable, `*` matches any text
+    #[arg(long, value_name = "PID|NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(help_heading = SELECTION, hide_short_help = true)]
     pub process: Vec<String>,
 
-    /// Look at samples from here on: 2.5s since the begin, -30s before the end, 50%, 14:03
+    /// From this time on: 2.5s, -30s, 50%, 14:03
     ///
-    /// Units are us, ms, s, m and h. Times of day and dates (2026-11-21T14:03:05) are of UTC.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
+    /// A negative time counts from the end.
+    ///
+    /// Units are us, ms, s, m and h. Times count from the start of the recording. Times of day and
+    /// dates (2026-11-21T14:03:05) are UTC.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = SELECTION)]
+    pub from: Option<TimePoint>,
 
-    /// Look at samples up to here: as --from, or +10s after it
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Up to this time: as --from, or +10s after it
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = SELECTION)]
+    pub to: Option<TimePoint>,
 
-    /// The same as --from and --to: 5s-10s, 14:03..14:05 or 1s+9s
-    #[arg(long, value_name = "RANGE", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    /// --from and --to in one: 5s-10s, 14:03..14:05 or 1s+9s
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["from", "to"], help_heading = SELECTION, hide_short_help = true)]
     pub time_range: Option<TimeRange>,
 
-    /// Measure CPU time (cpu) or all time (wall); by default all that was recorded
+    /// CPU time (cpu) or all time (wall)
     ///
-    /// CPU time is in sampling periods, all time in seconds. The two are never mixed.
-    #[arg(long, value_name = "MODE")]
+    /// Default: all that was recorded. CPU time is in sampling periods, all time is in seconds. The
+    /// two are never mixed.
+    #[arg(long, value_name = "MODE", help_heading = SELECTION)]
     pub mode: Option<Mode>,
 
-    /// Look at wall clock time in these states only: running, runnable, sleeping, disk, stopped
-    #[arg(long, value_name = "STATE,...", value_delimiter = ',')]
+    /// Only these states: running, runnable, sleeping, disk, stopped
+    ///
+    /// States are those of wall-clock time.
+    #[arg(long, value_name = "STATE,...", value_delimiter = ',', help_heading = SELECTION)]
+    #[arg(hide_short_help = true)]
     pub state: Vec<StateName>,
 
-    /// Look at wall clock time in these system calls only, by name or number
-    #[arg(long, value_name = "CALL,...", value_delimiter = ',')]
+    /// Only these system calls, by name or number
+    ///
+    /// System calls are known for wall-clock time.
+    #[arg(long, value_name = "CALL,...", value_delimiter = ',', help_heading = SELECTION)]
+    #[arg(hide_short_help = true)]
     pub syscall: Vec<CallNumber>,
 
-    /// Look at samples in this span only: its id as it is printed, in hexadecimal, or dec:NUMBER;
-    /// repeatable
-    #[arg(long, value_name = "ID")]
+    /// Only this span; repeatable
+    ///
+    /// An id as it is printed, in hexadecimal, or dec:NUMBER.
+    #[arg(long, value_name = "ID", help_heading = SELECTION, hide_short_help = true)]
     pub span: Vec<SpanId>,
 
-    /// Look at samples below this root span only, with OpenTelemetry the trace id; repeatable
-    #[arg(long, value_name = "ID")]
+    /// Only below this root span (OpenTelemetry: trace id); repeatable
+    #[arg(long, value_name = "ID", help_heading = SELECTION, hide_short_help = true)]
     pub root_span: Vec<RootId>,
 
-    /// Look at samples with this value of a tag only; repeatable: any of one name, all of several
-    #[arg(long, value_name = "NAME=VALUE")]
+    /// Only samples with this tag; repeatable
+    ///
+    /// Of several values of one name any matches. Of several names all must match.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = SELECTION, hide_short_help = true)]
     pub tag: Vec<TagValue>,
 
-    /// Look at stacks only that have a function whose name matches a regular expression; repeatable
+    /// Only stacks with this function
+    ///
+    /// A regular expression for names of functions; repeatable.
     #[arg(short = 'I', long, value_name = "REGEX", visible_alias = "focus")]
+    #[arg(help_heading = SELECTION)]
     pub include: Vec<FunctionPattern>,
 
-    /// Leave out stacks that have a function whose name matches a regular expression; repeatable
+    /// No stacks with this function
+    ///
+    /// A regular expression for names of functions; repeatable.
     #[arg(short = 'X', long, value_name = "REGEX", visible_alias = "ignore")]
+    #[arg(help_heading = SELECTION)]
     pub exclude: Vec<FunctionPattern>,
 }
 

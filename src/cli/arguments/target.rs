@@ -1,4 +1,4 @@
-//! The arguments of `record` that say what is recorded.
+//! The arguments of `record` that choose what to record.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,57 +6,53 @@ use std::path::Path;
 use clap::Args;
 use regex_lite::Regex;
 
-use crate::cli::values::RecordingTime;
+use super::headings::WHAT;
+use crate::cli::option_values::RecordingTime;
 use crate::record::{Named, Target};
 
-/// What is recorded.
+/// What to record.
 #[derive(Debug, Default, Args)]
 #[command(group = clap::ArgGroup::new("target").required(true).multiple(true)
     .args(["pid", "pids", "name", "command"]))]
 pub struct TargetArguments {
-    /// Processes to record: 12, or 12,15; may be repeated
+    /// Processes, such as 12 or 12,15; repeatable
     ///
-    /// Several are recorded into one trace, on one clock, each with a guardian of its own. That one of
-    /// them ends does not end the recording, and one that cannot be recorded is named in the closing
-    /// report, unless none can.
+    /// Several processes go into one trace with one clock. Each has its own guardian. The recording
+    /// goes on when one of them ends. The closing report names processes that could not be
+    /// recorded. The recording fails if none can be recorded.
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = process_id)]
-    #[arg(alias = "pids")]
+    #[arg(alias = "pids", help_heading = WHAT)]
     pub pid: Vec<i32>,
 
     /// Processes to record, as with --pid
     #[arg(value_name = "PID", value_delimiter = ',', value_parser = process_id)]
+    #[arg(help_heading = WHAT, hide_short_help = true)]
     pub pids: Vec<i32>,
 
-    /// Record all processes whose name or command line matches a regular expression
+    /// Processes whose name or command line matches
     ///
-    /// Of those that this user may record. The recorder itself, its ancestors and what it has started
-    /// are never among them.
-    #[arg(short = 'P', long, value_name = "REGEX", value_parser = pattern)]
+    /// Records all matching processes that this user may record. The recorder, its ancestors and
+    /// its own children never match.
+    #[arg(short = 'P', long, value_name = "REGEX", value_parser = pattern, help_heading = WHAT)]
     pub name: Option<String>,
 
-    /// With --name: if there is no such process, wait until there is, so long at most
+    /// Program to start and record, with its arguments
     ///
-    /// One that ends before it is attached to does not count: the next one is waited for.
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, requires = "name")]
-    pub wait: Option<Option<RecordingTime>>,
-
-    /// Record the descendants as well: those that are there, and those that are started meanwhile
-    ///
-    /// New ones are looked for about every ten milliseconds, and attached to as soon as they have
-    /// executed a program, or have not done so for some milliseconds: one that ends before is counted
-    /// and not sampled. One whose parent ended before it was seen is nobody's child. What they execute
-    /// later is recorded too, as with --follow-exec.
-    #[arg(short, long, short_alias = 'C', aliases = ["children", "with-subprocesses"])]
-    pub subprocesses: bool,
-
-    /// Program to start and record, with its arguments; behind a process `-- sleep 10` is --duration 10
-    #[arg(last = true, value_name = "COMMAND")]
+    /// `-- sleep 10` after a process means --duration 10.
+    #[arg(last = true, value_name = "COMMAND", help_heading = WHAT)]
     pub command: Vec<OsString>,
+
+    /// With --name: wait for a matching process, at most this long
+    ///
+    /// A process that ends before the attach does not count, and the wait goes on.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, requires = "name")]
+    #[arg(help_heading = WHAT, hide_short_help = true)]
+    pub wait: Option<Option<RecordingTime>>,
 }
 
 impl TargetArguments {
-    /// How long `-- sleep 10` behind a process means, which it then has not any more: so users of perf
-    /// say for how long to record.
+    /// Removes `-- sleep 10` after a process and returns its time: users of perf give the duration
+    /// like this.
     pub(crate) fn take_sleep(&mut self) -> Option<RecordingTime> {
         let is_other = !self.pid.is_empty() || !self.pids.is_empty() || self.name.is_some();
         let [program, time] = &self.command[..] else { return None };
@@ -70,7 +66,7 @@ impl TargetArguments {
         Some(time)
     }
 
-    /// What they mean, or why they mean two things.
+    /// The target, or why there is more than one.
     pub fn target(self) -> Result<Target, String> {
         let Self { pid, pids, name, wait, command, .. } = self;
         let mut all: Vec<i32> = Vec::new();
@@ -97,8 +93,7 @@ impl TargetArguments {
                 None => String::new(),
             };
             return Err(format!(
-                "these are different things to record: use either {either}{meanwhile}; --help says \
-                 more"
+                "these are different things to record: use either {either}{meanwhile}; see --help"
             ));
         }
         Ok(match (name, &all[..]) {
@@ -117,16 +112,16 @@ fn process_id(text: &str) -> Result<i32, String> {
         Ok(pid @ 1..) => Ok(pid),
         Ok(_) => Err("a process id is 1 or more".to_owned()),
         Err(_) if text.is_empty() => {
-            Err("there is none: where it comes from pgrep, nothing matched; \
-                                          --name REGEX finds processes, with --wait also later ones"
+            Err("it is empty: if it comes from pgrep, nothing matched; --name \
+                                          REGEX finds processes, with --wait also later ones"
                 .to_owned())
         }
-        Err(_) if text == "sleep" => Err("for how long to record is said with --duration, as in \
+        Err(_) if text == "sleep" => Err("--duration is how long to record, as in \
                                           `traceprof record --duration 10 --pid PID`"
             .to_owned()),
         Err(_) => Err(format!(
-            "not a process id; a program to start comes after --, as in `traceprof record -- {text}`, \
-             and a running one is found by its name with --name {text}"
+            "not a process id; a program to start comes after --, as in `traceprof record -- \
+             {text}`, and --name {text} finds a running one"
         )),
     }
 }

@@ -6,106 +6,114 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::values::{EngineName, Mode, Rate, WallInterval};
+use super::headings::{ADVANCED, HOW, SHOWN, WHAT, WHERE};
+use crate::cli::option_values::{EngineName, ModeName, Rate, WallInterval};
 use crate::quantity;
-use crate::view::live::{Kind, Order};
+use crate::view::live::{Order, RowKind};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("process").required(true).args(["pid", "bare_pid"]))]
 pub struct TopArguments {
-    /// Process to look at
-    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..))]
+    /// Process to watch
+    #[arg(short, long, value_parser = clap::value_parser!(i32).range(1..), help_heading = WHAT)]
     pub pid: Option<i32>,
 
-    /// The same, as it is typed for other tools
+    /// Process to watch, as with --pid
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(help_heading = WHAT, hide_short_help = true)]
     pub bare_pid: Option<i32>,
 
-    /// How often the table is made anew: 1s to 1h
+    /// Time between two tables: 1s to 1h
     ///
-    /// The table is some more than a second behind: as long as it takes to write and read the samples.
-    #[arg(short, long, value_name = "TIME", default_value = "1s")]
-    pub interval: Interval,
+    /// The table is a little more than a second behind, the time to write and read the samples.
+    #[arg(short, long, value_name = "TIME", default_value = "1s", help_heading = SHOWN)]
+    pub interval: TableInterval,
 
-    /// Print so many tables one after the other, and end
-    ///
-    /// They are plain text, also on a terminal.
+    /// Print N tables as plain text, and end
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = SHOWN)]
     pub iterations: Option<u32>,
 
-    /// What has a row: function, thread, module or line
-    #[arg(long, value_name = "KIND", default_value = "function")]
-    pub by: Kind,
+    /// function, thread, module or line
+    #[arg(long, value_name = "KIND", default_value = "function", help_heading = SHOWN)]
+    pub by: RowKind,
 
-    /// What rows are sorted by: self or total
-    #[arg(long, value_name = "COLUMN", default_value = "self")]
+    /// Sort order: self or total
+    #[arg(long, value_name = "COLUMN", default_value = "self", help_heading = SHOWN)]
     pub sort: Order,
 
-    /// Sort by the time since the start, not by the last interval
-    #[arg(long)]
+    /// Sort by the time since the start
+    #[arg(long, help_heading = SHOWN)]
     pub cumulative: bool,
 
-    /// Rows of a table that is printed; what is left out is summed up
-    #[arg(long, value_name = "N", default_value = "20")]
+    /// Rows of a printed table
+    #[arg(long, value_name = "N", default_value = "20", help_heading = SHOWN)]
     pub top: usize,
 
-    /// What is measured: cpu, wall, or cpu,wall, which shows one of the two (key w)
-    #[arg(short, long, value_name = "MODE", default_value = "cpu")]
-    pub mode: Mode,
-
-    /// Show idle threads too, which have a line together otherwise
+    /// Show idle threads, too (wall-clock time)
     ///
-    /// Of wall clock time: a thread is idle that ran for less than 1 % of the last interval, slept for the
-    /// rest of it in one place, and does not wait for a lock. If all threads are idle, all of them are
-    /// shown. On a terminal the key i does the same.
-    #[arg(long)]
+    /// By default one line sums them up. An idle thread ran for less than 1 % of the last interval,
+    /// slept for the rest in one place, and does not wait for a lock. If all threads are idle, all
+    /// of them are shown. On a terminal, the key i does the same.
+    #[arg(long, help_heading = SHOWN)]
     pub idle: bool,
 
-    /// How often threads are looked at in mode wall: 1ms to 10s
-    #[arg(long, value_name = "TIME", default_value = "20ms")]
+    /// Measure cpu, wall or cpu,wall
+    ///
+    /// With cpu,wall the table shows one of the two, and the key w changes it.
+    #[arg(short, long, value_name = "MODE", default_value = "cpu", help_heading = HOW)]
+    pub mode: ModeName,
+
+    /// How often threads are checked in mode wall: 1ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "20ms", help_heading = HOW)]
+    #[arg(hide_short_help = true)]
     pub wall_interval: WallInterval,
 
-    /// Samples per second of CPU time of each thread: 1 to 50000, or max (default: 199)
-    #[arg(short = 'F', long = "freq", value_name = "HZ")]
+    /// Samples per second of CPU time [default: 199]
+    ///
+    /// The rate of each thread, from 1 to 50000, or max.
+    #[arg(short = 'F', long = "freq", value_name = "HZ", help_heading = HOW)]
     pub rate: Option<Rate>,
 
-    /// What samples: auto, perf, or timer; `record --help` tells them apart
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    /// What takes the samples: auto, perf, or timer (see `record --help`)
+    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = HOW)]
+    #[arg(hide_short_help = true)]
     pub engine: EngineName,
+
+    /// Leave out time spent in the kernel (not with --engine timer)
+    #[arg(long, help_heading = HOW, hide_short_help = true)]
+    pub no_kernel: bool,
 
     /// Keep the trace in this file
     ///
-    /// Without this there is none after the end.
-    #[arg(short, long, value_name = "FILE")]
+    /// Without this option no trace remains.
+    #[arg(short, long, value_name = "FILE", help_heading = WHERE)]
     pub output: Option<PathBuf>,
 
     /// Replace an existing trace file
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "output", help_heading = WHERE)]
     pub force: bool,
 
-    /// Begin a new temporary trace when one has grown to so much: 16K to 1T
+    /// Start a new temporary trace at this size: 16K to 1T
     ///
-    /// The process is detached from and attached to again then, and some tenths of a second are not
-    /// sampled. The columns since the start go on. A trace that is kept is never begun anew.
+    /// The recorder then detaches and attaches again, and some tenths of a second are not sampled.
+    /// The columns since the start go on. A trace that is kept is never split.
     #[arg(long, value_name = "BYTES", default_value = "256M", conflicts_with = "output")]
+    #[arg(help_heading = WHERE, hide_short_help = true)]
     pub max_size: TraceSize,
 
-    /// Leave out time spent in the kernel, also where it could be seen
-    #[arg(long)]
-    pub no_kernel: bool,
+    /// Print nothing but tables and errors
+    #[arg(short, long, help_heading = WHERE)]
+    pub quiet: bool,
 
-    /// Look at a process whose seccomp filter is not known to permit what is done
-    #[arg(long)]
+    /// Sample although a seccomp filter may forbid the system calls
+    #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub allow_seccomp: bool,
 
-    /// Ask a Java virtual machine (JDK 17 or later) for the names of its compiled methods
-    #[arg(long)]
+    /// Ask a Java VM (JDK 17 or later) for the names of compiled methods
+    #[arg(long, help_heading = ADVANCED, hide_short_help = true)]
     pub jvm_names: bool,
-
-    /// Print nothing but tables and errors
-    #[arg(short, long)]
-    pub quiet: bool,
 }
 
 impl TopArguments {
@@ -116,11 +124,11 @@ impl TopArguments {
     }
 }
 
-/// Between two tables.
+/// The time between two tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Interval(pub Duration);
+pub struct TableInterval(pub Duration);
 
-impl FromStr for Interval {
+impl FromStr for TableInterval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -132,7 +140,7 @@ impl FromStr for Interval {
     }
 }
 
-/// Bytes that a trace may have.
+/// The largest size of a temporary trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceSize(pub u64);
 
@@ -153,7 +161,7 @@ mod tests {
 
     #[test]
     fn intervals_and_sizes_have_units_and_limits() {
-        let interval = |text: &str| text.parse::<Interval>().ok().map(|it| it.0.as_millis());
+        let interval = |text: &str| text.parse::<TableInterval>().ok().map(|it| it.0.as_millis());
         assert_eq!(interval("2"), Some(2000));
         assert_eq!(interval("1500ms"), Some(1500));
         assert_eq!((interval("500ms"), interval("2h"), interval("x")), (None, None, None));

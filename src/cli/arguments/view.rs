@@ -5,32 +5,35 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::SelectionArguments;
+use super::headings::{SHOWN, WHERE};
 
 /// Arguments of `view`.
 #[derive(Debug, Args)]
 pub struct ViewArguments {
-    /// Trace file to look at
+    /// Trace file
     pub file: PathBuf,
 
     /// Page to write; - is the standard output
     ///
     /// Default: the trace's name, with .html instead of .trace.
-    #[arg(short, long, value_name = "PAGE")]
+    #[arg(short, long, value_name = "PAGE", help_heading = WHERE)]
     pub output: Option<PathBuf>,
 
-    /// Open the page with the program that the desktop opens pages with (xdg-open)
-    #[arg(long)]
+    /// Open the page in a browser (xdg-open)
+    #[arg(long, help_heading = WHERE)]
     pub open: bool,
 
-    /// Leave out threads that only wait for work; by default they are folded into one line
-    #[arg(long)]
+    /// Replace an existing file
+    #[arg(long, help_heading = WHERE)]
+    pub force: bool,
+
+    /// Leave out threads that only wait for work
+    ///
+    /// By default they are folded into one line.
+    #[arg(long, help_heading = SHOWN)]
     pub no_idle: bool,
 
-    /// What of the trace is looked at.
+    /// Which samples.
     #[command(flatten)]
     pub selection: SelectionArguments,
-
-    /// Replace an existing file
-    #[arg(long)]
-    pub force: bool,
 }

@@ -1,10 +1,10 @@
-//! Stacks for scripts: one JSON object in one line.
+//! `traceprof stacks --json`: one JSON object in one line.
 
 use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
 
-use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack, ThreadWork};
+use crate::inspect::stacks::{NamedFrame, ProcessStacks, SleepingCall, ThreadStack, ThreadWork};
 use crate::view::escape::json_escaped;
 use crate::view::{RootId, SpanId};
 
@@ -49,8 +49,8 @@ fn work_json(work: &ThreadWork) -> Json {
     })
 }
 
-fn call_json(call: &Call) -> Json {
-    json!({ "number": call.number, "name": call.name, "args": call.args, "told": call.told })
+fn call_json(call: &SleepingCall) -> Json {
+    json!({ "number": call.number, "name": call.name, "args": call.args, "told": call.described })
 }
 
 fn frame_json(frame: &NamedFrame) -> Json {

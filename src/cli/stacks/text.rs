@@ -1,10 +1,10 @@
-//! Stacks for people: a paragraph for each thread, the innermost function first.
+//! `traceprof stacks` as text: a paragraph for each thread, innermost function first.
 
 use std::io::{self, Write};
 
 use traceprof_abi::unwind::EndReason;
 
-use crate::record::stacks::{Call, NamedFrame, ProcessStacks, ThreadStack, ThreadWork};
+use crate::inspect::stacks::{NamedFrame, ProcessStacks, SleepingCall, ThreadStack, ThreadWork};
 use crate::view::escape::{escaped, shell_quoted};
 use crate::view::timeline::duration;
 use crate::view::{RootId, SpanId, context_text};
@@ -33,8 +33,8 @@ pub(super) fn write(found: &ProcessStacks, verbose: bool, out: &mut dyn Write) -
                 if count == 1 { "1 sample".to_owned() } else { format!("{count} samples") };
             writeln!(
                 out,
-                "\nthe recording that is under way has lost {samples} to this look: taken in the \
-                 calls that threads were stopped in, their signals would have ended the calls"
+                "\nthe running recording has lost {samples}: their signals would have ended the \
+                 system calls that threads were stopped in"
             )
         }
     }
@@ -76,7 +76,7 @@ fn write_thread(thread: &ThreadStack, verbose: bool, out: &mut dyn Write) -> io:
     match thread.end {
         Some(EndReason::Root) | None => Ok(()),
         Some(end) => {
-            writeln!(out, "       the stack goes on, and cannot be followed: {}", end.name())
+            writeln!(out, "       the rest of the stack cannot be unwound: {}", end.name())
         }
     }
 }
@@ -101,9 +101,9 @@ fn state(letter: char) -> String {
     format!("{letter} ({word})")
 }
 
-fn call_text(call: &Call) -> String {
+fn call_text(call: &SleepingCall) -> String {
     let name = call.name.map_or_else(|| format!("system call {}", call.number), str::to_owned);
-    format!("{name}({})", call.told.join(", "))
+    format!("{name}({})", call.described.join(", "))
 }
 
 fn frame_text(frame: &NamedFrame) -> String {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_that_a_recording_has_lost_are_told_of() {
+    fn samples_that_a_recording_has_lost_are_reported() {
         let said = |withheld| {
             let (command_line, threads, notices) = Default::default();
             let found = ProcessStacks { pid: 1, command_line, threads, withheld, notices };
@@ -149,7 +149,7 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert!(!said(0).contains("lost"), "{}", said(0));
-        assert!(said(1).contains("has lost 1 sample to this look"), "{}", said(1));
-        assert!(said(2).contains("has lost 2 samples to this look"), "{}", said(2));
+        assert!(said(1).contains("has lost 1 sample:"), "{}", said(1));
+        assert!(said(2).contains("has lost 2 samples:"), "{}", said(2));
     }
 }

@@ -1,31 +1,32 @@
 //! `traceprof top`: a recording whose trace is read while it is written.
 //!
-//! The recorder has the first thread, the table one beside it. Disk and memory are bounded: when the
-//! trace has grown large, another recording begins with a new one, and the table goes on.
+//! The recorder runs in the first thread, the table in a second one. Disk and memory are bounded:
+//! when the trace is large, a new recording starts with a new trace, and the table goes on.
 
+mod cpu_usage;
 mod display;
-mod pulse;
-mod reader;
-mod scratch;
-mod suspension;
+mod interval_reader;
+mod observer;
+mod suspend;
+mod table_control;
+mod temporary_trace;
 mod terminal;
-mod watcher;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
-use self::display::{Display, Place};
-use self::reader::Reader;
-use self::scratch::Scratch;
+use self::display::{Display, TableOutput};
+use self::interval_reader::IntervalReader;
+use self::observer::TableObserver;
+use self::temporary_trace::TemporaryTrace;
 use self::terminal::await_foreground;
-use self::watcher::Watcher;
 use super::arguments::TopArguments;
 use super::exit::{ExitCode, Failure};
+use super::notes::note;
+use super::option_values::default_hz;
 use super::output::unwritable;
-use super::record::{default_hz, failure, measure};
-use super::source::note;
 use crate::proc;
 use crate::record::{
     Files, Options, OutputPattern, RecordError, Summary, Target, is_end_requested, record,
@@ -34,24 +35,24 @@ use crate::record::{
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
 use crate::view::escape::shell_quoted;
-use crate::view::live::{Head, Look};
+use crate::view::live::{DisplayState, LiveStatus};
 
-/// What is told of a process that ended between two recordings.
+/// The note for a process that ended between two recordings.
 const GONE: &str = "the target exited";
 
-/// Shows the table until it is not wanted any more, or the process ends.
+/// Shows the table until the user quits or the process ends.
 pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
     if arguments.idle && !arguments.mode.wall {
-        let error = anyhow!("--idle is about wall clock time: give --mode wall, or leave it out");
+        let error = anyhow!("--idle needs wall-clock time: give --mode wall, or leave it out");
         return Err(Failure::new(ExitCode::Usage, error));
     }
     let system = |error: io::Error| Failure::new(ExitCode::Failure, error);
-    // Before there is anything that a signal would leave behind.
+    // First, so that no signal leaves anything behind.
     take_signals().map_err(system)?;
     let limit = arguments.output.is_none().then_some(arguments.max_size.0);
     let display = display(arguments);
     let is_on_terminal = display.is_on_terminal();
-    let mut watcher = Watcher::new(display, limit, arguments.quiet).map_err(system)?;
+    let mut watcher = TableObserver::new(display, limit, arguments.quiet).map_err(system)?;
     let begun = proc::start_time(arguments.pid()).ok();
     let mut last: Option<Summary> = None;
     loop {
@@ -59,19 +60,22 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
         if is_on_terminal {
             await_foreground().map_err(unwritable)?;
         }
-        let (path, scratch) = output(arguments)?;
+        let (path, temporary) = output(arguments)?;
         let options = options(arguments, path);
         watcher.begin(|display| {
-            display.follow(Reader::new(&options.output, scratch, display.board()));
+            display.follow(IntervalReader::new(&options.output, temporary, display.board()));
         });
-        // Its id may be another's by now.
+        // The id may belong to another process by now.
         let is_there = last.is_none() || proc::start_time(arguments.pid()).ok() == begun;
         let recorded = is_there.then(|| record(&options, &mut watcher));
         let has_ended = is_end_requested() || !matches!(recorded, Some(Ok(_)));
         let is_renewed = watcher.is_renewed() && !has_ended;
         let notices = if is_renewed { Vec::new() } else { watcher.take_notices() };
         let Some(display) = watcher.finish() else {
-            return Err(Failure::new(ExitCode::Failure, anyhow!("the table's thread has failed")));
+            return Err(Failure::new(
+                ExitCode::Failure,
+                anyhow!("the thread of the table panicked: please report it"),
+            ));
         };
         if !is_renewed {
             display.leave();
@@ -82,12 +86,12 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
         }
         let summary = match (recorded, last.take()) {
             (Some(Ok(summary)), _) => summary,
-            // Between two recordings it has ended.
+            // The process ended between two recordings.
             (None | Some(Err(RecordError::TargetGone(_))), Some(before)) => {
                 display.forget();
                 Summary { text: vec![("ended".to_owned(), GONE.to_owned())], ..before }
             }
-            (Some(Err(error)), _) => return Err(failure(error)),
+            (Some(Err(error)), _) => return Err(Failure::of_recording(error)),
             (None, None) => return Err(Failure::new(ExitCode::TargetGone, anyhow!(GONE))),
         };
         display.settle(is_renewed)?;
@@ -96,12 +100,12 @@ pub(super) fn run(arguments: &TopArguments) -> Result<ExitCode, Failure> {
         }
         last = Some(summary);
         if !arguments.quiet && !is_on_terminal {
-            note("a new temporary trace begins: some tenths of a second are not sampled");
+            note("a new temporary trace starts: some tenths of a second are not sampled");
         }
     }
 }
 
-/// What is said at the end, and what it comes to.
+/// Prints the last notes and returns the outcome.
 fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Failure> {
     if !arguments.quiet {
         let ended = summary.text.iter().filter(|(label, _)| label == "ended");
@@ -116,8 +120,8 @@ fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Fai
     }
     if !summary.left.is_empty() {
         let error = anyhow!(
-            "left in the target, which goes on unharmed: {}; `traceprof detach --pid {}` takes it \
-             away",
+            "left in the target, which runs on unharmed: {}; `traceprof detach --pid {}` removes \
+             it",
             summary.left.join("; "),
             summary.pid
         );
@@ -126,17 +130,17 @@ fn conclude(arguments: &TopArguments, summary: &Summary) -> Result<ExitCode, Fai
     Ok(ExitCode::Ok)
 }
 
-/// Where the trace goes, and what is to be removed of it.
-fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<Scratch>), Failure> {
+/// The path of the trace, and the temporary directory to remove.
+fn output(arguments: &TopArguments) -> Result<(PathBuf, Option<TemporaryTrace>), Failure> {
     if let Some(path) = &arguments.output {
         return Ok((path.clone(), None));
     }
-    let scratch = Scratch::new().with_context(|| {
+    let temporary = TemporaryTrace::new().with_context(|| {
         let directory = std::env::temp_dir();
-        format!("making a directory in {} (TMPDIR names another one)", directory.display())
+        format!("making a directory in {}: set TMPDIR to another one", directory.display())
     });
-    let scratch = scratch.map_err(|error| Failure::new(ExitCode::Output, error))?;
-    Ok((scratch.trace().to_owned(), Some(scratch)))
+    let temporary = temporary.map_err(|error| Failure::new(ExitCode::Output, error))?;
+    Ok((temporary.trace().to_owned(), Some(temporary)))
 }
 
 fn display(arguments: &TopArguments) -> Display {
@@ -147,30 +151,30 @@ fn display(arguments: &TopArguments) -> Display {
     let place = match is_terminal {
         true => {
             let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            Place::Terminal { taken: None, has_colors }
+            TableOutput::Terminal { taken: None, has_colors }
         }
-        false => Place::Plain { left: arguments.iterations },
+        false => TableOutput::Plain { left: arguments.iterations },
     };
-    let look = Look {
+    let look = DisplayState {
         kind: arguments.by,
         order: arguments.sort,
         since_start: arguments.cumulative,
         mode: if arguments.mode.cpu { Mode::Cpu } else { Mode::Wall },
         idle: arguments.idle,
         has_both_modes: arguments.mode.cpu && arguments.mode.wall,
-        ..Look::default()
+        ..DisplayState::default()
     };
     let pid = arguments.pid();
     let words = proc::command_line(pid).unwrap_or_default();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let rate = rate(arguments);
     let engine = format!("engine at {rate} Hz");
-    let head = Head { pid, command: words.join(" "), engine, ..Head::default() };
+    let head = LiveStatus { pid, command: words.join(" "), engine, ..LiveStatus::default() };
     Display::new(look, head, place, (arguments.interval.0, arguments.top))
 }
 
 fn rate(arguments: &TopArguments) -> u32 {
-    let measure = measure(arguments.mode, arguments.wall_interval.0);
+    let measure = arguments.mode.measure(arguments.wall_interval);
     arguments.rate.map_or(default_hz(measure), |rate| rate.0)
 }
 
@@ -178,7 +182,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
     let is_kept = arguments.output.is_some();
     let writer = match is_kept {
         true => WriterOptions { force: arguments.force, ..WriterOptions::default() },
-        // Nobody keeps it: as little work as possible.
+        // The trace is not kept: as little work as possible.
         false => WriterOptions {
             compress: Compression::Zstd(1),
             durability: Durability::None,
@@ -197,7 +201,7 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         duration: None,
         freq_hz: rate(arguments),
         max_overhead_percent: None,
-        measure: measure(arguments.mode, arguments.wall_interval.0),
+        measure: arguments.mode.measure(arguments.wall_interval),
         engine: arguments.engine.0,
         allow_seccomp: arguments.allow_seccomp,
         kernel: !arguments.no_kernel,
@@ -206,6 +210,5 @@ fn options(arguments: &TopArguments, output: PathBuf) -> Options {
         follow_exec: false,
         preserve: 0,
         verify_detach: false,
-        stats: false,
     }
 }

@@ -1,27 +1,27 @@
-//! Where a Go program keeps its table.
+//! Finds the function table of a Go program.
 
 use super::super::Elf;
 use super::{Layout, Pclntab, inline};
 
-/// Sections of the table: of an executable at a fixed address, and of one at any.
+/// Sections of the table, in an executable for a fixed address and in one for any address.
 pub(in crate::elf) const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
-/// The table is aligned to 32; so much is certain even of old linkers.
+/// The table is aligned to 32; old linkers guarantee only this.
 const ALIGN: usize = 8;
-/// How the functions are called that programs start with.
+/// Prefix of the functions that programs start with.
 const ENTRY: &str = "_rt0_";
-/// More places that look like a table's start are there for no good.
+/// Candidates for the table's start that are tried; a real program has a few.
 const SEARCHED_MAX: usize = 16;
 
-/// SVMAs and bytes of what may be a table, the likeliest first.
+/// SVMAs and bytes of candidates for the table, the likeliest first.
 pub(super) fn tables<'e, 'a>(elf: &'e Elf<'a>) -> impl Iterator<Item = (u64, &'a [u8])> + 'e {
     let sections = SECTIONS.iter().filter_map(|name| elf.section(name));
     let named = sections.map(|section| (section.svma, section.data));
-    // Other linkers put it into a section with much else, and the headers may be gone.
+    // Other linkers put it into a section with other data, and section headers may be gone.
     let searched = elf.is_go().then(|| elf.loads().iter().filter(|load| !load.exec));
     let loads = searched.into_iter().flatten();
     let found = loads.flat_map(|load| {
         let data = elf.data(load.svma).unwrap_or_default();
-        // Segments of a file begin anywhere, what is in them is aligned in memory.
+        // Segments of a file start anywhere; their contents are aligned in memory.
         let skip = (load.svma.wrapping_neg() % ALIGN as u64) as usize;
         let words = data.get(skip..).unwrap_or_default().chunks_exact(ALIGN).enumerate();
         let starts = words.filter(|(_, word)| is_start(word)).map(move |(i, _)| skip + i * ALIGN);
@@ -30,15 +30,16 @@ pub(super) fn tables<'e, 'a>(elf: &'e Elf<'a>) -> impl Iterator<Item = (u64, &'a
     named.chain(found.take(SEARCHED_MAX))
 }
 
-/// Magic, two zeros, the granularity of x86_64 code, the length of a pointer.
+/// Whether a word is the table's first: magic, two zeros, the granularity of x86_64 code, the
+/// length of a pointer.
 fn is_start(word: &[u8]) -> bool {
     word[4..] == [0, 0, 1, 8]
         && Layout::of(u32::from_le_bytes([word[0], word[1], word[2], word[3]])).is_some()
 }
 
-/// The address that functions are counted from. The header has it, but for programs that run at any
-/// address, in which linkers leave it to the loader, and for the newest; then the runtime's description
-/// of the module has it.
+/// The address that function offsets count from. The header has it, except in position-independent
+/// programs, where it is left to the loader, and in the newest versions. Then the runtime's module
+/// description has it.
 pub(super) fn text_start(
     elf: &Elf<'_>,
     table: &Pclntab<'_>,
@@ -53,7 +54,7 @@ pub(super) fn text_start(
     })
 }
 
-/// Go's own linker has put Go's functions first: other linkers put C's start files in front of them.
+/// Whether Go's functions come first. Other linkers put C's start files before them.
 pub(super) fn starts_with_go(elf: &Elf<'_>, table: &Pclntab<'_>, text: u64) -> bool {
     let table = table.clone().with_text(elf, text);
     let entry = elf.entry();

@@ -7,27 +7,27 @@ use super::{GoFunction, GoPlace, Layout, Pclntab, u32_at};
 
 /// Index of the tree among a function's tables.
 const TREE: usize = 3;
-/// Where the description of a module, from Go 1.18 on, has the first function's address, and that of
-/// its code.
+/// Offsets of the first function's address and of its code's in a module description, from Go 1.18
+/// on.
 const FIRST: u64 = 160;
 const TEXT: u64 = 176;
-/// Where it has what trees count from: it moves, as Go 1.20 and others put more in front of it.
+/// Offsets at which trees' base may be: Go 1.20 and others put more before it.
 const TREES: Range<u64> = 296..400;
-/// Functions whose trees are looked at to find out.
+/// Functions whose trees are tried to find out.
 const TRIED: usize = 32;
-/// Of them, those that are believed together.
+/// Trees that must agree for a result.
 const TRIED_MIN: usize = 2;
-/// Inlined calls in one another that are believed.
+/// Deepest nesting of inlined calls that is accepted.
 const DEPTH_MAX: usize = 64;
-/// Pointers to the table that are looked at; a real one has two or three.
+/// Pointers to the table that are tried; a real program has two or three.
 const POINTERS_MAX: usize = 64;
 
-/// Where functions' offsets of their trees count from. Only the runtime's description of the module
-/// says where they are, and no version tells in which word: it is the one by which the first call of
-/// each tree has a name, and a caller in its function.
+/// The base of the functions' tree offsets. Only the runtime's module description contains it, in a
+/// word that depends on the version. It is the word for which the first call of each tree has a
+/// name, and a caller in its function.
 pub(super) fn trees(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
     if table.layout == Layout::V116 {
-        // It keeps pointers instead.
+        // It contains pointers instead.
         return None;
     }
     let start = description(elf, table, svma, data)?;
@@ -45,7 +45,7 @@ pub(super) fn trees(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) 
     words.filter(|word| *word != 0).find(makes_sense)
 }
 
-/// What functions' offsets count from, by the description of the module.
+/// The base of functions' offsets, from the module description.
 pub(super) fn text_start(
     elf: &Elf<'_>,
     table: &Pclntab<'_>,
@@ -54,20 +54,20 @@ pub(super) fn text_start(
 ) -> Option<u64> {
     let start = description(elf, table, svma, data)?;
     let text = elf.word(start.checked_add(TEXT)?)?;
-    // Where later versions may have something else, the two do not agree.
+    // The two words disagree where later versions have something else.
     let first = elf.word(start.checked_add(FIRST)?)?;
     (text.checked_add(table.number(0)?)? == first).then_some(text)
 }
 
-/// Where the runtime's description of the module is.
+/// Finds the runtime's module description.
 fn description(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
     let names = svma.checked_add((data.len() - table.names.len()) as u64)?;
-    // It begins with pointers to the table and to the names.
+    // It starts with pointers to the table and to the names.
     let mut descriptions = elf.pointers_to(svma).take(POINTERS_MAX);
     descriptions.find(|&at| elf.word(at.wrapping_add(8)) == Some(names))
 }
 
-/// The places at an address, outermost first.
+/// The source places at an address, outermost first.
 pub(super) fn places<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Vec<GoPlace<'a>> {
     let mut found = Vec::new();
     let mut at = svma;
@@ -90,7 +90,7 @@ fn inlined<'a>(function: &GoFunction<'_, 'a>, svma: u64) -> Option<(&'a str, u64
     call(function, tree, function.inlined_call(svma)?)
 }
 
-/// The numbered call of a function's tree.
+/// The call with this number in a function's tree.
 fn call<'a>(function: &GoFunction<'_, 'a>, tree: &[u8], number: usize) -> Option<(&'a str, u64)> {
     let (len, name, parent) = match function.table.layout {
         Layout::V116 | Layout::V118 => (20, 12, 16),
@@ -98,7 +98,7 @@ fn call<'a>(function: &GoFunction<'_, 'a>, tree: &[u8], number: usize) -> Option
     };
     let call = tree.get(number.checked_mul(len)?..)?;
     let parent = function.range.start.checked_add(u64::from(u32_at(call, parent)?))?;
-    // Nonsense is no call.
+    // A call with impossible values is none.
     let name = function.table.name(u32_at(call, name)?)?;
     function.range.contains(&parent).then_some((name, parent))
 }

@@ -1,11 +1,11 @@
-//! Entrance for fuzzing: bytes in, and what must hold whatever they are.
+//! Entry for fuzzing: checks the invariants for any bytes.
 
 use super::Pclntab;
 
-/// Where functions may be.
+/// The range of functions.
 const CODE: std::ops::Range<u64> = 0x1000..0x9000;
 
-/// A table of Go's functions; it panics where an invariant is broken, and only there.
+/// Parses a table of Go functions; panics if, and only if, an invariant is broken.
 pub fn pclntab(bytes: &[u8]) {
     let Some(table) = Pclntab::parts(bytes) else { return };
     let table = Pclntab { text: CODE.start, code: CODE, trees: Some(bytes), ..table };

@@ -3,7 +3,7 @@
 use super::super::tests::own;
 use super::*;
 
-/// One function at `text` + 16 to + 32, whose line is 7 for four bytes and then 9.
+/// A function from `text` + 16 to + 32, on line 7 for four bytes and then on line 9.
 fn table(layout: Layout, text: u64) -> Vec<u8> {
     let magic: u32 = match layout {
         Layout::V116 => 0xffff_fffa,
@@ -43,7 +43,7 @@ fn table(layout: Layout, text: u64) -> Vec<u8> {
     bytes
 }
 
-/// Without the file around it.
+/// Parses a table without a file around it.
 fn parse_with(layout: Layout, text: u64, bytes: &[u8]) -> Option<Pclntab<'_>> {
     let text = if layout == Layout::V116 { 0 } else { text };
     Pclntab::parts(bytes).map(|table| Pclntab { text, code: 0x1000..0x2000, ..table })
@@ -98,7 +98,7 @@ fn read_all(layout: Layout, bytes: &[u8]) {
     }
 }
 
-/// A table of functions that each go over all the code would take memory without end.
+/// A table of functions that each cover all the code would take endless memory.
 #[test]
 fn functions_over_each_other_end_the_list() {
     let mut bytes = table(Layout::V120, 0x1000);
@@ -137,7 +137,7 @@ fn functions_behind_those_of_c_are_found_where_they_are() {
         let (svma, data) = find::tables(&elf).next().unwrap();
         let described = inline::text_start(&elf, &table, svma, data);
         assert_eq!(described, Some(table.text), "{mode}");
-        // With no symbols and no description there is nothing but the section to go by.
+        // Without symbols and description only the section is left.
         let text = elf.section(".text").unwrap().svma;
         let is_go = find::starts_with_go(&elf, &table, text);
         assert_eq!(is_go, mode == "internal");
@@ -145,7 +145,7 @@ fn functions_behind_those_of_c_are_found_where_they_are() {
     }
 }
 
-/// Some are built so, for one build to be the same as another.
+/// Some builds leave it out, to be reproducible.
 #[test]
 fn program_without_a_build_id_is_of_go_too() {
     let dir = tempfile::tempdir().unwrap();

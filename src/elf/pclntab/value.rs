@@ -1,8 +1,8 @@
-//! A value by pc, as Go keeps them: steps of value and pc, each a number of variable length.
+//! Go's encoding of a value by pc: steps of value and pc, each a number of variable length.
 
 use std::ops::Range;
 
-/// The values of one function, each with the SVMAs that it holds for.
+/// The values of one function, each with the range of SVMAs that it holds for.
 #[derive(Debug, Clone)]
 pub struct Values<'a> {
     rest: &'a [u8],
@@ -42,7 +42,8 @@ impl Iterator for Values<'_> {
             return None;
         }
         self.is_first = false;
-        // Every value holds for an instruction at least: a function has no more of them than bytes.
+        // Every value holds for one instruction at least, so a function has no more of them than
+        // bytes.
         let len = self.number().filter(|&len| len > 0)?;
         // The sign is the lowest bit.
         self.value = self.value.wrapping_add((step >> 1) as i32 ^ -((step & 1) as i32));

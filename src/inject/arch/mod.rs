@@ -1,4 +1,4 @@
-//! What depends on the processor: registers, signal frames, instruction patterns, call classes.
+//! The processor's part: registers, signal frames, instruction patterns, call classes.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

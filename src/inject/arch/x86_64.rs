@@ -8,25 +8,25 @@ use std::mem::offset_of;
 
 use traceprof_abi::unwind;
 
-use super::super::chain::Call;
+use crate::inject::syscall::Syscall;
 
-/// The registers that `NT_PRSTATUS` carries.
-pub(in super::super) type Registers = libc::user_regs_struct;
+/// The registers of `NT_PRSTATUS`.
+pub(in crate::inject) type Registers = libc::user_regs_struct;
 
 /// Bytes of a `struct ucontext` with the kernel's 8-byte signal mask.
-pub(in super::super) const UCONTEXT_LEN: usize = 304;
+pub(in crate::inject) const UCONTEXT_LEN: usize = 304;
 /// Bytes below the stack pointer that a leaf function may use.
-pub(in super::super) const RED_ZONE: u64 = 128;
+pub(in crate::inject) const RED_ZONE: u64 = 128;
 /// Alignment of the vector state's image.
-pub(in super::super) const XSTATE_ALIGN: u64 = 64;
-/// `e_machine` of targets that this recorder can attach to.
-pub(in super::super) const MACHINE: u16 = 62;
+pub(in crate::inject) const XSTATE_ALIGN: u64 = 64;
+/// `e_machine` of the supported targets.
+pub(in crate::inject) const MACHINE: u16 = 62;
 /// `syscall`.
-pub(in super::super) const SYSCALL: &[u8] = &[0x0f, 0x05];
+pub(in crate::inject) const SYSCALL: &[u8] = &[0x0f, 0x05];
 /// `syscall; ret`.
-pub(in super::super) const SYSCALL_RETURN: &[u8] = &[0x0f, 0x05, 0xc3];
+pub(in crate::inject) const SYSCALL_RETURN: &[u8] = &[0x0f, 0x05, 0xc3];
 /// `mov $15, %rax; syscall` (glibc, musl) and `mov $15, %eax; syscall` (Go, our agent).
-pub(in super::super) const RESTORERS: [&[u8]; 2] =
+pub(in crate::inject) const RESTORERS: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
 
 const USER_CODE_64: u64 = 0x33;
@@ -34,34 +34,35 @@ const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 7;
-/// Makes the kernel refuse to change the alternate stack, and ignore that it refused: a thread's
-/// alternate stack cannot be read from outside, so it could not be put back.
+/// The kernel refuses to change the alternate stack to this, and ignores that it refused. A
+/// thread's alternate stack cannot be read from outside, so it could not be restored.
 const SS_FLAGS_INVALID: u32 = 0x7fff_ffff;
 const MCONTEXT: usize = 40;
 const SIGMASK: usize = 296;
 /// Length of the syscall instruction.
 const SYSCALL_LEN: u64 = 2;
 
-/// What the stop interrupted.
+/// The state that a stop interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Interrupted {
+pub(in crate::inject) enum Interrupted {
     /// User code, or a system call that had finished.
     User,
     /// A system call that restarts from its arguments.
     Restartable,
-    /// A system call whose rest lies in the kernel's restart block, which any `rt_sigreturn` drops.
+    /// A system call that continues from the kernel's restart block, which any `rt_sigreturn`
+    /// drops.
     RestartBlock,
-    /// A system call that the kernel ends with EINTR although no signal asks for it; also when mended.
+    /// A system call that fails with EINTR although no signal came, before or after its repair.
     Broken,
 }
 
 /// The thread executes 64-bit code with the flat selectors.
-pub(in super::super) fn is_native(registers: &Registers) -> bool {
+pub(in crate::inject) fn is_native(registers: &Registers) -> bool {
     registers.cs == USER_CODE_64
 }
 
-/// What the stop interrupted, from the registers at the stop.
-pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
+/// The state that the stop interrupted, from the registers at the stop.
+pub(in crate::inject) fn interrupted(registers: &Registers) -> Interrupted {
     if (registers.orig_rax as i64) < 0 {
         return Interrupted::User;
     }
@@ -76,7 +77,7 @@ pub(in super::super) fn interrupted(registers: &Registers) -> Interrupted {
 }
 
 /// The call that the stop interrupted, and its arguments.
-pub(in super::super) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
+pub(in crate::inject) fn interrupted_call(registers: &Registers) -> Option<(u64, [u64; 6])> {
     let r = registers;
     match interrupted(r) {
         Interrupted::User => None,
@@ -84,8 +85,8 @@ pub(in super::super) fn interrupted_call(registers: &Registers) -> Option<(u64, 
     }
 }
 
-/// The registers as a stack is walked from them.
-pub(in super::super) fn general(registers: &Registers) -> unwind::Registers {
+/// The registers in the order of the stack unwinder.
+pub(in crate::inject) fn general(registers: &Registers) -> unwind::Registers {
     let r = registers;
     unwind::Registers {
         pc: r.rip,
@@ -98,15 +99,14 @@ pub(in super::super) fn general(registers: &Registers) -> unwind::Registers {
     }
 }
 
-/// The registers with which the kernel would go on after the stop: an interrupted call is issued
-/// again, and nothing is left for the kernel to decide.
-pub(in super::super) fn resumed(registers: &Registers) -> Registers {
+/// The registers to continue with, where the kernel has no restart left to decide: an interrupted
+/// call is issued again.
+pub(in crate::inject) fn resumed(registers: &Registers) -> Registers {
     let mut resumed = *registers;
     match interrupted(registers) {
         Interrupted::User => {}
-        // A restart block is gone after the chain: a call that has one begins anew, and waits for
-        // its whole time once more. Of one that was interrupted before, its number is not known any
-        // more; it ends with EINTR.
+        // A chain drops the restart block, so the call starts anew and waits for its whole time
+        // again. A call that was restarted once before has lost its number, and fails with EINTR.
         Interrupted::Restartable | Interrupted::Broken | Interrupted::RestartBlock => {
             return issued_anew(registers);
         }
@@ -115,8 +115,8 @@ pub(in super::super) fn resumed(registers: &Registers) -> Registers {
     resumed
 }
 
-/// The registers with which an interrupted call is made once more from its begin.
-pub(in super::super) fn issued_anew(registers: &Registers) -> Registers {
+/// The registers that issue an interrupted call again from its start.
+pub(in crate::inject) fn issued_anew(registers: &Registers) -> Registers {
     let mut again = *registers;
     again.rax = registers.orig_rax;
     again.rip -= SYSCALL_LEN;
@@ -124,17 +124,18 @@ pub(in super::super) fn issued_anew(registers: &Registers) -> Registers {
     again
 }
 
-/// The registers that leave it to the kernel what becomes of a broken call: ended with EINTR if a handler
-/// runs when the thread goes on, and else issued again.
-pub(in super::super) fn mended(registers: &Registers) -> Registers {
+/// The registers that leave a broken call to the kernel. It ends the call with EINTR if a handler
+/// runs when the thread continues, and restarts it otherwise.
+pub(in crate::inject) fn mended(registers: &Registers) -> Registers {
     const ERESTARTNOHAND: u64 = 514;
     let mut mended = *registers;
     mended.rax = ERESTARTNOHAND.wrapping_neg();
     mended
 }
 
-/// Calls that end with EINTR after a mere stop, where issuing them again is right: they had
-/// transferred nothing. Measured for epoll, sigtimedwait, semop and sockets with a time limit.
+/// Whether this call fails with EINTR after a mere stop, so that it must be issued again. It had
+/// transferred nothing by then. Measured for epoll, sigtimedwait, semop and sockets with a time
+/// limit.
 fn is_broken_by_stop(number: u64) -> bool {
     const BROKEN: [i64; 19] = [
         libc::SYS_epoll_wait,
@@ -160,8 +161,8 @@ fn is_broken_by_stop(number: u64) -> bool {
     BROKEN.contains(&(number as i64))
 }
 
-/// How well a thread that sleeps in this call bears a chain: 0 best.
-pub(in super::super) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
+/// How badly a thread that sleeps in this call bears a chain; 0 is best.
+pub(in crate::inject) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
     const FUTEX_TIMEOUT: usize = 3;
     match number as i64 {
         libc::SYS_nanosleep
@@ -181,18 +182,18 @@ pub(in super::super) fn sleep_rank(number: u64, args: &[u64; 6]) -> u8 {
     }
 }
 /// Rank of a thread that sleeps with a restart block.
-pub(in super::super) const RANK_RESTART_BLOCK: u8 = 3;
+pub(in crate::inject) const RANK_RESTART_BLOCK: u8 = 3;
 
 /// The result of a system call at its exit.
-pub(in super::super) fn result(registers: &Registers) -> i64 {
+pub(in crate::inject) fn result(registers: &Registers) -> i64 {
     registers.rax as i64
 }
 
 /// The registers of a thread about to make a call at `instruction`.
-pub(in super::super) fn calling(
+pub(in crate::inject) fn calling(
     registers: &Registers,
     instruction: u64,
-    call: &Call,
+    call: &Syscall,
     sp: u64,
 ) -> Registers {
     let mut calling = at(registers, instruction, sp);
@@ -201,8 +202,8 @@ pub(in super::super) fn calling(
     calling
 }
 
-/// The registers at the entry of a system call that make it another one.
-pub(in super::super) fn instead(registers: &Registers, call: &Call) -> Registers {
+/// The registers that replace a system call by another one at its entry.
+pub(in crate::inject) fn instead(registers: &Registers, call: &Syscall) -> Registers {
     let mut instead = *registers;
     instead.orig_rax = call.number as u64;
     [instead.rdi, instead.rsi, instead.rdx, instead.r10, instead.r8, instead.r9] = call.args;
@@ -210,7 +211,7 @@ pub(in super::super) fn instead(registers: &Registers, call: &Call) -> Registers
 }
 
 /// The registers of a thread about to enter a function with one argument.
-pub(in super::super) fn entering(
+pub(in crate::inject) fn entering(
     registers: &Registers,
     entry: u64,
     argument: u64,
@@ -222,7 +223,7 @@ pub(in super::super) fn entering(
 }
 
 /// The registers of a thread about to return from a signal whose frame is at `ucontext`.
-pub(in super::super) fn returning(
+pub(in crate::inject) fn returning(
     registers: &Registers,
     restorer: u64,
     ucontext: u64,
@@ -234,19 +235,19 @@ fn at(registers: &Registers, rip: u64, rsp: u64) -> Registers {
     let mut moved = *registers;
     moved.rip = rip;
     moved.rsp = rsp;
-    // Not inside a system call: otherwise the kernel would move rip back by one instruction.
+    // Outside of a system call: otherwise the kernel would move rip back by one instruction.
     moved.orig_rax = u64::MAX;
     moved.eflags &= !(TRAP_FLAG | DIRECTION_FLAG);
     moved
 }
 
 /// Whether a stop at a system call's entry is this `rt_sigreturn`.
-pub(in super::super) fn is_sigreturn(registers: &Registers, ucontext: u64) -> bool {
+pub(in crate::inject) fn is_sigreturn(registers: &Registers, ucontext: u64) -> bool {
     registers.orig_rax as i64 == libc::SYS_rt_sigreturn && registers.rsp == ucontext
 }
 
 /// The `struct ucontext` that makes `rt_sigreturn` load these registers, mask and vector state.
-pub(in super::super) fn ucontext(
+pub(in crate::inject) fn ucontext(
     registers: &Registers,
     mask: u64,
     xstate: u64,
@@ -287,7 +288,7 @@ pub(in super::super) fn ucontext(
 }
 
 /// Turns the `NT_X86_XSTATE` register set into the image that a signal frame points to.
-pub(in super::super) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
+pub(in crate::inject) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
     const SW_RESERVED: usize = 464;
     const HEADER: usize = 512;
     const MINIMUM: usize = 576;
@@ -301,8 +302,8 @@ pub(in super::super) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
         regset[at..at + 8].iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
     };
     let enabled = word(SW_RESERVED);
-    // A task that never used AMX has room for no tiles, and the kernel drops the whole vector
-    // state of a frame that claims more than the task has room for.
+    // A task that never used AMX has no room for tiles. The kernel drops the whole vector state of
+    // a frame that claims more than the task has room for.
     let (features, len) = match word(HEADER) & TILE_DATA {
         0 => (enabled & !TILE_DATA, extent(enabled & !TILE_DATA).min(regset.len())),
         _ => (enabled, regset.len()),
@@ -317,7 +318,7 @@ pub(in super::super) fn frame_xstate(regset: &[u8]) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// End of the last of these features in the standard XSAVE layout, as the processor reports it.
+/// End of the last of these features in the standard XSAVE layout, from the processor.
 fn extent(features: u64) -> usize {
     (2..63)
         .filter(|feature| features >> feature & 1 == 1)
@@ -329,12 +330,12 @@ fn extent(features: u64) -> usize {
 }
 
 /// Length of the register set that [`Registers`] is.
-pub(in super::super) const REGISTERS_LEN: usize = size_of::<Registers>();
+pub(in crate::inject) const REGISTERS_LEN: usize = size_of::<Registers>();
 const _: () = assert!(REGISTERS_LEN == 216);
 const _: () = assert!(offset_of!(Registers, orig_rax) == 120);
 
 /// All registers zero.
-pub(in super::super) const fn zeroed() -> Registers {
+pub(in crate::inject) const fn zeroed() -> Registers {
     Registers {
         r15: 0,
         r14: 0,

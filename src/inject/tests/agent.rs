@@ -1,7 +1,7 @@
-//! The real agent in a victim, with a recorder that does the least possible.
+//! The real agent in a victim, with a minimal recorder.
 //!
 //! # Safety
-//! The segments are as long as the layout wants them and are reached through its types alone.
+//! The segments are as long as the layout demands and are reached through its types alone.
 #![allow(unsafe_code, reason = "shared memory and queued signals in tests")]
 
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::ThreadSlot;
 
-use super::super::{Access, AttachPlan, Guardian, Segment, find_hole, image};
-use super::stand_in::Own;
+use super::stand_in::{Own, start_guardian};
+use crate::inject::{Access, AttachPlan, Guardian, SharedSegment, find_gap, image};
 use crate::proc;
 
 const COOKIE: u32 = 0x1234;
 pub(super) const PERIOD_NS: u64 = 1_000_000;
-/// A signal that kills whoever has no handler for it.
+/// A signal that kills a process without a handler for it.
 pub(super) const SIGNAL: i32 = 50;
 
 /// The three segments with the agent, and the plan for one target.
@@ -35,12 +35,12 @@ impl Agent {
         let owner = (status.euid, status.egid);
         let lengths = [layout::CODE_LEN, layout::TABLES_LEN, layout::DATA_LEN];
         let [code, tables, data] = lengths.map(|len| Own::create(len, owner));
-        let base = find_hole(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
+        let base = find_gap(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
         let len = layout::CODE_LEN as usize;
-        // SAFETY: the segment is that long, and nobody else has it attached yet.
+        // SAFETY: the segment is that long, and nothing else has it attached yet.
         let room = unsafe { std::slice::from_raw_parts_mut(code.base, len) };
         let entries = image::lay_out(room, base).unwrap();
-        let segment = |own: &Own, distance: u64, len: u64, access: Access| Segment {
+        let segment = |own: &Own, distance: u64, len: u64, access: Access| SharedSegment {
             shm_id: own.id,
             avma: base + distance,
             len,
@@ -79,15 +79,15 @@ impl Agent {
         unsafe { DataSegment::new(self.data.base) }
     }
 
-    /// The recorder lives, or says so.
+    /// Renews the lease of a live recorder.
     pub(super) fn lease(&self, for_: Duration) {
         let until = monotonic_ns() + for_.as_nanos() as u64;
         self.data().control().lease_until_ns.store(until, Ordering::Relaxed);
     }
 
-    /// Attaches without any signal, names one, and has its handler installed while the agent runs.
+    /// Attaches without any signal, then names one and installs its handler in the running agent.
     pub(super) fn attach(&self, signal: i32) -> Guardian {
-        self.attach_with(Guardian::start().unwrap(), signal)
+        self.attach_with(start_guardian(), signal)
     }
 
     /// As [`Self::attach`], with a guardian that was started before.
@@ -95,13 +95,13 @@ impl Agent {
         guardian.attach(&self.plan).unwrap();
         let control = self.data().control();
         control.signals[PRIMING].signal.store(signal as u32, Ordering::Relaxed);
-        guardian.enter(Operation::Install).unwrap();
+        guardian.run_entry(Operation::Install).unwrap();
         assert_eq!(control.signals[PRIMING].installed.load(Ordering::Relaxed), 1);
         control.state.store(layout::AgentState::Sampling as u32, Ordering::Release);
         guardian
     }
 
-    /// Gives every thread a slot, and asks for its timer.
+    /// Gives every thread a slot, and requests its timer.
     pub(super) fn want_timers(&self) -> BTreeMap<i32, usize> {
         let threads = self.data().threads();
         let slot = |tid: i32| {
@@ -122,7 +122,7 @@ impl Agent {
         self.data().control().counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// Periods that the timers have told of.
+    /// Expiries that the timers have reported.
     pub(super) fn periods(&self) -> u64 {
         self.count(Counter::TimerHits) + self.count(Counter::TimerOverruns)
     }
@@ -159,7 +159,7 @@ pub(super) fn send(pid: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Leaves a process no room for a single queued signal, and so for no timer.
+/// Leaves a process no room for a queued signal, and so for no timer.
 pub(super) fn forbid_pending_signals(pid: i32) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: reads the limit.
@@ -176,7 +176,7 @@ pub(super) fn cpu_ns(pid: i32) -> u64 {
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {

@@ -8,13 +8,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use traceprof_abi::layout::Operation;
 
-use super::super::ptrace::{Stop, Tracee};
-use super::super::*;
 use super::agent::{Agent, SIGNAL, timers, until};
-use super::stand_in::StandIn;
+use super::stand_in::{StandIn, start_guardian};
 use super::timers::changer;
 use super::victim::{Look, Victim, build};
-use super::{SPINNER, THREADS, alone, look_again, sample, spinner};
+use super::{SPINNER, THREADS, alone, await_unchanged, sample, spinner};
+use crate::inject::ptrace::tracing_thread::on_tracing_thread;
+use crate::inject::ptrace::{Tracee, TraceeEvent};
 use crate::proc;
 
 const VICTIM_VARIABLE: &str = "TRACEPROF_TEST_VICTIM";
@@ -26,7 +26,7 @@ fn recorder_to_be_killed() {
     let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
     let pid = pid.parse().unwrap();
     let stand_in = StandIn::new(pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let mut out = std::io::stdout();
     writeln!(out, "\nguardian {}", guardian.pid()).unwrap();
     out.flush().unwrap();
@@ -45,7 +45,7 @@ fn recorder_with_timers_to_be_killed() {
     let Ok(pid) = std::env::var(VICTIM_VARIABLE) else { return };
     let agent = Agent::new(pid.parse().unwrap());
     agent.lease(Duration::from_millis(100));
-    let guardian = Guardian::start().unwrap();
+    let guardian = start_guardian();
     let mut out = std::io::stdout();
     writeln!(out, "\nguardian {}", guardian.pid()).unwrap();
     out.flush().unwrap();
@@ -53,17 +53,17 @@ fn recorder_with_timers_to_be_killed() {
     for _ in 0..4 {
         agent.lease(Duration::from_millis(100));
         agent.want_timers();
-        guardian.enter(Operation::Arm).unwrap();
+        guardian.run_entry(Operation::Arm).unwrap();
         std::thread::sleep(Duration::from_millis(3));
-        guardian.enter(Operation::Disarm).unwrap();
+        guardian.run_entry(Operation::Disarm).unwrap();
     }
     agent.want_timers();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     guardian.detach().unwrap();
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// Starts a recorder in a process of its own; gives it and its guardian's pid.
+/// Starts a recorder in a process of its own. Returns it and its guardian's pid.
 fn start_recorder(pid: i32) -> (std::process::Child, i32) {
     start("inject::tests::death::recorder_to_be_killed", pid)
 }
@@ -83,7 +83,7 @@ fn start(test: &str, pid: i32) -> (std::process::Child, i32) {
     (recorder, guardian)
 }
 
-/// Waits until a process has ended (its parent may not have noticed yet).
+/// Waits until a process has ended; its parent may not have reaped it.
 fn await_end(pid: i32) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while proc::status(pid).is_ok_and(|status| status.state != 'Z') {
@@ -103,7 +103,7 @@ fn guardian_cures_when_the_recorder_is_killed() {
         recorder.kill().unwrap();
         recorder.wait().unwrap();
         await_end(guardian);
-        assert_eq!(Look::at(victim.pid, true), before, "run {run}");
+        assert_eq!(Look::settled(victim.pid, &before), before, "run {run}");
     }
     victim.expect(7);
 }
@@ -117,45 +117,45 @@ fn target_survives_the_death_of_the_guardian() {
             let victim = Victim::start(Command::new(build(program, source, &[])));
             let (mut recorder, guardian) = start_recorder(victim.pid);
             std::thread::sleep(Duration::from_micros(run * run * 7919 % 35_000));
-            // Killed in the attach, while sampling, in the cure, or after it.
+            // Killed in the attach, while sampling, in the restore, or after it.
             kill(Pid::from_raw(guardian), Signal::SIGKILL).unwrap();
             recorder.kill().unwrap();
             recorder.wait().unwrap();
-            until("nobody traces it", || proc::status(victim.pid).unwrap().tracer == 0);
+            until("no tracer is left", || proc::status(victim.pid).unwrap().tracer == 0);
             victim.expect(7);
         }
     }
 }
 
-/// The kernel tells of a leader's end only when all other threads of its process have been waited for:
-/// those that the same tracer holds it tells of first, and nobody asks.
+/// The kernel reports a leader's end only after the ends of all other threads of its process were
+/// consumed. If the same tracer holds those, nothing consumes them.
 #[test]
 fn end_of_a_leader_is_seen_while_other_threads_of_it_are_held() {
     const PATIENCE: Duration = Duration::from_secs(10);
     let _alone = alone();
     let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
-    let took = identity::disposable(|| {
+    let took = on_tracing_thread(|| {
         let until = Instant::now() + PATIENCE;
         let mut tids = proc::tasks(victim.pid).unwrap();
         tids.sort_by_key(|&tid| tid != victim.pid);
-        // One that is on its way out may be gone in between.
+        // A thread that is ending may be gone in between.
         let seize = |tid: i32| Tracee::seize(tid).ok();
         let mut held: Vec<Tracee> = tids.into_iter().filter_map(seize).collect();
         held.retain(|tracee| {
-            tracee.interrupt().is_ok() && matches!(tracee.wait(until), Ok(Stop::Interrupt))
+            tracee.interrupt().is_ok() && matches!(tracee.wait(until), Ok(TraceeEvent::Interrupt))
         });
         assert!(held.len() > 1 && held[0].tid() == victim.pid);
         victim.signal(Signal::SIGKILL);
         let since = Instant::now();
         let stop = held[0].wait(since + PATIENCE).unwrap();
-        assert!(matches!(stop, Stop::Ended(_)), "{stop:?}");
+        assert!(matches!(stop, TraceeEvent::Ended(_)), "{stop:?}");
         since.elapsed()
     });
     assert!(took < PATIENCE / 2, "{took:?}");
 }
 
 #[test]
-fn timers_end_whoever_is_killed_and_whenever() {
+fn timers_end_whatever_process_is_killed_and_whenever() {
     let _alone = alone();
     let victim = changer();
     let before = Look::at(victim.pid, true);
@@ -172,7 +172,7 @@ fn timers_end_whoever_is_killed_and_whenever() {
         recorder.wait().unwrap();
         await_end(guardian);
         if both {
-            // All four threads run, so all timers are hit.
+            // All four threads run, so all timers expire.
             until("the end of the lease", || timers(victim.pid).is_empty());
             left += usize::from(Look::at(victim.pid, true) != before);
             let agent = Agent::new(victim.pid);
@@ -180,7 +180,7 @@ fn timers_end_whoever_is_killed_and_whenever() {
             assert_eq!(guardian.detach().unwrap().residue, None);
         }
         assert_eq!(timers(victim.pid).len(), 0, "run {run}");
-        assert_eq!(look_again(victim.pid, true, &before), before, "run {run}");
+        assert_eq!(await_unchanged(victim.pid, true, &before), before, "run {run}");
     }
     assert!(
         left > 3,

@@ -1,17 +1,17 @@
-//! Attaches for real to victims that check themselves, and looks at them before and after.
+//! Attaches for real to victims that check themselves, and compares them before and after.
 
 mod agent;
-mod captured;
+mod capture;
 mod death;
-mod filtered;
-mod held;
-mod owed;
-mod recall;
+mod held_program;
+mod pending_signals;
 mod residue;
+mod seccomp;
 mod stand_in;
 mod starved;
 mod timers;
 mod victim;
+mod withdrawn;
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 
 use super::*;
 use crate::proc;
-use stand_in::{StandIn, sigtrap_event};
+use stand_in::{StandIn, sigtrap_event, start_guardian};
 use victim::{Look, Victim, assert_segments_gone, build};
 
 const BARE: &str = include_str!("../../../tests/targets/bare.c");
@@ -33,12 +33,12 @@ const FIBER: &str = include_str!("victims/fiber.c");
 const TRACER: &str = include_str!("victims/tracer.c");
 const THREADS: &str = include_str!("victims/threads.c");
 const REPLACER: &str = include_str!("victims/replacer.c");
-const JAILED: &str = include_str!("victims/jailed.c");
+const FILTERED: &str = include_str!("victims/filtered.c");
 const JUMPER: &str = include_str!("victims/jumper.c");
 const PERIOD_NS: u64 = 200_000;
 
-/// One at a time: a guardian forked by another test would hold this test's segments, and two would
-/// fight for two processors.
+/// One test at a time: a guardian forked by another test would hold this test's segments, and two
+/// would compete for two processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +54,7 @@ fn bare() -> Victim {
     Victim::start(Command::new(build("bare", BARE, &options)))
 }
 
-/// Opens events on all threads, the number of them.
+/// Opens events on all threads and returns them.
 fn sample(pid: i32) -> Vec<std::os::fd::OwnedFd> {
     let tids = proc::tasks(pid).unwrap();
     let events: Vec<_> = tids.into_iter().filter_map(|tid| sigtrap_event(tid, PERIOD_NS)).collect();
@@ -64,10 +64,10 @@ fn sample(pid: i32) -> Vec<std::os::fd::OwnedFd> {
     events
 }
 
-/// Looks until the target is as it was, for a while. A thread whose call was restarted is outside
-/// it for a moment, with another mask if the call has one of its own, and on a busy machine the
-/// moment lasts.
-fn look_again(pid: i32, steady: bool, before: &Look) -> Look {
+/// Waits for a while until the target is as it was. A thread whose call was restarted is outside it
+/// for a moment, with another mask if the call has one of its own. On a busy machine the moment
+/// lasts.
+fn await_unchanged(pid: i32, steady: bool, before: &Look) -> Look {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let now = Look::at(pid, steady);
@@ -83,14 +83,14 @@ fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
     let before = Look::at(pid, steady);
     preflight(pid).unwrap();
     let stand_in = StandIn::new(pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let attached = guardian.attach(&stand_in.plan).unwrap();
     let events = sample(pid);
     std::thread::sleep(Duration::from_millis(30));
     drop(events);
     let detached = guardian.detach().unwrap();
     assert_eq!(detached.residue, None);
-    assert_eq!(look_again(pid, steady, &before), before);
+    assert_eq!(await_unchanged(pid, steady, &before), before);
     let ids = stand_in.ids();
     drop(guardian);
     drop(stand_in);
@@ -101,7 +101,7 @@ fn round(pid: i32, steady: bool) -> (AttachReport, DetachReport) {
 /// Attaches and detaches at once; nothing is left.
 fn attach_and_detach(pid: i32) {
     let stand_in = StandIn::new(pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();
     assert_eq!(guardian.detach().unwrap().residue, None);
     let ids = stand_in.ids();
@@ -116,9 +116,9 @@ fn spinner_keeps_its_registers_and_red_zone() {
     for _ in 0..10 {
         let before = Look::at(victim.pid, true);
         let stand_in = StandIn::new(victim.pid);
-        let mut guardian = Guardian::start().unwrap();
+        let mut guardian = start_guardian();
         let report = guardian.attach(&stand_in.plan).unwrap();
-        assert_eq!((report.stops_ns.len(), report.naked, report.tid), (2, false, victim.pid));
+        assert_eq!((report.stops_ns.len(), report.bare_call, report.tid), (2, false, victim.pid));
         let events = sample(victim.pid);
         let deadline = Instant::now() + Duration::from_secs(5);
         while !events.is_empty() && stand_in.hits() < 100 {
@@ -128,7 +128,7 @@ fn spinner_keeps_its_registers_and_red_zone() {
         drop(events);
         let report = guardian.detach().unwrap();
         assert_eq!((report.threads, report.residue), (1, None));
-        assert_eq!(Look::at(victim.pid, true), before);
+        assert_eq!(Look::settled(victim.pid, &before), before);
     }
     victim.expect(7);
 }
@@ -148,7 +148,7 @@ fn statically_linked_program_is_attached_to() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("spinner", SPINNER, &["-static"])));
     let (report, _) = round(victim.pid, true);
-    assert!(!report.naked);
+    assert!(!report.bare_call);
     victim.expect(7);
 }
 
@@ -177,7 +177,7 @@ fn single_thread_in_nanosleep_sleeps_on_undisturbed() {
 fn no_blocking_call_returns() {
     let _alone = alone();
     let victim = Victim::start(Command::new(build("blockers", BLOCKERS, &[])));
-    // While a thread is in sigwait its mask looks different: let the main thread get there.
+    // While a thread is in sigwait its mask looks different: wait for the main thread to get there.
     std::thread::sleep(Duration::from_millis(50));
     for _ in 0..5 {
         let (_, report) = round(victim.pid, true);
@@ -192,7 +192,7 @@ fn fiber_stacks_are_not_written() {
     let victim = Victim::start(Command::new(build("fiber", FIBER, &[])));
     for _ in 0..5 {
         let (report, _) = round(victim.pid, true);
-        assert!(report.naked);
+        assert!(report.bare_call);
     }
     victim.expect(7);
 }
@@ -203,7 +203,7 @@ fn many_threads_that_come_and_go_survive() {
     let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
     for _ in 0..10 {
         let (attached, detached) = round(victim.pid, false);
-        eprintln!("stops {:?}, cure {detached:?}", attached.stops_ns);
+        eprintln!("stops {:?}, restore {detached:?}", attached.stops_ns);
         assert!(detached.threads >= 99);
     }
     victim.expect(7);
@@ -242,11 +242,18 @@ fn go_program_goes_on() {
     let _alone = alone();
     const SOURCE: &str = r#"package main
 import ("fmt"; "os"; "os/signal"; "runtime"; "syscall"; "time")
-func deep(n int) int { if n == 0 { return 0 }; var pad [64]int; pad[n%64] = n; return deep(n-1) + pad[n%64] - n }
+func deep(n int) int {
+	if n == 0 { return 0 }
+	var pad [64]int
+	pad[n%64] = n
+	return deep(n-1) + pad[n%64] - n
+}
 func main() {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGTERM)
-	for i := 0; i < 8; i++ { go func() { for { if deep(500) != 0 { os.Exit(1) }; _ = make([]byte, 10000) } }() }
+	for i := 0; i < 8; i++ {
+		go func() { for { if deep(500) != 0 { os.Exit(1) }; _ = make([]byte, 10000) } }()
+	}
 	go func() { for { runtime.GC(); time.Sleep(time.Millisecond) } }()
 	time.Sleep(50 * time.Millisecond) // The first timer makes the runtime open its poller.
 	fmt.Println("ready")
@@ -296,7 +303,7 @@ fn tracer_in_the_way_is_named() {
     let refusal = Refusal::AlreadyTraced { tracer: tracer.pid, name: "tracer".to_owned() };
     assert_eq!(preflight(victim.pid), Err(refusal.clone()));
     let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::Refused(refusal)));
     drop(tracer);
     victim.expect(7);
@@ -308,7 +315,7 @@ fn debugger_that_came_later_delays_the_cure() {
     let victim = spinner();
     let before = Look::at(victim.pid, true);
     let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();
     let mut command = Command::new(build("tracer", TRACER, &[]));
     command.arg(victim.pid.to_string());
@@ -320,9 +327,9 @@ fn debugger_that_came_later_delays_the_cure() {
     });
     assert_eq!(guardian.detach().unwrap().residue, None);
     leaves.join().unwrap();
-    assert_eq!(Look::at(victim.pid, true), before);
+    assert_eq!(Look::settled(victim.pid, &before), before);
 
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let stand_in = StandIn::new(victim.pid);
     guardian.attach(&stand_in.plan).unwrap();
     let mut command = Command::new(build("tracer", TRACER, &[]));
@@ -352,7 +359,7 @@ fn replaced_handler_is_left_alone_and_stays_callable() {
     let _alone = alone();
     let mut victim = Victim::start(Command::new(build("replacer", REPLACER, &[])));
     let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();
     victim.signal(Signal::SIGUSR1);
     assert_eq!(victim.line(), "r\n");
@@ -372,11 +379,11 @@ fn failed_map_is_explained_and_undone() {
     let mut stand_in = StandIn::new(victim.pid);
     let taken = proc::mappings(victim.pid).unwrap()[0].start;
     stand_in.plan.tables.avma = taken;
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let failure = guardian.attach(&stand_in.plan).unwrap_err();
     let expected = InjectError::MapFailed { segment: "tables".to_owned(), errno: libc::EINVAL };
     assert_eq!(failure, expected);
-    assert_eq!(Look::at(victim.pid, true), before);
+    assert_eq!(Look::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
@@ -388,9 +395,9 @@ fn silent_entry_is_explained_and_undone() {
     let mut stand_in = StandIn::new(victim.pid);
     // The handler's `ret`, just before the restorer.
     stand_in.plan.entry_avma = stand_in.plan.restorer_avma - 1;
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     assert_eq!(guardian.attach(&stand_in.plan), Err(InjectError::EntrySilent));
-    assert_eq!(Look::at(victim.pid, true), before);
+    assert_eq!(Look::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
@@ -400,19 +407,19 @@ fn failed_entry_is_explained_and_undone() {
     let victim = spinner();
     let before = Look::at(victim.pid, true);
     let stand_in = StandIn::with_signal(victim.pid, libc::SIGKILL);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let expected = InjectError::EntryFailed { error: 2, errno: libc::EINVAL };
     assert_eq!(guardian.attach(&stand_in.plan), Err(expected));
-    assert_eq!(Look::at(victim.pid, true), before);
+    assert_eq!(Look::settled(victim.pid, &before), before);
     victim.expect(7);
 }
 
 #[test]
-fn target_that_ended_is_no_failure_of_the_cure() {
+fn target_that_ended_is_no_failure_of_the_restore() {
     let _alone = alone();
     let mut victim = spinner();
     let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     guardian.attach(&stand_in.plan).unwrap();
     victim.child.kill().unwrap();
     victim.child.wait().unwrap();
@@ -423,11 +430,11 @@ fn target_that_ended_is_no_failure_of_the_cure() {
 #[test]
 fn signals_that_arrive_all_the_time_do_no_harm() {
     let _alone = alone();
-    for (name, source, naked) in [("spinner", SPINNER, false), ("fiber", FIBER, true)] {
+    for (name, source, bare_call) in [("spinner", SPINNER, false), ("fiber", FIBER, true)] {
         let victim = Victim::start(Command::new(build(name, source, &["-DTICKING"])));
         for _ in 0..10 {
             let (report, _) = round(victim.pid, true);
-            assert!(report.naked == naked || naked, "{report:?}");
+            assert!(report.bare_call == bare_call || bare_call, "{report:?}");
         }
         victim.expect(7);
     }
@@ -439,7 +446,7 @@ fn target_that_ends_meanwhile_ends_as_it_would() {
     for run in 0..30u64 {
         let victim = spinner();
         let stand_in = StandIn::new(victim.pid);
-        let mut guardian = Guardian::start().unwrap();
+        let mut guardian = start_guardian();
         let pid = Pid::from_raw(victim.pid);
         let end = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_micros(run * run * 7919 % 15_000));
@@ -469,12 +476,12 @@ fn other_ipc_namespace_is_refused() {
     command.arg("--ipc").arg(build("spinner", SPINNER, &[]));
     let victim = Victim::start(command);
     assert_eq!(preflight(victim.pid), Err(Refusal::OtherIpcNamespace));
-    // Without the preflight: the target cannot attach what its namespace does not know.
+    // Without the preflight: the target cannot attach segments of another namespace.
     let before = Look::at(victim.pid, true);
     let stand_in = StandIn::new(victim.pid);
-    let mut guardian = Guardian::start().unwrap();
+    let mut guardian = start_guardian();
     let failure = guardian.attach(&stand_in.plan).unwrap_err();
     assert!(matches!(failure, InjectError::MapFailed { errno: libc::EINVAL, .. }), "{failure}");
-    assert_eq!(Look::at(victim.pid, true), before);
+    assert_eq!(Look::settled(victim.pid, &before), before);
     victim.expect(7);
 }

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use super::stand_in::StandIn;
 use super::victim::{Look, Victim};
-use super::{alone, attach_and_detach, bare, look_again, spinner};
-use crate::inject::chain::Call;
-use crate::inject::gadget::Gadgets;
-use crate::inject::identity::Execution;
+use super::{alone, attach_and_detach, await_unchanged, bare, spinner};
 use crate::inject::plan::AttachPlan;
 use crate::inject::ptrace::Tracee;
-use crate::inject::residue;
+use crate::inject::restore::residue;
 use crate::inject::stop::Stopped;
+use crate::inject::syscall::Syscall;
+use crate::inject::worker::execution::Execution;
+use crate::inject::worker::gadgets::Gadgets;
 use crate::proc;
 
-/// Has the process make calls, as an attach that ends there would.
-fn make(pid: i32, calls: &[Call]) {
+/// Lets the process make calls, as an attach would that ends there.
+fn make(pid: i32, calls: &[Syscall]) {
     let gadgets = Gadgets::find(pid, Execution::of(pid), &proc::mappings(pid).unwrap()).unwrap();
     let tracee = Tracee::seize(pid).unwrap();
     tracee.interrupt().unwrap();
@@ -23,12 +23,12 @@ fn make(pid: i32, calls: &[Call]) {
     let mut stopped = Stopped::collect(tracee, Instant::now(), last, last).ok().unwrap();
     stopped.prepare().unwrap();
     for call in calls {
-        assert!(stopped.call_bare(gadgets.syscall, call).unwrap() > 0);
+        assert!(stopped.run_bare_call(gadgets.syscall, call).unwrap() > 0);
     }
     stopped.release().unwrap();
 }
 
-fn part_goes_with_the_next_one(victim: &Victim, part: fn(&AttachPlan) -> Vec<Call>) {
+fn part_goes_with_the_next_one(victim: &Victim, part: fn(&AttachPlan) -> Vec<Syscall>) {
     let pid = victim.pid;
     let before = Look::at(pid, true);
     let left = StandIn::new(pid);
@@ -38,13 +38,13 @@ fn part_goes_with_the_next_one(victim: &Victim, part: fn(&AttachPlan) -> Vec<Cal
     assert_ne!(Look::at(pid, true), before);
     attach_and_detach(pid);
     assert!(residue::find(pid, start_time).is_empty());
-    assert_eq!(look_again(pid, true, &before), before);
+    assert_eq!(await_unchanged(pid, true, &before), before);
 }
 
 #[test]
 fn part_of_an_agent_goes_with_the_next_one() {
     let _alone = alone();
-    let parts: [fn(&AttachPlan) -> Vec<Call>; 3] = [
+    let parts: [fn(&AttachPlan) -> Vec<Syscall>; 3] = [
         |plan| vec![plan.data.attach()],
         |plan| vec![plan.data.attach(), plan.code.attach()],
         |plan| vec![plan.tables.attach(), plan.data.attach()],

@@ -13,7 +13,8 @@ use traceprof_abi::layout::{
 };
 use traceprof_abi::sync::Ordering;
 
-use super::super::{Access, AttachPlan, Segment, find_hole};
+use crate::inject::guardian::fork::SingleThreaded;
+use crate::inject::{Access, AttachPlan, Guardian, SharedSegment, find_gap};
 use crate::proc;
 
 const PAGE: u64 = 4096;
@@ -21,6 +22,13 @@ const DATA_LEN: u64 = INJECT_OFFSET + INJECT_LEN;
 const HITS: u64 = PAGE;
 const SA_FLAGS: u64 = 0x0400_0000 | 0x1000_0000 | 0x0800_0000 | 4;
 pub(super) const SIGNAL: i32 = libc::SIGTRAP;
+
+/// Forks a guardian from the test's process, which has other threads.
+pub(super) fn start_guardian() -> Guardian {
+    // SAFETY: no other test takes a lock that a guardian needs but the allocator's.
+    let alone = unsafe { SingleThreaded::assume() };
+    Guardian::fork(alone).unwrap()
+}
 
 /// A segment that is attached here.
 pub(super) struct Own {
@@ -75,34 +83,34 @@ impl StandIn {
         let status = proc::status(pid).unwrap();
         let owner = (status.euid, status.egid);
         let own = [PAGE, PAGE, DATA_LEN].map(|len| Own::create(len, owner));
-        let hole = find_hole(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
+        let start = find_gap(&proc::mappings(pid).unwrap(), layout::SPAN).unwrap();
         let [code, tables, data] = own;
-        let segment = |own: &Own, at: u64, len: u64, access: Access| Segment {
+        let segment = |own: &Own, at: u64, len: u64, access: Access| SharedSegment {
             shm_id: own.id,
-            avma: hole + at,
+            avma: start + at,
             len,
             access,
         };
-        let image = Image::assemble(hole + DATA_DISTANCE, signal);
+        let image = Image::assemble(start + DATA_DISTANCE, signal);
         let plan = AttachPlan {
             pid,
             start_time: proc::start_time(pid).unwrap(),
             code: segment(&code, 0, PAGE, Access::ReadExecute),
             tables: segment(&tables, TABLES_DISTANCE, PAGE, Access::Read),
             data: segment(&data, DATA_DISTANCE, DATA_LEN, Access::ReadWrite),
-            entry_avma: hole,
-            restorer_avma: hole + image.restorer,
+            entry_avma: start,
+            restorer_avma: start + image.restorer,
             signals: [signal, 0, 0, 0],
             hold_fd: None,
         };
-        // SAFETY: the segment is a page, the image less; nobody else uses it yet.
+        // SAFETY: the segment is a page, the image less; nothing else uses it yet.
         unsafe { std::ptr::copy(image.bytes.as_ptr(), code.base, image.bytes.len()) };
         let stand_in = StandIn { plan, _code: code, _tables: tables, data };
         let control = stand_in.control();
         control.magic.store(layout::MAGIC, Ordering::Relaxed);
         control.version.store(traceprof_abi::ABI_VERSION, Ordering::Relaxed);
         control.pid.store(status.inner_tgid as u32, Ordering::Relaxed);
-        let ours = [hole + image.handler, SA_FLAGS, hole + image.restorer, u64::MAX];
+        let ours = [start + image.handler, SA_FLAGS, start + image.restorer, u64::MAX];
         for (word, value) in control.signals[SAMPLING].our_action.iter().zip(ours) {
             word.store(value, Ordering::Relaxed);
         }
@@ -177,14 +185,14 @@ impl Image {
         bytes.extend(at(HITS as usize));
         bytes.extend([0xf0, 0x48, 0xff, 0x00, 0xc3]);
         let restorer = bytes.len() as u64;
-        // As the agent's: back to its start, where a tracer died that had made another call of it.
+        // As in the agent's: back to its start, after a tracer died that had replaced the call.
         bytes.extend([0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]);
         Image { bytes, handler, restorer }
     }
 }
 
-/// Opens a sigtrap event on a thread, for user code only where the kernel permits no more; `None`
-/// where it permits nothing.
+/// Opens a sigtrap event on a thread, for user code only if the kernel permits no more. `None` if
+/// it permits none.
 pub(super) fn sigtrap_event(tid: i32, period_ns: u64) -> Option<std::os::fd::OwnedFd> {
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     open_event(tid, period_ns, 0).or_else(|| open_event(tid, period_ns, EXCLUDE_KERNEL))

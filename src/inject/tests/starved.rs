@@ -1,24 +1,24 @@
-//! Targets whose threads get a processor for a moment now and then.
+//! Targets whose threads rarely get a processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::stand_in::StandIn;
-use super::victim::{Victim, build};
-use super::{alone, attach_and_detach, look_again, round, victim::Look};
-use crate::inject::{Guardian, InjectError};
+use super::stand_in::{StandIn, start_guardian};
+use super::victim::{Look, Victim, build};
+use super::{alone, attach_and_detach, await_unchanged, round};
+use crate::inject::InjectError;
 
 const STARVED: &str = include_str!("victims/starved.c");
 
-/// A control group whose processes share 1 % of a processor; removed at its end.
+/// A control group whose processes share 1 % of a processor; removed when dropped.
 struct Group {
     directory: PathBuf,
 }
 
 impl Group {
-    /// `None` where groups cannot be made.
+    /// Puts a process into such a group; `None` if groups cannot be made.
     fn starving(pid: i32) -> Option<Group> {
         let name = format!("traceprof-test-{}", std::process::id());
         let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
@@ -51,8 +51,8 @@ impl Drop for Group {
     }
 }
 
-/// A thread that was set going and got no turn used to be left to itself when the time was up: in
-/// a bare system call it returned into nothing, and a chain ran when it was least expected.
+/// A resumed thread that got no processor used to be abandoned when its time was up. In a bare
+/// system call it returned into nothing, and a chain ran when it was least expected.
 #[test]
 fn starved_target_survives_whatever_takes_too_long() {
     let _alone = alone();
@@ -66,15 +66,15 @@ fn starved_target_survives_whatever_takes_too_long() {
     let mut attached = 0;
     while Instant::now() < last {
         let stand_in = StandIn::new(victim.pid);
-        let mut guardian = Guardian::start().unwrap();
+        let mut guardian = start_guardian();
         let outcome = guardian.attach(&stand_in.plan).and_then(|_| {
             attached += 1;
             guardian.detach()
         });
         match outcome {
             Ok(report) => report.residue.iter().for_each(|residue| eprintln!("left: {residue}")),
-            // A group in debt gets no turn for seconds: half a minute may not do. What is left is
-            // inert then.
+            // A group in debt gets no processor for seconds, and half a minute may be too short.
+            // The rest is inert then.
             Err(
                 error @ (InjectError::EntrySilent
                 | InjectError::WouldNotStop { .. }
@@ -85,9 +85,9 @@ fn starved_target_survives_whatever_takes_too_long() {
     }
     eprintln!("attached {attached} times");
     drop(group);
-    // What had to be left is taken away by the next one.
+    // The next attach removes what had to be left.
     attach_and_detach(victim.pid);
-    assert_eq!(look_again(victim.pid, true, &before), before);
+    assert_eq!(await_unchanged(victim.pid, true, &before), before);
     round(victim.pid, true);
     victim.expect(7);
 }

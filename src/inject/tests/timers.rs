@@ -1,4 +1,4 @@
-//! Timers on threads' CPU clocks, a signal that is added to an agent that runs, and priming.
+//! Timers on threads' CPU clocks, a signal that is added to a running agent, and priming.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use traceprof_abi::layout::{Counter, Operation, PRIMING};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
 
-use super::super::enter::LED_ARM_MAX;
-use super::super::*;
 use super::agent::{Agent, PERIOD_NS, SIGNAL, cpu_ns, forbid_pending_signals, send, timers, until};
 use super::victim::{Look, Victim, assert_segments_gone, build};
-use super::{BLOCKERS, SPINNER, THREADS, alone, look_again, spinner};
+use super::{BLOCKERS, SPINNER, THREADS, alone, await_unchanged, spinner};
+use crate::inject::agent_entry::LED_ARM_MAX;
+use crate::inject::*;
 
 const OWNER: &str = include_str!("victims/owner.c");
 const CHANGER: &str = include_str!("victims/changer.c");
@@ -31,7 +31,7 @@ pub(super) fn changer() -> Victim {
     victim
 }
 
-/// The periods that the timers tell of are the CPU time that the process uses.
+/// Expects the reported expiries to cover the CPU time that the process uses.
 fn expect_all_cpu_time(agent: &Agent) {
     let (cpu, periods) = (cpu_ns(agent.plan.pid), agent.periods());
     until("200 periods", || agent.periods() >= periods + 200);
@@ -41,7 +41,7 @@ fn expect_all_cpu_time(agent: &Agent) {
 }
 
 #[test]
-fn signal_that_is_added_while_the_agent_runs_is_cured() {
+fn signal_that_is_added_while_the_agent_runs_is_restored() {
     let _alone = alone();
     let victim = spinner();
     let before = Look::at(victim.pid, true);
@@ -49,14 +49,14 @@ fn signal_that_is_added_while_the_agent_runs_is_cured() {
     let mut guardian = agent.attach(SIGNAL);
     assert_eq!(timers(victim.pid).len(), 0);
     let slots = agent.want_timers();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     assert_eq!((timers(victim.pid).len(), agent.count(Counter::Armed)), (1, 1));
     let slot = agent.slot(slots[&victim.pid]);
     assert_eq!(slot.state.load(Ordering::Relaxed), SlotState::Primed as u32);
     expect_all_cpu_time(&agent);
     assert_eq!(guardian.detach().unwrap().residue, None);
     assert_eq!(timers(victim.pid).len(), 0);
-    assert_eq!(look_again(victim.pid, true, &before), before);
+    assert_eq!(await_unchanged(victim.pid, true, &before), before);
     let plan = &agent.plan;
     let ids = [plan.code.shm_id, plan.tables.shm_id, plan.data.shm_id];
     drop((guardian, agent));
@@ -72,7 +72,8 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
     {
         let steady = is_asleep;
         let victim = Victim::start(Command::new(build(name, source, &[])));
-        // While a thread is in sigwait its mask looks different: let the main thread get there.
+        // While a thread is in sigwait its mask looks different: wait for the main thread to get
+        // there.
         std::thread::sleep(Duration::from_millis(50));
         let before = Look::at(victim.pid, steady);
         let agent = Agent::new(victim.pid);
@@ -80,12 +81,12 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
         let wanted = agent.want_timers().len();
         let served = || agent.count(Counter::Armed) + agent.count(Counter::TimerFailed);
         let mut entered = Vec::new();
-        // The first timers' hits serve others; an entry that meets one of them leaves it to that.
+        // The first timers' signals arm others; an entry that meets one of them leaves that to it.
         until("all timers", || {
             let is_done = served() as usize >= wanted;
             if !is_done {
                 let before = served();
-                entered.push(guardian.enter(Operation::Arm).unwrap().stopped_ns);
+                entered.push(guardian.run_entry(Operation::Arm).unwrap().stopped_ns);
                 let most = LED_ARM_MAX as u64;
                 assert!(!is_asleep || served() - before <= most, "{} at once", served() - before);
             }
@@ -97,10 +98,10 @@ fn sleeping_threads_get_timers_and_do_not_notice() {
         assert!(failed <= 2, "{failed} failed");
         std::thread::sleep(Duration::from_millis(100));
         let report = guardian.detach().unwrap();
-        eprintln!("{name}: {wanted} timers, stops {entered:?}, cure {report:?}");
+        eprintln!("{name}: {wanted} timers, stops {entered:?}, restore {report:?}");
         assert_eq!(report.residue, None);
         assert_eq!(timers(victim.pid).len(), 0);
-        assert_eq!(look_again(victim.pid, steady, &before), before);
+        assert_eq!(await_unchanged(victim.pid, steady, &before), before);
         victim.expect(code);
     }
 }
@@ -151,10 +152,10 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
         raise();
         let agent = Agent::new(victim.pid);
         let mut guardian = agent.attach(signal);
-        // What is installed is not installed again: the saved action would be ours.
-        guardian.enter(Operation::Install).unwrap();
+        // The handler must not be installed twice: the saved action would be ours.
+        guardian.run_entry(Operation::Install).unwrap();
         agent.want_timers();
-        guardian.enter(Operation::Arm).unwrap();
+        guardian.run_entry(Operation::Arm).unwrap();
         until("hits", || agent.count(Counter::TimerHits) >= 3);
         raise();
         until("a foreign signal", || agent.count(Counter::Foreign) == 1);
@@ -162,7 +163,7 @@ fn handler_of_the_application_gets_its_signals_and_comes_back() {
         raise();
         let lines: Vec<String> = (0..3).map(|_| victim.line()).collect();
         assert_eq!(lines, ["o\n"; 3]);
-        assert_eq!(look_again(victim.pid, true, &before), before);
+        assert_eq!(await_unchanged(victim.pid, true, &before), before);
         victim.expect(7);
     }
 }
@@ -180,25 +181,25 @@ fn signal_that_is_ignored_by_default_stays_ours() {
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(crate::proc::status(victim.pid).unwrap().caught, caught);
     assert_eq!(guardian.detach().unwrap().residue, None);
-    assert_eq!(look_again(victim.pid, true, &before), before);
+    assert_eq!(await_unchanged(victim.pid, true, &before), before);
     victim.expect(7);
 }
 
 #[test]
-fn hit_that_waits_behind_a_mask_is_flushed() {
+fn pending_signal_behind_a_mask_is_flushed() {
     let _alone = alone();
     let mut victim = owner(SIGNAL, true);
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     agent.want_timers();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     let pending = || {
         let text = std::fs::read_to_string(format!("/proc/{}/status", victim.pid)).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("SigPnd:")).unwrap();
         u64::from_str_radix(line.trim(), 16).unwrap() >> (SIGNAL - 1) & 1 == 1
     };
-    until("a pending hit", pending);
-    // Its own one-off signal would kill it as well.
+    until("a pending signal", pending);
+    // Its own one-off signal would kill it, too.
     assert_eq!(guardian.detach().unwrap().residue, None);
     assert!(!pending());
     victim.signal(Signal::SIGUSR1);
@@ -213,30 +214,30 @@ fn recorder_that_is_silent_loses_its_timers_and_gets_them_back() {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     agent.want_timers();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     assert_eq!(timers(victim.pid).len(), 4);
     agent.lease(Duration::ZERO);
     until("the end of the timers", || timers(victim.pid).is_empty());
     assert_eq!(agent.count(Counter::LeaseEnded), 4);
-    guardian.enter(Operation::Arm).unwrap();
-    assert_eq!(timers(victim.pid).len(), 0, "armed although nobody listens");
+    guardian.run_entry(Operation::Arm).unwrap();
+    assert_eq!(timers(victim.pid).len(), 0, "armed without a recorder");
     agent.lease(Duration::from_secs(60));
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     assert_eq!(timers(victim.pid).len(), 4);
     expect_all_cpu_time(&agent);
     guardian.detach().unwrap();
     victim.expect(7);
 }
 
-/// An entry arms some, and the hits of those arm others.
+/// Arms all timers: an entry arms some, and their signals arm the others.
 fn arm_all(agent: &Agent, guardian: &mut Guardian, wanted: usize) {
     until("all timers", || {
-        guardian.enter(Operation::Arm).unwrap();
+        guardian.run_entry(Operation::Arm).unwrap();
         agent.count(Counter::Armed) + agent.count(Counter::TimerFailed) >= wanted as u64
     });
 }
 
-/// A recorder and a guardian that are killed, and timers that nobody listens to.
+/// Kills a recorder and its guardian, and leaves their timers running.
 fn killed_pair(victim: &Victim) -> bool {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
@@ -253,7 +254,7 @@ fn killed_pair(victim: &Victim) -> bool {
 #[test]
 fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     let _alone = alone();
-    // On a machine that has much else to do the sleepers' timers may be over, too, before that is seen.
+    // On a busy machine the sleepers' timers may expire, too, before this is seen.
     let left = || {
         let victim = Victim::start(Command::new(build("threads", THREADS, &[])));
         let before = Look::at(victim.pid, false);
@@ -266,7 +267,7 @@ fn next_recording_removes_the_timers_that_a_killed_pair_left() {
     let mut guardian = next.attach(SIGNAL);
     assert_eq!(timers(victim.pid).len(), 0);
     assert_eq!(guardian.detach().unwrap().residue, None);
-    assert_eq!(look_again(victim.pid, false, &before), before);
+    assert_eq!(await_unchanged(victim.pid, false, &before), before);
     victim.expect(7);
 }
 
@@ -284,16 +285,16 @@ fn timer_of_a_thread_that_is_gone_is_deleted() {
     // As if the thread had ended: for the kernel's list that makes no difference.
     slot.state.store(SlotState::Retired as u32, Ordering::Relaxed);
     agent.data().want_timer(index);
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     until("its deletion", || slot.timer.load(Ordering::Relaxed) == 0);
     assert_eq!(timers(victim.pid).len(), all - 1);
-    // The slot's next thread has another generation; a timer of the former one goes first.
+    // The slot's next thread has another generation, so a timer of the former one is deleted first.
     let other = slots.values().copied().find(|&it| it != index).unwrap();
     let slot = agent.slot(other);
     let timer = slot.timer.load(Ordering::Relaxed);
     slot.generation.fetch_add(1, Ordering::Relaxed);
     agent.data().want_timer(other);
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     until("another timer", || ![0, timer].contains(&slot.timer.load(Ordering::Relaxed)));
     assert_eq!(timers(victim.pid).len(), all - 1);
     guardian.detach().unwrap();
@@ -302,14 +303,14 @@ fn timer_of_a_thread_that_is_gone_is_deleted() {
 }
 
 #[test]
-fn limit_of_pending_signals_is_counted_and_told() {
+fn limit_of_pending_signals_is_counted_and_reported() {
     let _alone = alone();
     let victim = changer();
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     let slots = agent.want_timers();
     forbid_pending_signals(victim.pid);
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     assert_eq!((agent.count(Counter::TimerFailed), agent.count(Counter::Armed)), (4, 0));
     for index in slots.values() {
         let error = agent.slot(*index).timer_error.load(Ordering::Relaxed);
@@ -329,17 +330,17 @@ fn program_that_executes_another_has_no_timers_and_does_not_die_of_one() {
         agent.data().control().period_ns.store(50_000, Ordering::Relaxed);
         let mut guardian = agent.attach(SIGNAL);
         agent.want_timers();
-        guardian.enter(Operation::Arm).unwrap();
+        guardian.run_entry(Operation::Arm).unwrap();
         until("hits", || agent.count(Counter::TimerHits) >= 3);
         victim.signal(Signal::SIGUSR1);
         // In the middle of it, or afterwards.
-        let entered = guardian.enter(Operation::Arm);
+        let entered = guardian.run_entry(Operation::Arm);
         assert!(
             matches!(entered, Ok(_) | Err(InjectError::Executed | InjectError::Gone)),
             "{entered:?}"
         );
         assert_eq!(victim.line(), "ready\n");
-        assert_eq!(guardian.enter(Operation::Arm), Err(InjectError::Executed));
+        assert_eq!(guardian.run_entry(Operation::Arm), Err(InjectError::Executed));
         assert_eq!(timers(victim.pid).len(), 0);
         assert_eq!(guardian.detach().unwrap().residue, None);
     }
@@ -353,11 +354,11 @@ fn forked_child_has_no_timers_and_touches_no_slot() {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     let slots = agent.want_timers().len();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     victim.signal(Signal::SIGUSR2);
     let child: i32 = victim.line().trim().parse().unwrap();
     assert_eq!(timers(child).len(), 0);
-    // It has the handler: what it is sent is swallowed, and claims nothing.
+    // It has the handler, so it swallows the signal and claims nothing.
     let mut of_child = Agent::new(victim.pid);
     of_child.plan.pid = child;
     of_child.prime(child, SIGNAL);
@@ -380,10 +381,10 @@ fn target_that_is_gone_is_entered_no_more() {
     let agent = Agent::new(victim.pid);
     let mut guardian = agent.attach(SIGNAL);
     agent.want_timers();
-    guardian.enter(Operation::Arm).unwrap();
+    guardian.run_entry(Operation::Arm).unwrap();
     assert_eq!(agent.data().control().signals[PRIMING].installed.load(Ordering::Relaxed), 1);
     victim.child.kill().unwrap();
     victim.child.wait().unwrap();
-    assert_eq!(guardian.enter(Operation::Arm), Err(InjectError::Gone));
+    assert_eq!(guardian.run_entry(Operation::Arm), Err(InjectError::Gone));
     assert_eq!(guardian.detach(), Ok(DetachReport::default()));
 }

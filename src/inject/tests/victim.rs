@@ -1,41 +1,41 @@
 //! Victims: small programs that check themselves, and how they look from outside.
 
+use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::proc;
 
-static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().unwrap();
-    // Victims of other users are executed from here.
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(directory.path(), open).unwrap();
-    directory
-});
-static BUILDING: Mutex<()> = Mutex::new(());
-
-/// Compiles a victim once and gives its path.
+/// Compiles a victim once and gives its path: beside the tests, as each is a process of its own.
 pub(super) fn build(name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let _one = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let program = DIRECTORY.path().join(format!("{name}{}", flags.join("")));
+    let tests = std::env::current_exe().unwrap();
+    let mut key = std::hash::DefaultHasher::new();
+    (source, flags).hash(&mut key);
+    let directory = tests.ancestors().nth(2).unwrap().join("victims");
+    let directory = directory.join(format!("{:016x}", key.finish()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let lock = std::fs::File::create(directory.join("lock")).unwrap();
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+    let program = directory.join(name);
     if !program.exists() {
-        let file = DIRECTORY.path().join(format!("{name}.c"));
+        let (file, fresh) = (directory.join(format!("{name}.c")), directory.join("fresh"));
         std::fs::write(&file, source).unwrap();
         let made = Command::new("cc")
             .args(["-O1", "-pthread", "-w", "-o"])
-            .arg(&program)
+            .arg(&fresh)
             .args(flags)
             .arg(&file)
             .status()
             .unwrap();
         assert!(made.success(), "cc {name}");
+        std::fs::rename(&fresh, &program).unwrap();
     }
     program
 }
@@ -45,6 +45,8 @@ pub(super) struct Victim {
     pub(super) pid: i32,
     pub(super) output: BufReader<ChildStdout>,
     name: String,
+    /// Holds a program that others may execute.
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Victim {
@@ -57,13 +59,20 @@ impl Victim {
         output.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n", "{name}");
         let pid = child.id() as i32;
-        Victim { child, pid, output, name }
+        Victim { child, pid, output, name, _directory: None }
     }
 
     pub(super) fn as_user(program: PathBuf, id: u32) -> Victim {
-        let mut command = Command::new(program);
+        let directory = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), open).unwrap();
+        let copy = directory.path().join(program.file_name().unwrap());
+        std::fs::copy(program, &copy).unwrap();
+        let mut command = Command::new(copy);
         command.uid(id).gid(id);
-        Victim::start(command)
+        let mut victim = Victim::start(command);
+        victim._directory = Some(directory);
+        victim
     }
 
     pub(super) fn signal(&self, signal: Signal) {
@@ -76,7 +85,7 @@ impl Victim {
         line
     }
 
-    /// Ends it with SIGTERM and checks its own verdict.
+    /// Ends it with SIGTERM and checks its exit code.
     pub(super) fn expect(mut self, code: i32) {
         self.signal(Signal::SIGTERM);
         self.expect_end(code);
@@ -98,7 +107,7 @@ impl Victim {
         lines.collect::<Vec<_>>().join("; ")
     }
 
-    /// Waits for its end and checks its verdict.
+    /// Waits for its end and checks its exit code.
     pub(super) fn expect_end(&mut self, code: i32) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let status = loop {
@@ -133,7 +142,22 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// `steady`: the victim's thread list does not change by itself.
+    /// Reads the state until it is `before` again, for five seconds at most.
+    ///
+    /// The kernel leads a thread back by itself after the detach: on a busy machine the thread's
+    /// mask is seen changed until then.
+    pub(super) fn settled(pid: i32, before: &Look) -> Look {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let look = Look::at(pid, true);
+            if look == *before || Instant::now() >= deadline {
+                return look;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Reads the state; `steady` if the victim's thread list does not change by itself.
     pub(super) fn at(pid: i32, steady: bool) -> Look {
         let status = proc::status(pid).unwrap();
         let tids = proc::tasks(pid).unwrap();
@@ -154,7 +178,7 @@ impl Look {
         Look {
             maps: maps
                 .iter()
-                // The heap and the stack are the program's own to grow.
+                // The program itself may grow its heap and its stack.
                 .filter(|m| m.path != "[heap]" && m.path != "[stack]")
                 .map(|m| format!("{:x}-{:x} {} {}", m.start, m.end, m.exec, m.path.display()))
                 .collect(),
@@ -167,8 +191,8 @@ impl Look {
     }
 }
 
-/// None of these segments exists any more, but for a moment: a child that another test has forked
-/// and that has not executed yet holds all that this process had attached.
+/// Waits until none of these segments exists any more. A child that another test has forked and
+/// that has not executed yet holds all that this process had attached.
 pub(super) fn assert_segments_gone(ids: [i32; 3]) {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -181,7 +205,7 @@ pub(super) fn assert_segments_gone(ids: [i32; 3]) {
     }
 }
 
-/// The lines of the system's list that are about these segments.
+/// The lines of the system's list that concern these segments.
 fn segments_among(ids: [i32; 3]) -> Vec<String> {
     let listed = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let is_ours = |line: &&str| {

@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::unwind::EndReason;
 
-use super::super::balance::Reading;
-use super::super::batch::Batch;
-use super::super::blocked::blocks;
-use super::super::clock::{Clock, monotonic_now_ns};
-use super::super::parents::PARENTS_MAX;
-use super::super::perf::open_anchor;
-use super::super::threads::Usage;
-use super::{Event, Session};
 use crate::fault::{self, Point};
 use crate::proc;
+use crate::record::batch::rotation::Batch;
+use crate::record::contract::clock::{Clock, monotonic_now_ns};
+use crate::record::session::{Event, Session};
+use crate::record::source::perf::open_anchor;
+use crate::record::source::signal_blocked::blocks;
+use crate::record::store::threads::Usage;
+use crate::record::weigh::balance::Reading;
+use crate::record::weigh::parents::PARENTS_MAX;
 
-/// How long names are read before the trace is flushed: a twentieth of the time between two flushes.
+/// How long names are read before the trace is flushed: a twentieth of the time between two
+/// flushes.
 const NAMES_TIME: Duration = Duration::from_millis(40);
 
 impl Session<'_> {
@@ -39,7 +40,7 @@ impl Session<'_> {
             // New threads have new stacks.
             self.refresh.hasten();
         }
-        let mut shared = self.scribe.blank();
+        let mut shared = self.writer.blank();
         let batch = Arc::make_mut(&mut shared);
         batch.flush = flush;
         batch.threads.extend(self.registry.news());
@@ -65,7 +66,7 @@ impl Session<'_> {
         self.registry.retire(drained.all, &mut batch.threads);
         self.contexts.name(batch);
         if batch.has_news() {
-            self.scribe.send(shared);
+            self.writer.send(shared);
         }
     }
 
@@ -89,14 +90,14 @@ impl Session<'_> {
         batch.addresses = Some(Arc::clone(&self.addresses));
     }
 
-    /// Puts the hits up to `until_ns` right by their threads' clocks. Without those in the kernel, what
-    /// hits must stand for is not known.
+    /// Puts the hits up to `until_ns` right by their threads' clocks. Without those in the kernel,
+    /// what hits must stand for is not known.
     fn balance(&mut self, batch: &mut Batch, until_ns: u64) {
         let late_ns = monotonic_now_ns().saturating_sub(until_ns);
         let (remainder, registry, blocked) = (&self.remainder, &self.registry, &self.blocked);
         let clock = |key| {
             let Usage { tid, cpu_ns, .. } = registry.usage_of(key)?;
-            Some(Reading { cpu_ns, is_deaf: blocked.holds(tid) })
+            Some(Reading { cpu_ns, is_signal_blocked: blocked.holds(tid) })
         };
         self.balance.put_right(batch, late_ns, |key| remainder.weight(key), clock);
     }
@@ -139,8 +140,9 @@ impl Session<'_> {
             let weight = self.remainder.weight(parent.key);
             let lacks_ns = self.remainder.lacking_ns(process_ns);
             let signal = self.attached.signal();
-            let is_deaf = || blocks(self.pid, parent.tid, signal).is_some();
-            let advice = self.parents.look(&parent, weight, (process_ns, lacks_ns), is_deaf);
+            let is_signal_blocked = || blocks(self.pid, parent.tid, signal).is_some();
+            let advice =
+                self.parents.look(&parent, weight, (process_ns, lacks_ns), is_signal_blocked);
             if advice.anchor {
                 self.parents.keep(&parent, open_anchor(parent.tid));
             }
@@ -179,7 +181,7 @@ impl Session<'_> {
 
     /// Keeps thread slots and tables populated ahead of their use.
     pub(super) fn grow(&mut self) {
-        if let Err(error) = self.attached.grow() {
+        if let Err(error) = self.attached.grow_slots() {
             let text = format!("no memory for more thread slots: {error}");
             self.observer.event(Event::Notice(text));
         }
@@ -221,13 +223,13 @@ mod tests {
     use traceprof_abi::sync::AtomicU64;
 
     use super::*;
-    use crate::record::batch::{ThreadLife, ThreadNews};
-    use crate::record::collect::Collector;
-    use crate::record::heaviest::Heaviest;
-    use crate::record::kernel::tests::{hit, made_up};
-    use crate::record::liveness::LastOfThreads;
-    use crate::record::scribe::{Scribe, Writing};
-    use crate::record::shm::own_data;
+    use crate::record::batch::threads::{ThreadLife, ThreadNews};
+    use crate::record::source::kernel::tests::{feed_sample, without_kernel};
+    use crate::record::store::collector::Collector;
+    use crate::record::store::heaviest::Heaviest;
+    use crate::record::store::liveness::LastOfThreads;
+    use crate::record::target::shm::own_data;
+    use crate::record::write::writer::{Writer, Writing};
     use crate::trace::tests::heap::allocations;
     use crate::trace::{Metadata, TraceSeries, TraceWriter, WriterOptions};
 
@@ -260,29 +262,24 @@ mod tests {
             let frames: Vec<_> = (0..20).map(|frame| AtomicU64::new(frame + number % 50)).collect();
             let trace_id = table.put(&frames, 0, 1).id();
             let time = clock_ticks + number;
-            assert!(table.append(&Sample {
-                slot,
-                tid,
-                time,
-                trace_id,
-                weight: 1,
-                ..Sample::default()
-            }));
+            let sample = Sample { slot, tid, time, trace_id, weight: 1, ..Sample::default() };
+            assert!(table.append_at(&sample).is_some());
             data.threads().slots[slot as usize].last_trace.store(trace_id, Ordering::Relaxed);
             assert!(data.hazards().release(hazard));
         }
     }
 
     /// As long as the writer has something to do, its batches are not back.
-    fn wait_for(scribe: &Scribe) {
+    fn wait_for(writer: &Writer) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !scribe.is_idle() {
+        while !writer.is_idle() {
             assert!(Instant::now() < deadline, "the writer hangs");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The claim is about all of a turn but the reading of `/proc`: who is there, and what is mapped.
+    /// The claim is about all of a turn but the reading of `/proc`: who is there, and what is
+    /// mapped.
     #[test]
     fn a_turn_in_steady_state_takes_no_memory() {
         let data = segment();
@@ -291,12 +288,11 @@ mod tests {
         let writer =
             TraceSeries::of_one(TraceWriter::create(&path, WriterOptions::default()).unwrap());
         let writing = Writing::start(writer).unwrap();
-        let scribe = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
+        let writer = writing.join(0, 1, |answers| answers.names(1, Arc::default())).unwrap();
         let mut collector = Collector::start(data, Arc::default()).unwrap();
         collector.register(Box::new(LastOfThreads::new(data)));
         collector.register(Box::new(Heaviest::new(10)));
-        collector.register(Box::new(scribe.open_samples()));
-        let mut kernel = made_up();
+        let mut kernel = without_kernel();
         let mut clock = Clock::start(Clock::best_mode());
         let mut turn = |number: u64, news: Vec<ThreadNews>| {
             samples(data, number * 10_000);
@@ -304,11 +300,11 @@ mod tests {
             for number in 0..SAMPLES {
                 // Every tenth comes too late for this batch.
                 let time_ns = if number % 10 == 0 { now_ns + 3_600_000_000_000 } else { now_ns };
-                hit(&mut kernel, number as u32 % THREADS, time_ns, 0x1000 + number % 30);
+                feed_sample(&mut kernel, number as u32 % THREADS, time_ns, 0x1000 + number % 30);
             }
-            wait_for(&scribe);
+            wait_for(&writer);
             allocations(|| {
-                let mut shared = scribe.blank();
+                let mut shared = writer.blank();
                 let batch = Arc::make_mut(&mut shared);
                 batch.threads.extend(news);
                 assert!(collector.rotate(batch, &|_| false).all);
@@ -326,7 +322,7 @@ mod tests {
                 batch.sort();
                 collector.preserve(batch);
                 assert!(batch.has_news());
-                scribe.send(shared);
+                writer.send(shared);
             })
         };
         let seen = |slot| {
@@ -336,12 +332,12 @@ mod tests {
         };
         assert!(turn(0, (0..THREADS).map(seen).collect()) > 0, "the counter does not count");
         // Two in circulation, so that one is there whenever the other is not back yet.
-        scribe.send(Arc::default());
+        writer.send(Arc::default());
         let warm: Vec<u64> = (1..30).map(|number| turn(number, Vec::new())).collect();
         let steady: Vec<u64> = (30..60).map(|number| turn(number, Vec::new())).collect();
         assert_eq!(steady, [0; 30], "after {warm:?}");
         assert_eq!(collector.stats.orphans, 0);
-        drop(scribe);
+        drop(writer);
         let finished = writing.finish();
         let (samples, unknown) = (finished.totals().samples, finished.totals().unattributed);
         assert_eq!((samples, unknown), (60 * 2 * SAMPLES, 0));

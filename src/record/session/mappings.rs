@@ -4,40 +4,41 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::batch::Batch;
-use super::super::clock::monotonic_now_ns;
-use super::{Event, Parts, Session};
 use crate::proc;
-use crate::record::Observer;
-use crate::record::remaps::Remaps;
+use crate::record::batch::rotation::Batch;
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::contract::observer::Observer;
+use crate::record::name::mapping_changes::MappingChanges;
+use crate::record::session::{Event, Parts, Session};
 
-/// Reads the mappings once more, now that the kernel tells of new ones and before anything is sampled:
-/// while tables were made, what was read first may have been exchanged, and nobody told of that.
-pub(super) fn read_again(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> Remaps {
+/// Reads the mappings once more, now that the kernel tells of new ones and before anything is
+/// sampled: while tables were made, what was read first may have been exchanged, and nobody told of
+/// that.
+pub(super) fn read_again(parts: &mut Parts<'_>, observer: &mut dyn Observer) -> MappingChanges {
     let began_ns = monotonic_now_ns();
     let mappings = proc::mappings(parts.pid).unwrap_or_default();
     // Those of another program, or of one that exits, are found by the first look.
-    if parts.attached.is_in(&mappings) {
+    if parts.attached.is_mapped_in(&mappings) {
         if let Err(error) = parts.attached.refresh(&mappings) {
             observer.event(Event::Notice(format!("unwind tables: {error}")));
         }
         let (addresses, data) = (parts.attached.modules().current(), parts.attached.data());
         parts.contexts.refresh(&mappings, &addresses, data.context_sources());
     }
-    Remaps::since(began_ns)
+    MappingChanges::since(began_ns)
 }
 
 impl Session<'_> {
     /// Takes in what the kernel told of mappings.
     pub(super) fn hear_of_code(&mut self) {
-        self.remaps.hear(self.registry.mapped(), &self.addresses);
+        self.mapping_changes.add_reports(self.registry.mapped(), &self.addresses);
     }
 
     /// Tells the writer what is mapped.
     pub(super) fn send_addresses(&self) {
-        let mut batch = self.scribe.blank();
+        let mut batch = self.writer.blank();
         Arc::make_mut(&mut batch).addresses = Some(Arc::clone(&self.addresses));
-        self.scribe.send(batch);
+        self.writer.send(batch);
     }
 
     /// Reads the mappings; false if the agent's are not among them.
@@ -56,7 +57,7 @@ impl Session<'_> {
             // samples that wait.
             return true;
         }
-        if !self.attached.is_in(&mappings) {
+        if !self.attached.is_mapped_in(&mappings) {
             return false;
         }
         let (before, ended_ns) = (self.addresses.epoch(), monotonic_now_ns());
@@ -65,7 +66,7 @@ impl Session<'_> {
             Ok(None) => {}
             Err(error) => self.observer.event(Event::Notice(format!("unwind tables: {error}"))),
         }
-        self.remaps.settle((began_ns, ended_ns), (before, self.addresses.epoch()));
+        self.mapping_changes.note_reading((began_ns, ended_ns), (before, self.addresses.epoch()));
         let sources = self.attached.data().context_sources();
         self.contexts.refresh(&mappings, &self.addresses, sources);
         self.note_mappings(mappings);
@@ -90,15 +91,15 @@ impl Session<'_> {
     /// Puts samples right that came between a mapping and its discovery.
     pub(super) fn correct_remapped(&mut self, batch: &mut Batch) {
         self.hear_of_code();
-        if self.remaps.is_pending() && !self.has_looked() {
+        if self.mapping_changes.is_pending() && !self.has_looked() {
             return;
         }
         let collector = &mut self.collector;
-        self.remaps.correct(batch, &self.addresses, || collector.take_instance());
+        self.mapping_changes.correct(batch, &self.addresses, || collector.take_instance());
     }
 
-    /// The mappings are as they were at the end of the batch, or too much time went into reading them;
-    /// false if they are another program's.
+    /// The mappings are as they were at the end of the batch, or too much time went into reading
+    /// them; false if they are another program's.
     fn has_looked(&mut self) -> bool {
         self.has_left || !self.refresh.may_be_hastened() || self.look_at_mappings()
     }

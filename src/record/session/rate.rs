@@ -1,8 +1,9 @@
-//! The rate at which the session samples: what that costs is looked at, and the rate changed for it.
+//! The rate at which the session samples: what that costs is looked at, and the rate changed for
+//! it.
 //!
 //! # Invariants
-//! - Of two families of events one is on at a time: the one before is off when the next is begun with,
-//!   and is closed then.
+//! - Of two families of events one is on at a time: the one before is off when the next is begun
+//!   with, and is closed then.
 //! - What is opened here is begun with only in the program that has the agent.
 
 use std::io;
@@ -10,16 +11,16 @@ use std::time::Instant;
 
 use traceprof_abi::sync::Ordering;
 
-use super::super::clock::monotonic_now_ns;
-use super::super::kernel::Slower;
-use super::super::overhead::Counted;
-use super::super::perf::{self, Events, Family};
-use super::{Event, Session};
 use crate::fault::{self, Point};
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::session::{Attached, Clock, Event, Session};
+use crate::record::source::kernel::SlowerFamily;
+use crate::record::source::perf::{self, EventFamily, Events};
+use crate::record::weigh::overhead::{Counted, Spent};
 
 impl Session<'_> {
-    /// In each turn, unless that takes too long: the kernel asks each thread, of which ten thousand take
-    /// milliseconds. It has a hundredth of the time.
+    /// In each turn, unless that takes too long: the kernel asks each thread, of which ten thousand
+    /// take milliseconds. It has a hundredth of the time.
     pub(super) fn read_cpu_clock(&mut self) {
         if self.cpu_watch.is_due() {
             let start = Instant::now();
@@ -54,11 +55,11 @@ impl Session<'_> {
     }
 
     fn in_kernel(&self) -> u64 {
-        self.kernel.as_ref().map_or(0, |kernel| kernel.told_of)
+        self.kernel.as_ref().map_or(0, |kernel| kernel.samples_seen)
     }
 
     /// What the costs came to in the end.
-    pub(super) fn end_overhead(&mut self) -> super::super::overhead::Spent {
+    pub(super) fn end_overhead(&mut self) -> Spent {
         let counted = counted(&self.attached, &self.clock, (self.cpu.used_ns(), self.in_kernel()));
         self.overhead.end(counted)
     }
@@ -73,9 +74,9 @@ impl Session<'_> {
         }
     }
 
-    /// Timers follow by themselves. For events others are opened; false if the program is gone that they
-    /// were opened on.
-    fn change_rate(&mut self, family: Family) -> io::Result<bool> {
+    /// Timers follow by themselves. For events others are opened; false if the program is gone that
+    /// they were opened on.
+    fn change_rate(&mut self, family: EventFamily) -> io::Result<bool> {
         let (pid, setup, control) = (self.pid, self.attached.setup, self.attached.data().control());
         let Some(before) = &self.events else {
             // Relaxed: a handler that sees it late follows late.
@@ -93,7 +94,8 @@ impl Session<'_> {
         before.disable();
         fault::at(Point::RateOff);
         let old = self.change_kernel(slower);
-        // Relaxed, all: the events are enabled by system calls, and their handlers come after those.
+        // Relaxed, all: the events are enabled by system calls, and their handlers come after
+        // those.
         for word in self.attached.data().events_retired() {
             word.store(0, Ordering::Relaxed);
         }
@@ -108,9 +110,9 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// The hits in the kernel that the buffers hold are the last of the family before, which is to be
-    /// closed.
-    fn change_kernel(&mut self, slower: Option<Slower>) -> Vec<std::os::fd::OwnedFd> {
+    /// The hits in the kernel that the buffers hold are the last of the family before, which is to
+    /// be closed.
+    fn change_kernel(&mut self, slower: Option<SlowerFamily>) -> Vec<std::os::fd::OwnedFd> {
         let (Some(kernel), Some(slower)) = (&mut self.kernel, slower) else { return Vec::new() };
         kernel.disable();
         kernel.change(slower)
@@ -118,8 +120,8 @@ impl Session<'_> {
 }
 
 fn counted<'a>(
-    attached: &super::Attached<'_>,
-    clock: &'a super::Clock,
+    attached: &Attached<'_>,
+    clock: &'a Clock,
     (used_ns, in_kernel): (u64, u64),
 ) -> Counted<'a> {
     Counted { control: attached.data().control(), clock, used_ns, in_kernel }

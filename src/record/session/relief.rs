@@ -5,13 +5,13 @@ use std::io;
 use traceprof_abi::layout::{Operation, REPLACED, SAMPLING};
 use traceprof_abi::sync::Ordering;
 
-use super::super::attach::SIGTRAP;
-use super::super::engine::{self, Facts};
-use super::super::failures::{Life, Rescue};
-use super::super::kernel::{self, KernelEvents};
-use super::super::rescue::RescueEvents;
-use super::{Event, Session};
 use crate::proc::Status;
+use crate::record::session::{Event, Session};
+use crate::record::source::engine::{self, Facts};
+use crate::record::source::kernel::{self, KernelEvents};
+use crate::record::source::thread_events::ThreadEvents;
+use crate::record::source::timer_failures::{Fallback, SlotLife};
+use crate::record::target::signals::SIGTRAP;
 
 /// Threads that get events in one turn of the loop.
 const AT_ONCE: usize = 64;
@@ -21,25 +21,25 @@ pub(super) enum Relief {
     /// No thread needed any yet.
     Unneeded,
     /// They have.
-    Events(RescueEvents),
+    Events(ThreadEvents),
     /// They have none, for this reason.
     Denied(String),
 }
 
 /// What was done for threads that could have no timer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::record) struct Relieved {
+pub(crate) struct Relieved {
     /// How many had events.
-    pub(in crate::record) threads: u64,
+    pub(crate) threads: u64,
     /// Their time in the kernel is not sampled.
-    pub(in crate::record) is_user_only: bool,
+    pub(crate) is_user_only: bool,
     /// Why the others had none: the reason that all of them share, or that of the first.
-    pub(in crate::record) denied: Option<String>,
+    pub(crate) denied: Option<String>,
 }
 
 impl Relieved {
     /// Adds what was done in a later program.
-    pub(in crate::record) fn add(&mut self, later: Self) {
+    pub(crate) fn add(&mut self, later: Self) {
         self.threads += later.threads;
         self.is_user_only |= later.is_user_only;
         self.denied = self.denied.take().or(later.denied);
@@ -51,7 +51,7 @@ impl Session<'_> {
     pub(super) fn relieve(&mut self) {
         let has_events = self.events.is_some();
         let Some(timers) = &mut self.timers else { return };
-        let wanted: Vec<(Life, i32)> = timers.failures.wanted().take(AT_ONCE).collect();
+        let wanted: Vec<(SlotLife, i32)> = timers.failures.wanted().take(AT_ONCE).collect();
         let slots = self.attached.data().threads().slots;
         if let Relief::Events(events) = &mut self.relief {
             events.sweep(slots);
@@ -74,31 +74,31 @@ impl Session<'_> {
         }
         let (kernel, Some(timers)) = (self.kernel.as_ref(), &mut self.timers) else { return };
         for (life, tid) in wanted {
-            let rescue = match &mut self.relief {
+            let thread_events = match &mut self.relief {
                 Relief::Events(events) => match events.add(life, tid, kernel) {
-                    Ok(()) => Rescue::Event,
+                    Ok(()) => Fallback::Event,
                     Err(error) => {
                         let is_gone = error.kind() == io::ErrorKind::NotFound
                             || error.raw_os_error() == Some(libc::ESRCH);
                         if !is_gone {
                             self.relieved.denied.get_or_insert(error.to_string());
                         }
-                        Rescue::Impossible
+                        Fallback::Impossible
                     }
                 },
-                Relief::Unneeded | Relief::Denied(_) => Rescue::Impossible,
+                Relief::Unneeded | Relief::Denied(_) => Fallback::Impossible,
             };
-            timers.failures.set(life, rescue);
+            timers.failures.set(life, thread_events);
         }
         if let Relief::Events(events) = &mut self.relief {
-            // Asked between their opening and their start; one that was opened in another program would
-            // kill it.
+            // Asked between their opening and their start; one that was opened in another program
+            // would kill it.
             if self.registry.is_program_gone() { events.close() } else { events.enable() }
         }
     }
 
     /// Asked anew of the target: it may have loaded a crash reporter since the attach.
-    fn open_relief(&mut self) -> Result<RescueEvents, String> {
+    fn open_relief(&mut self) -> Result<ThreadEvents, String> {
         let (pid, setup) = (self.pid, self.attached.setup);
         let facts = Facts::gather(pid, self.attached.choice.is_started, setup);
         let facts = facts.map_err(|error| error.to_string())?;
@@ -111,9 +111,9 @@ impl Session<'_> {
             self.kernel = KernelEvents::open_empty(setup, self.attached.tables()).ok();
         }
         if let Some(kernel) = &mut self.kernel {
-            kernel.leave_out(self.attached.span());
+            kernel.set_agent_range(self.attached.span());
         }
-        Ok(RescueEvents::new(pid, setup))
+        Ok(ThreadEvents::new(pid, setup))
     }
 
     /// SIGTRAP does not reach our handler any more: its next hit would end the target, or run
@@ -135,11 +135,11 @@ impl Session<'_> {
     pub(super) fn deny_relief(&mut self, why: &str) {
         let before = std::mem::replace(&mut self.relief, Relief::Denied(why.to_owned()));
         let Relief::Events(mut events) = before else { return };
-        let lives: Vec<Life> = events.lives().collect();
+        let lives: Vec<SlotLife> = events.lives().collect();
         events.close();
         self.note_relief(&events);
         if let Some(timers) = &mut self.timers {
-            lives.into_iter().for_each(|life| timers.failures.set(life, Rescue::Impossible));
+            lives.into_iter().for_each(|life| timers.failures.set(life, Fallback::Impossible));
         }
         let text = format!("threads that can have no timer are no longer sampled: {why}");
         self.observer.event(Event::Notice(text));
@@ -168,7 +168,7 @@ impl Session<'_> {
         std::mem::take(&mut self.relieved)
     }
 
-    fn note_relief(&mut self, events: &RescueEvents) {
+    fn note_relief(&mut self, events: &ThreadEvents) {
         self.relieved.threads += events.count;
         self.relieved.is_user_only |= events.is_user_only;
     }

@@ -4,17 +4,16 @@ use std::time::Instant;
 
 use traceprof_abi::layout::{Operation, PRIMING, SAMPLING};
 
-use super::super::RecordError;
-use super::super::engine::Engine;
-use super::super::kernel::KernelEvents;
-use super::super::perf::Events;
-use super::super::prospect::event_error;
-use super::super::signals;
-use super::super::silence::{self, Silence};
-use super::super::threads::Registry;
-use super::super::timer::Timers;
-use super::{Event, Observer, Parts, Session};
 use crate::proc::{self, Status};
+use crate::record::contract::error::RecordError;
+use crate::record::contract::sampling::Engine;
+use crate::record::session::{Event, Observer, Parts, Session};
+use crate::record::source::kernel::KernelEvents;
+use crate::record::source::missing_expiries::{self, MissingExpiries};
+use crate::record::source::perf::{Events, event_error};
+use crate::record::source::timer::Timers;
+use crate::record::store::threads::Registry;
+use crate::record::target::signals;
 
 /// A signal of ours that the application took.
 struct Loss {
@@ -25,7 +24,7 @@ struct Loss {
 
 impl Loss {
     fn text(&self) -> String {
-        let name = super::signal_name(self.signal);
+        let name = crate::proc::signal_name(self.signal);
         match self.is_reset {
             true => format!("the application reset {name}"),
             false => format!("the application installed its own handler for {name}"),
@@ -83,7 +82,7 @@ pub(super) fn open_kernel(
     let (setup, shift) = (parts.attached.setup, parts.overhead.family().shift);
     match KernelEvents::open(parts.pid, setup, shift, parts.attached.tables()) {
         Ok(mut kernel) => {
-            kernel.leave_out(parts.attached.span());
+            kernel.set_agent_range(parts.attached.span());
             Some(kernel)
         }
         Err(error) => {
@@ -123,11 +122,11 @@ impl Session<'_> {
     pub(super) fn look_for_blocked(&mut self, is_end: bool) -> bool {
         const TOLD: usize = 8;
         // A program that is parked blocks all signals as long.
-        let is_due = if is_end { self.blocked.is_apart() } else { self.blocked.is_due() };
+        let is_due = if is_end { self.blocked.may_scan_again() } else { self.blocked.is_due() };
         if self.attached.is_parked || !is_due {
             return false;
         }
-        let news = self.blocked.look(self.attached.signal(), self.registry.named());
+        let news = self.blocked.scan(self.attached.signal(), self.registry.named());
         self.cover();
         let are_new = !news.is_empty();
         for tid in news {
@@ -152,7 +151,8 @@ impl Session<'_> {
             let tid = thread.tid;
             let name = proc::task_stat(self.pid, tid).map(|stat| stat.name).unwrap_or_default();
             let text = format!(
-                "thread {tid} ({name}) is not sampled: it waits for signals, and would take a hit for \
+                "thread {tid} ({name}) is not sampled: it waits for signals, and would take a hit \
+                 for \
                  one of the program's"
             );
             self.observer.event(Event::Notice(text));
@@ -164,7 +164,7 @@ impl Session<'_> {
         if !are_new || self.events.is_none() {
             return true;
         }
-        let waiter = signals::Use::of(self.pid).ok().and_then(|used| used.trap_waiter);
+        let waiter = signals::SignalUse::of(self.pid).ok().and_then(|used| used.trap_waiter);
         waiter.is_none_or(|waiter| self.fall_back(&waiter.to_string()))
     }
 
@@ -187,7 +187,7 @@ impl Session<'_> {
 
     /// Has a thread arm what waits. The loop goes on meanwhile.
     fn enter_to_arm(&mut self) {
-        if let Err(error) = self.attached.begin_enter(Operation::Arm) {
+        if let Err(error) = self.attached.start_entry(Operation::Arm) {
             self.tell_of_late_timers(&error);
         }
     }
@@ -207,13 +207,13 @@ impl Session<'_> {
         if !status.has_memory || self.registry.is_program_gone() {
             return true;
         }
-        let is_look_due = self.silence_watch.is_due();
+        let is_look_due = self.missing_watch.is_due();
         let start = Instant::now();
         self.watch_relief(&status, is_look_due);
         let is_silent = is_look_due && self.is_silent();
         if is_look_due {
             // It may have read the masks of thousands of threads.
-            self.silence_watch.spare(start.elapsed());
+            self.missing_watch.spare(start.elapsed());
         }
         if self.events.is_some()
             && let Some(why) = self.loss_of(SAMPLING, &status, is_silent)
@@ -231,7 +231,8 @@ impl Session<'_> {
     }
 
     /// What became of the signal in this place, if it is not ours any more. Asked of the target
-    /// itself, which a thread is stopped for, only if no hit came in spite of the time that was used.
+    /// itself, which a thread is stopped for, only if no hit came in spite of the time that was
+    /// used.
     fn loss_of(&mut self, place: usize, status: &Status, is_silent: bool) -> Option<Loss> {
         let signal = self.attached.signal_in(place);
         if !status.catches(signal) {
@@ -243,17 +244,18 @@ impl Session<'_> {
     fn is_silent(&mut self) -> bool {
         let period_ns = self.attached.setup.period_ns << self.overhead.family().shift;
         let pid = self.pid;
-        let hits = silence::hits(self.attached.data().control(), self.attached.choice.engine);
-        let deaf_ns = || {
+        let hits =
+            missing_expiries::expiries(self.attached.data().control(), self.attached.choice.engine);
+        let signal_blocked_ns = || {
             let timers = self.timers.as_ref().filter(|_| self.events.is_none());
             let is_without = |tid: i32| timers.is_some_and(|it| it.failures.holds(tid));
-            silence::deaf_threads_ns(pid, self.attached.signal(), is_without)
+            missing_expiries::signal_blocked_threads_ns(pid, self.attached.signal(), is_without)
         };
-        let is_silent = self.silence.is_broken(pid, hits, period_ns, deaf_ns);
+        let is_silent = self.missing.is_broken(pid, hits, period_ns, signal_blocked_ns);
         if is_silent {
             // Short threads may use much time without a hit: the next question comes after as much
             // again.
-            self.silence = Silence::new(pid);
+            self.missing = MissingExpiries::new(pid);
         }
         is_silent
     }
@@ -268,8 +270,8 @@ impl Session<'_> {
                 }
                 self.cover();
                 self.enter_to_arm();
-                self.silence = Silence::new(self.pid);
-                let name = super::signal_name(signal);
+                self.missing = MissingExpiries::new(self.pid);
+                let name = crate::proc::signal_name(signal);
                 let text = format!("going on with timers that use {name} after {why}");
                 self.observer.event(Event::Notice(text));
                 true

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::options::{Files, Options};
-use super::super::stop::Stop;
-use super::super::trigger::{Load, Shared, Watch};
-use super::{End, Event, Session};
+use crate::record::contract::options::{Files, Options};
+use crate::record::contract::stop::Stop;
+use crate::record::session::{End, Event, Session};
+use crate::record::write::trigger::{Load, Shared, Watch};
 
 const NO_RING: &str = "SIGUSR2 saves what --ring keeps, which is not asked for";
 
 /// What lasts as long as the recording does.
 #[derive(Debug)]
-pub(in crate::record) struct Saving {
+pub(crate) struct Saving {
     has_ring: bool,
     watch: Watch,
     shared: Arc<Shared>,
@@ -20,7 +20,7 @@ pub(in crate::record) struct Saving {
 
 impl Saving {
     /// By the options.
-    pub(in crate::record) fn new(options: &Options, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(options: &Options, shared: Arc<Shared>) -> Self {
         let pause = if let Files::Ring { time, .. } = options.files { Some(time) } else { None };
         let watch = Watch::new(&options.triggers, pause.unwrap_or_default(), Arc::clone(&shared));
         Self { has_ring: pause.is_some(), watch, shared }
@@ -30,7 +30,7 @@ impl Saving {
 impl Session<'_> {
     /// Why nothing more can be written, if that is so.
     pub(super) fn end_of_output(&self) -> Option<End> {
-        match (self.scribe.has_failed(), self.scribe.is_full()) {
+        match (self.writer.has_failed(), self.writer.is_full()) {
             (true, _) => Some(End::Output),
             (_, true) => Some(End::Full),
             _ => self.collector.is_ending().then_some(End::OutOfIds),
@@ -51,12 +51,12 @@ impl Session<'_> {
             self.saving.shared.owe_save();
         }
         // Who watches the target does not wait for who writes.
-        if !self.scribe.is_busy() && self.saving.shared.takes_save() {
+        if !self.writer.is_busy() && self.saving.shared.takes_save() {
             // What is in the storage belongs to it.
             self.rotate();
-            self.scribe.save();
+            self.writer.save();
         }
-        for saved in self.scribe.saved() {
+        for saved in self.writer.saved() {
             let path = saved.path.display();
             let text = match saved.outcome {
                 Ok(written) => format!("saved {} samples to {path}", written.samples),

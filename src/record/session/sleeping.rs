@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::batch::Batch;
-use super::super::wall::{Alive, Wall};
-use super::super::{RecordError, target_error};
-use super::{Parts, Session};
 use crate::proc::Mapping;
+use crate::record::batch::rotation::Batch;
+use crate::record::contract::error::{RecordError, target_error};
+use crate::record::session::{Parts, Session};
+use crate::record::source::wall::{LiveThread, Wall};
 
 /// Begins to look, if that is asked for.
 pub(super) fn start(parts: &mut Parts<'_>) -> Result<Option<Wall>, RecordError> {
@@ -36,9 +36,9 @@ impl Session<'_> {
         if let Some(wall) = &mut self.wall {
             let registry = &self.registry;
             let alive = registry.lives();
-            let alive = alive.map(|(life, tid, born_ns)| Alive { life, tid, born_ns });
+            let alive = alive.map(|(life, tid, born_ns)| LiveThread { life, tid, born_ns });
             let version = (registry.count_ever(), registry.count());
-            wall.meet(self.pid, version, alive, |life| registry.end_of(life));
+            wall.update_threads(self.pid, version, alive, |life| registry.end_of(life));
         }
     }
 
@@ -59,8 +59,8 @@ impl Session<'_> {
         self.asleep = wall.samples(batch, instance, |key, news| registry.tell(key, news));
     }
 
-    /// Adds their samples to those of the batch, which have been put right, and those of the time that
-    /// threads ran.
+    /// Adds their samples to those of the batch, which have been put right, and those of the time
+    /// that threads ran.
     pub(super) fn add_sleepers(&mut self, batch: &mut Batch, is_last: bool) {
         let Some(wall) = &mut self.wall else { return };
         let (collector, registry) = (&mut self.collector, &mut self.registry);

@@ -21,7 +21,8 @@ impl Played {
         let place = folder.path().display();
         let text = folder.path().join("text");
         fs::write(&text, format!("#!/bin/sh\ncd {place}\necho $$ >> asked\n{script}\n")).unwrap();
-        // Not written here: a fork of another test could hold it open for writing when it is executed.
+        // Not written here: a fork of another test could hold it open for writing when it is
+        // executed.
         let status = Command::new("install").args([&text, &program]).status();
         assert!(status.unwrap().success());
         let fetcher = Fetcher { program, wait, patience, ..Fetcher::default() };

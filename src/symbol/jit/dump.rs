@@ -17,17 +17,17 @@ const PREFIX: usize = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_MOVE: u32 = 1;
 const DEBUG_INFO: u32 = 2;
-/// A longer record is none: it holds the code of a function.
+/// A longer record is invalid: a record holds the code of one function.
 const RECORD_MAX: usize = 64 << 20;
-/// A file's name that says: as before.
+/// A file name that means: the same as before.
 const SAME_FILE: &[u8] = &[0xff];
 
 /// Reads a dump as it grows.
 #[derive(Debug, Default)]
 pub struct JitDump {
-    /// What is not read yet.
+    /// Bytes of a record that is not complete yet.
     rest: Vec<u8>,
-    state: State,
+    state: DumpState,
     /// Times are not CLOCK_MONOTONIC's.
     has_other_clock: bool,
     /// Lines for the next piece of code, by their addresses.
@@ -35,17 +35,17 @@ pub struct JitDump {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum State {
+enum DumpState {
     #[default]
     Header,
     Records,
-    /// It is no dump, or damaged: nothing behind can be found.
+    /// The file is no dump or is damaged: nothing after this can be found.
     Lost,
 }
 
 impl CodeReader for JitDump {
     fn feed(&mut self, bytes: &[u8], code: &mut JitCode) {
-        if self.state == State::Lost {
+        if self.state == DumpState::Lost {
             return;
         }
         self.rest.extend(bytes);
@@ -55,16 +55,16 @@ impl CodeReader for JitDump {
             && let Some(record) = rest.get(at..at + len)
         {
             match self.state {
-                State::Header => {
+                DumpState::Header => {
                     let flags = u64_at(record, FLAGS).unwrap_or(0);
                     self.has_other_clock = flags & ARCH_TIMESTAMP != 0;
-                    self.state = State::Records;
+                    self.state = DumpState::Records;
                 }
                 _ => self.read(record, code),
             }
             at += len;
         }
-        if self.state != State::Lost {
+        if self.state != DumpState::Lost {
             // Nothing moves while a long record grows.
             rest.drain(..at);
             self.rest = rest;
@@ -76,13 +76,13 @@ impl JitDump {
     /// Length of the header or of the next record, as soon as it is known.
     fn next_len(&mut self, rest: &[u8]) -> Option<usize> {
         let (at, least) = match self.state {
-            State::Header => (8, HEADER),
+            DumpState::Header => (8, HEADER),
             _ => (4, PREFIX),
         };
-        let magic_is_right = self.state != State::Header || rest.starts_with(&MAGIC);
+        let magic_is_right = self.state != DumpState::Header || rest.starts_with(&MAGIC);
         let len = u32_at(rest, at)? as usize;
         if !magic_is_right || !(least..=RECORD_MAX).contains(&len) {
-            self.state = State::Lost;
+            self.state = DumpState::Lost;
             return None;
         }
         Some(len)
@@ -150,7 +150,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// What comes before the first zero byte.
+/// The bytes before the first zero byte.
 fn text(bytes: &[u8]) -> Option<&[u8]> {
     bytes.split(|&byte| byte == 0).next().filter(|text| text.len() < bytes.len())
 }
@@ -210,12 +210,12 @@ mod tests {
                 bytes[at] = value;
                 let (mut dump, mut code) = (JitDump::default(), JitCode::default());
                 dump.feed(&bytes, &mut code);
-                // Two pieces, of which one is moved: each may split another one.
+                // Two pieces, one of them moved: each may split another one.
                 assert!(code.len() <= 4);
             }
         }
         let (mut dump, mut code) = (JitDump::default(), JitCode::default());
         dump.feed(b"#!/bin/sh\nexit 0\n", &mut code);
-        assert_eq!((&dump.state, dump.rest.len()), (&State::Lost, 0));
+        assert_eq!((&dump.state, dump.rest.len()), (&DumpState::Lost, 0));
     }
 }

@@ -1,11 +1,11 @@
-//! Names of code that a runtime made while it ran, as it tells them itself in a file.
+//! Names of code that a runtime generated, from the files in which it reports them.
 //!
 //! # Invariants
-//! - Of what was told of one address the last holds: runtimes move code, and reuse its memory.
-//! - Files may be torn anywhere and hold anything; what cannot be read is left out.
+//! - The last report about an address holds: runtimes move code and reuse its memory.
+//! - Files may be torn anywhere and hold anything; unreadable parts are skipped.
 //!
 //! # Does not
-//! - open or watch files: it is fed with bytes.
+//! - open or watch files: a caller feeds it with bytes.
 
 mod dump;
 mod perf_map;
@@ -20,13 +20,14 @@ use super::resolved::{Function, Resolved};
 pub use dump::JitDump;
 pub use perf_map::PerfMap;
 
-/// Bytes that pieces of code, former ones included, their names and lines may take; the largest runtimes
-/// make half a million of them. What is told when they are used up is not known.
-const ROOM: usize = 256 << 20;
-/// What a piece takes besides its name and lines, its place in the tree included.
+/// Bytes that all pieces with their names and lines may take, former ones included.
+///
+/// The largest runtimes make half a million pieces. Reports beyond the limit are dropped.
+const BYTES_MAX: usize = 256 << 20;
+/// Bytes of a piece besides its name and lines, including its node in the tree.
 const PIECE_LEN: usize = 128;
-/// Former pieces that are remembered. Samples are named within seconds, and in one second no runtime
-/// makes more.
+/// FormerPiece pieces that are remembered. Samples are named within seconds, and in one second no
+/// runtime makes more.
 const FORMER_MAX: usize = 1 << 16;
 /// No runtime makes a piece of code larger than this.
 const LEN_MAX: u64 = 1 << 30;
@@ -47,22 +48,22 @@ struct Lines {
 }
 
 #[derive(Debug, Clone)]
-struct Piece {
+struct CodePiece {
     end: u64,
     name: Arc<str>,
     /// `None` for what is left of a piece that was partly overwritten, too.
     lines: Option<Arc<Lines>>,
-    /// When it came there, CLOCK_MONOTONIC nanoseconds; 0 if that was not told.
+    /// When it came there, CLOCK_MONOTONIC nanoseconds; 0 if the runtime did not report it.
     since_ns: u64,
 }
 
-impl Piece {
-    /// What two pieces share counts for each.
+impl CodePiece {
+    /// Shared bytes count for each piece.
     fn bytes(&self) -> usize {
         PIECE_LEN + self.name.len() + self.lines.as_ref().map_or(0, |lines| lines.bytes())
     }
 
-    /// What is left of it from a later address on: its lines count from the old one.
+    /// The rest of the piece from a later address on, without lines: they count from the old start.
     fn rest(&self) -> Self {
         Self { lines: None, ..self.clone() }
     }
@@ -78,56 +79,57 @@ impl Piece {
 
 /// A piece that is not there any more.
 #[derive(Debug)]
-struct Former {
+struct FormerPiece {
     start: u64,
-    piece: Piece,
+    piece: CodePiece,
     /// When it went.
     until_ns: u64,
 }
 
-/// Where a former piece is kept: by the power of two that its length reaches, so that those over an
-/// address are found among few; then by its start, and by when it was told of.
+/// The key of a former piece: the power of two of its length, its start, and the report's number.
+///
+/// The first part keeps the search for the pieces over an address short.
 type FormerKey = (u32, u64, u64);
 
-/// What was at an address at a time.
+/// The code at an address at a time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FoundCode {
-    /// Its name.
+    /// The name, if there was one.
     pub resolved: Option<Resolved>,
-    /// How long that held, CLOCK_MONOTONIC nanoseconds, as far as it is known by now.
+    /// The CLOCK_MONOTONIC nanoseconds in which this held, as far as known now.
     pub times_ns: Range<u64>,
 }
 
-/// Pieces of code by their addresses (AVMAs).
+/// DwoFiles of code by their addresses (AVMAs).
 #[derive(Debug)]
 pub struct JitCode {
-    pieces: BTreeMap<u64, Piece>,
-    /// Those of which it was told when they went, the last ones,
-    former: BTreeMap<FormerKey, Former>,
-    /// in the order in which that was told.
-    told: VecDeque<FormerKey>,
+    pieces: BTreeMap<u64, CodePiece>,
+    /// Pieces whose removal was reported with a time.
+    former: BTreeMap<FormerKey, FormerPiece>,
+    /// The keys of `former`, oldest report first.
+    formers_by_age: VecDeque<FormerKey>,
     version: u64,
     /// Bytes of all of them, the former ones included.
-    used: usize,
+    bytes_used: usize,
     /// Bytes that they may take.
-    room: usize,
+    bytes_max: usize,
 }
 
 impl Default for JitCode {
     fn default() -> Self {
-        let (pieces, former, told) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Self { pieces, former, told, version: 0, used: 0, room: ROOM }
+        let (pieces, former, formers_by_age) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { pieces, former, formers_by_age, version: 0, bytes_used: 0, bytes_max: BYTES_MAX }
     }
 }
 
 impl JitCode {
-    /// What is known of an address, by the last word on it.
+    /// The latest name of an address.
     pub fn find(&self, avma: u64) -> Option<Resolved> {
         let (start, piece) = self.piece(avma)?;
         Some(piece.resolved(start, avma))
     }
 
-    /// What was at an address at a time.
+    /// The name of an address at a time.
     pub fn find_at(&self, avma: u64, time_ns: u64) -> FoundCode {
         let now = self.piece(avma);
         let since_ns = now.map_or(u64::MAX, |(_, piece)| piece.since_ns);
@@ -138,7 +140,7 @@ impl JitCode {
             return FoundCode { resolved, times_ns: since_ns..u64::MAX };
         }
         // The last word, and between which of the others the time is.
-        let mut was: Option<(&FormerKey, &Former)> = None;
+        let mut was: Option<(&FormerKey, &FormerPiece)> = None;
         let mut gap = 0..since_ns;
         for (key, former) in self.formers(avma) {
             let times_ns = former.piece.since_ns..former.until_ns;
@@ -150,18 +152,18 @@ impl JitCode {
                 gap.end = gap.end.min(times_ns.start);
             }
         }
-        if let Some((_, Former { start, piece, until_ns })) = was {
+        if let Some((_, FormerPiece { start, piece, until_ns })) = was {
             let resolved = Some(piece.resolved(*start, avma));
             return FoundCode { resolved, times_ns: piece.since_ns..*until_ns };
         }
-        // What came later is a guess, but who tells of code after it has run is more likely than code
-        // of which nothing is told.
+        // The later code is a guess. A runtime that reports code late is more likely than one that
+        // never reports it.
         let resolved = now.map(|(start, piece)| piece.resolved(start, avma));
         FoundCode { resolved, times_ns: gap }
     }
 
     /// The former pieces over an address.
-    fn formers(&self, avma: u64) -> impl Iterator<Item = (&FormerKey, &Former)> {
+    fn formers(&self, avma: u64) -> impl Iterator<Item = (&FormerKey, &FormerPiece)> {
         let of_class = move |class| {
             let first = avma.saturating_sub((2_u64 << class) - 1);
             self.former.range((class, first, 0)..=(class, avma, u64::MAX))
@@ -170,7 +172,7 @@ impl JitCode {
         all.filter(move |(_, former)| avma < former.piece.end)
     }
 
-    /// Pieces that are known.
+    /// DwoFiles that are known.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
@@ -191,7 +193,7 @@ impl JitCode {
         self.version
     }
 
-    fn piece(&self, avma: u64) -> Option<(u64, &Piece)> {
+    fn piece(&self, avma: u64) -> Option<(u64, &CodePiece)> {
         let (&start, piece) = self.pieces.range(..=avma).next_back()?;
         (avma < piece.end).then_some((start, piece))
     }
@@ -211,42 +213,42 @@ impl JitCode {
             return;
         };
         let name = printable(name);
-        let is_same = |piece: &Piece| {
+        let is_same = |piece: &CodePiece| {
             piece.end == end && *piece.name == *name && piece.lines.is_none() && lines.is_none()
         };
         if self.pieces.get(&start).is_some_and(is_same) {
-            // It was told of again.
+            // The same piece was reported again.
             return;
         }
         self.version += 1;
         self.clear(start, end, since_ns);
-        self.insert(start, Piece { end, name: name.into(), lines, since_ns });
+        self.insert(start, CodePiece { end, name: name.into(), lines, since_ns });
     }
 
     /// Former pieces make room for those that are there.
-    fn insert(&mut self, start: u64, piece: Piece) {
+    fn insert(&mut self, start: u64, piece: CodePiece) {
         let bytes = piece.bytes();
-        while self.used + bytes > self.room && self.drop_former() {}
-        if self.used + bytes <= self.room {
-            self.used += bytes;
+        while self.bytes_used + bytes > self.bytes_max && self.drop_former() {}
+        if self.bytes_used + bytes <= self.bytes_max {
+            self.bytes_used += bytes;
             self.pieces.insert(start, piece);
         }
     }
 
-    fn remove(&mut self, start: u64) -> Option<Piece> {
+    fn remove(&mut self, start: u64) -> Option<CodePiece> {
         let piece = self.pieces.remove(&start)?;
-        self.used -= piece.bytes();
+        self.bytes_used -= piece.bytes();
         Some(piece)
     }
 
     /// Forgets the oldest former piece, if there is one.
     fn drop_former(&mut self) -> bool {
-        let oldest = self.told.pop_front().and_then(|key| self.former.remove(&key));
-        self.used -= oldest.as_ref().map_or(0, |former| former.piece.bytes());
+        let oldest = self.formers_by_age.pop_front().and_then(|key| self.former.remove(&key));
+        self.bytes_used -= oldest.as_ref().map_or(0, |former| former.piece.bytes());
         oldest.is_some()
     }
 
-    /// The piece at `from` is at `to` now. What is left of one that was partly overwritten, too.
+    /// Moves the piece at `from`, or the rest of one that was partly overwritten, to `to`.
     fn relocate(&mut self, since_ns: u64, from: u64, (to, len): (u64, u64)) {
         let whole = self.pieces.get(&from).map_or(0, |piece| piece.end - from);
         let len = len.min(whole);
@@ -283,15 +285,15 @@ impl JitCode {
         }
     }
 
-    /// What came instead may be asked for by the time.
-    fn keep_former(&mut self, start: u64, piece: Piece, until_ns: u64) {
+    /// A later query may ask for the time before the replacement.
+    fn keep_former(&mut self, start: u64, piece: CodePiece, until_ns: u64) {
         let bytes = piece.bytes();
-        if until_ns > piece.since_ns && self.used + bytes <= self.room {
-            self.used += bytes;
+        if until_ns > piece.since_ns && self.bytes_used + bytes <= self.bytes_max {
+            self.bytes_used += bytes;
             // Each change has a number of its own, and moves or ends a piece at a start once.
             let key = ((piece.end - start).ilog2(), start, self.version);
-            self.former.insert(key, Former { start, piece, until_ns });
-            self.told.push_back(key);
+            self.former.insert(key, FormerPiece { start, piece, until_ns });
+            self.formers_by_age.push_back(key);
             while self.former.len() > FORMER_MAX && self.drop_former() {}
         }
     }
@@ -375,14 +377,14 @@ mod tests {
         assert_eq!(at(&code, 112, 3000), expected("second", 2000..u64::MAX));
         code.relocate(4000, 100, (200, 10));
         assert_eq!(at(&code, 100, 3999), expected("third", 3000..4000));
-        assert_eq!(at(&code, 100, 4000), expected("", 4000..u64::MAX), "until more is told");
+        assert_eq!(at(&code, 100, 4000), expected("", 4000..u64::MAX), "until more is reported");
         assert_eq!(at(&code, 100, 0), expected("", 0..1000));
         assert_eq!(at(&code, 300, 0), expected("", 0..u64::MAX), "others are none of its business");
         assert_eq!(at(&code, 200, 4000), expected("third", 4000..u64::MAX));
         let version = code.version();
         code.add_since(5000, (200, 10), "third", None);
         assert_eq!(code.version(), version, "nothing new");
-        // A map tells no times: its last word holds.
+        // A map reports no times: its last line holds.
         code.add(200, 10, "fourth", None);
         assert_eq!(at(&code, 200, 4500), expected("fourth", 0..u64::MAX));
         for number in 0..2 * FORMER_MAX as u64 {
@@ -391,7 +393,7 @@ mod tests {
         assert!(code.former.len() <= FORMER_MAX);
     }
 
-    /// Whatever overlaps what, the tree finds what a look at all of them would.
+    /// However pieces overlap, the tree finds the same ones as a search through all.
     #[test]
     fn former_pieces_are_found_by_their_addresses() {
         let (mut code, mut random) = (JitCode::default(), 1_u64);
@@ -407,7 +409,7 @@ mod tests {
                 code.relocate(time_ns, next(500), (next(500), 1 + next(20)));
             }
         }
-        assert!(code.former.len() > 2000 && code.former.len() == code.told.len());
+        assert!(code.former.len() > 2000 && code.former.len() == code.formers_by_age.len());
         for avma in 0..520 {
             let all = code.former.values();
             let all = all.filter(|it| (it.start..it.piece.end).contains(&avma)).count();
@@ -433,19 +435,20 @@ mod tests {
 
     #[test]
     fn names_take_a_bounded_room() {
-        let (mut code, name) = (JitCode { room: 1 << 20, ..JitCode::default() }, "n".repeat(4000));
+        let (mut code, name) =
+            (JitCode { bytes_max: 1 << 20, ..JitCode::default() }, "n".repeat(4000));
         for number in 0..400_u64 {
             code.add_since(number, (number * 16, 16), &name, None);
         }
         let before = code.len();
-        assert!(code.used <= code.room && before > 200, "{} {before}", code.used);
+        assert!(code.bytes_used <= code.bytes_max && before > 200, "{} {before}", code.bytes_used);
         // Splits what is there, and keeps what was.
         for number in 0..before as u64 {
             code.add_since(1000 + number, (number * 16 + 4, 4), &name, None);
         }
-        assert!(code.used <= code.room);
+        assert!(code.bytes_used <= code.bytes_max);
         code.add_since(5000, (0, 400 * 16), "all", None);
         while code.drop_former() {}
-        assert_eq!((code.len(), code.used), (1, PIECE_LEN + 3));
+        assert_eq!((code.len(), code.bytes_used), (1, PIECE_LEN + 3));
     }
 }

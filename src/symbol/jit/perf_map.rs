@@ -1,5 +1,5 @@
-//! `perf-PID.map`: a line for each piece of code, with its start and length in hexadecimal digits and
-//! its name.
+//! `perf-PID.map`: a line for each piece of code, with its start and length in hexadecimal digits
+//! and its name.
 
 use super::{CodeReader, JitCode};
 
@@ -11,14 +11,14 @@ const LINE_MAX: usize = 64 << 10;
 pub struct PerfMap {
     /// The last line, as far as it was written.
     torn: Vec<u8>,
-    /// It is too long for one: what follows up to the next line belongs to it.
+    /// The torn line is too long: the bytes up to the next line break belong to it.
     is_skipped: bool,
 }
 
 impl CodeReader for PerfMap {
     fn feed(&mut self, bytes: &[u8], code: &mut JitCode) {
         let mut lines = bytes.split(|&byte| byte == b'\n');
-        // There is one behind the last line feed, too: what is torn, or nothing.
+        // The part after the last line feed is torn or empty.
         let last = lines.next_back().unwrap_or_default();
         for line in lines {
             if self.torn.is_empty() && !self.is_skipped && line.len() <= LINE_MAX {
@@ -70,8 +70,10 @@ mod tests {
 
     #[test]
     fn lines_of_all_runtimes_are_read() {
-        let text = "7f00 10 LazyCompile:~f /a b.js:1\n0x0000000000008000 0x20 java.lang.String::hash\r\n\
-                    nonsense\n\n9000 zz bad\n9000 10\n9000 10  \na000 0 empty\nb000 1 py::f:/x.py\nc000 9 torn";
+        let text = "7f00 10 LazyCompile:~f /a b.js:1\n0x0000000000008000 0x20 \
+            java.lang.String::hash\r\n\
+                    nonsense\n\n9000 zz bad\n9000 10\n9000 10  \na000 0 empty\nb000 1 \
+                    py::f:/x.py\nc000 9 torn";
         for step in [1, 7, text.len()] {
             let (mut map, mut code) = (PerfMap::default(), JitCode::default());
             text.as_bytes().chunks(step).for_each(|part| map.feed(part, &mut code));

@@ -1,5 +1,5 @@
-//! Packages of the pieces of DWARF 5, put together here: the packer of binutils 2.40 leaves such units
-//! out, and that of LLVM 14 never ends.
+//! Packages of the pieces of DWARF 5, put together here: the packer of binutils 2.40 leaves such
+//! units out, and that of LLVM 14 never ends.
 //!
 //! The index is that of section 7.3.5.3 of the DWARF 5 standard.
 

@@ -153,9 +153,9 @@ impl Output {
         self.put(word << 8 | u64::from(kind), (len + 1) * usize::from(there))
     }
 
-    /// Does so again and again: most of a payload. Two at a time, because where a varint lies depends
-    /// on the length of the one before it, which takes longer than the copying. The last one is not
-    /// told from a pair by a branch: nobody could predict it.
+    /// Does so again and again: most of a payload. Two at a time, because where a varint lies
+    /// depends on the length of the one before it, which takes longer than the copying. The last
+    /// one is not told from a pair by a branch: nobody could predict it.
     #[inline(always)]
     fn objects(&mut self, kind: u8, from: &mut Column<'_>, count: u64) -> Option<()> {
         let mut left = count;

@@ -1,9 +1,9 @@
 //! Trace points in columns: another order of the same bytes, which compresses better.
 //!
 //! In a payload objects alternate whose fields have nothing in common. In columns like lies beside
-//! like, and kinds need no bytes: objects form steps, each what leads from one sample to the next, and
-//! a step is told by a few counts. Joining gives back the very bytes, so that whoever reads objects
-//! never sees columns.
+//! like, and kinds need no bytes: objects form steps, each what leads from one sample to the next,
+//! and a step is told by a few counts. Joining gives back the very bytes, so that whoever reads
+//! objects never sees columns.
 //!
 //! # Invariants
 //! - [`Columns::split`] refuses what [`join()`] would not give back exactly.
@@ -78,8 +78,8 @@ fn bytes_to(ends: u64) -> usize {
     ends.trailing_zeros() as usize / 8 + 1
 }
 
-/// Bytes of a varint of at most eight bytes; its first eight are given, the first of them lowest. 0 if
-/// it is longer.
+/// Bytes of a varint of at most eight bytes; its first eight are given, the first of them lowest. 0
+/// if it is longer.
 #[inline(always)]
 fn varint_bytes(word: u64) -> usize {
     let ends = !word & ENDS;

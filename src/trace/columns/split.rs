@@ -10,8 +10,8 @@ use super::{presence, shape, varint_bytes};
 pub(in super::super) struct Columns([Vec<u8>; COLUMNS]);
 
 impl Columns {
-    /// Puts the objects of `payload` into columns. False if it has any that are malformed or not to be
-    /// expected in a block of a thread; then the columns are of no use.
+    /// Puts the objects of `payload` into columns. False if it has any that are malformed or not to
+    /// be expected in a block of a thread; then the columns are of no use.
     pub(in super::super) fn split(&mut self, payload: &[u8]) -> bool {
         self.0.iter_mut().for_each(Vec::clear);
         let mut source = Source { bytes: payload, at: 0 };
@@ -190,8 +190,8 @@ impl Source<'_> {
         Some(shape)
     }
 
-    /// Copies the objects up to the next that belongs to a step, with their length in front. There are
-    /// none if a step has no sample.
+    /// Copies the objects up to the next that belongs to a step, with their length in front. There
+    /// are none if a step has no sample.
     fn copy_others(&mut self, rest: &mut Vec<u8>) -> Option<()> {
         let start = self.at;
         while let Some(kind) = self.peek() {

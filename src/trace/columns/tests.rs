@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use proptest::prelude::*;
 
 use super::super::bytes::{put_u32, put_varint};
-use super::super::frame::{Codec, Part};
+use super::super::codec::{Codec, Part};
 use super::super::frames::Frames;
 use super::super::kind::Kind;
 use super::super::object::{Point, SampleFields};
@@ -61,8 +61,6 @@ fn object() -> impl Strategy<Value = Vec<u8>> {
         1 => (number(), number())
             .prop_map(|(before, length)| Point::Gap { before: before as i64, length }),
         1 => number().prop_map(|time_ns| Point::ThreadStart { time_ns }),
-        1 => (number(), any::<u8>(), any::<Option<u32>>())
-            .prop_map(|(time, state, syscall)| Point::State { time: time as i64, state, syscall }),
     ];
     prop_oneof![
         20 => point.prop_map(|point| {

@@ -75,8 +75,8 @@ impl RawCell {
     }
 }
 
-/// The first two cells: salt and first frame of the trace, and its UUID. `covered` is how much of the
-/// data file a sorted index speaks of.
+/// The first two cells: salt and first frame of the trace, and its UUID. `covered` is how much of
+/// the data file a sorted index speaks of.
 pub(in crate::trace) fn identity(
     identity: Identity,
     first_crc: u32,

@@ -5,8 +5,8 @@ use super::pages::{PAGE_BYTES, TAIL_BYTES};
 use super::sorted::{self, TABLES_AT};
 use crate::trace::kind::Kind;
 
-/// Puts all checksums of an index right again after its bytes were edited. The form and size must be
-/// as they were, and the seal of a sorted one where it was.
+/// Puts all checksums of an index right again after its bytes were edited. The form and size must
+/// be as they were, and the seal of a sorted one where it was.
 pub(in crate::trace) fn reseal(bytes: &mut Vec<u8>) {
     let form = bytes.get(TABLES_AT as usize).copied();
     if form == Some(Kind::Table as u8) {

@@ -11,7 +11,8 @@ use std::io::{self, Read};
 
 use super::cell::{CELL_BYTES, RawCell};
 use super::tables::{BlockRow, CallRow, FrameRow, Tables, neutral_place};
-use crate::trace::frame::{Codec, FrameHeader};
+use crate::trace::codec::Codec;
+use crate::trace::frame::FrameHeader;
 use crate::trace::frames::read_up_to;
 use crate::trace::kind::{FIRST_SIZED, Kind};
 use crate::trace::{HEADER_BYTES, INDEX_MAGIC, NO_THREAD};

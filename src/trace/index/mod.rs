@@ -1,14 +1,14 @@
 //! The index file: cells of 21 bytes that say where things lie in the data file.
 //!
 //! While a trace is recorded its index is a journal: after the header lies an IDENTITY, then per
-//! frame of the data file one GROUP cell and the cells that it counts. When the recording ends well,
-//! the same is written once more in order, as tables in checksummed pages.
+//! frame of the data file one GROUP cell and the cells that it counts. When the recording ends
+//! well, the same is written once more in order, as tables in checksummed pages.
 //!
 //! # Invariants
 //! - A group is written after its frame, so that no cell points at what is not there.
 //! - A sorted index takes the place of what was there only when all of it is on the disk.
-//! - No index is believed: what it says is compared with the data, and whoever finds a contradiction
-//!   makes a new one from the data.
+//! - No index is believed: what it says is compared with the data, and whoever finds a
+//!   contradiction makes a new one from the data.
 
 mod broken;
 mod cell;
@@ -99,8 +99,8 @@ impl Index {
         self.frame_count().checked_sub(1).map(|last| self.frame(last)).transpose()
     }
 
-    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an index
-    /// tells nothing more.
+    /// Whether no frame is missing before the last one, whose header this is. Of what is lost an
+    /// index tells nothing more.
     pub(in crate::trace) fn has_all_frames(&self, last: &FrameHeader) -> bool {
         u64::from(last.sequence) + 1 == self.frame_count()
     }
@@ -117,8 +117,8 @@ impl Index {
         Ok(self.last_frame()?.map_or(HEADER_BYTES as u64, |frame| frame.end))
     }
 
-    /// How many objects of a kind there are: the highest id plus 1. An id below it may be missing if
-    /// a part of the data is lost, so the rows are what memory should be measured by.
+    /// How many objects of a kind there are: the highest id plus 1. An id below it may be missing
+    /// if a part of the data is lost, so the rows are what memory should be measured by.
     pub(in crate::trace) fn neutral_count(&self, kind: Kind) -> Result<u32, Broken> {
         let Some(last) = self.neutral_rows(kind).checked_sub(1) else { return Ok(0) };
         let (_, id, position) = self.neutral_row(kind, last)?;

@@ -1,8 +1,8 @@
 //! The reader of sorted index files: rows by number.
 //!
 //! # Invariants
-//! - A row is checked by itself when it is read; [`SortedIndex::check_tables`] checks that rows also are in
-//!   order and lie back to back.
+//! - A row is checked by itself when it is read; [`SortedIndex::check_tables`] checks that rows
+//!   also are in order and lie back to back.
 //! - Memory is bounded by that of [`Pages`], whatever the size of the index.
 
 use std::fs::File;
@@ -13,7 +13,8 @@ use super::cell::{CELL_BYTES, RawCell};
 use super::pages::Pages;
 use super::sorted::{FIXED_TABLES, TABLES_AT};
 use super::tables::{BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, neutral_place};
-use crate::trace::frame::{self, Codec, FrameHeader};
+use crate::trace::codec::Codec;
+use crate::trace::frame::{self, FrameHeader};
 use crate::trace::kind::Kind;
 use crate::trace::{HEADER_BYTES, NO_THREAD};
 

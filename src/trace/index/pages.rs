@@ -1,7 +1,7 @@
 //! The pages of a sorted index file.
 //!
-//! They are read with `pread` into memory of our own and not mapped: a file that is cut off while it
-//! is mapped ends the process with SIGBUS, here it is an error like any other.
+//! They are read with `pread` into memory of our own and not mapped: a file that is cut off while
+//! it is mapped ends the process with SIGBUS, here it is an error like any other.
 //!
 //! # Invariants
 //! - No byte is given out whose page was not compared with its checksum.

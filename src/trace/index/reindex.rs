@@ -10,7 +10,8 @@ use super::cell::CELL_BYTES;
 use super::replace;
 use super::sorted::Stamp;
 use crate::trace::output::Identity;
-use crate::trace::scan::{Scan, scan};
+use crate::trace::scan::scan;
+use crate::trace::scanned::Scan;
 use crate::trace::{HEADER_BYTES, TraceError};
 
 /// An index that was made anew.
@@ -30,8 +31,8 @@ pub struct Reindexed {
 ///
 /// # Errors
 /// Those of [`load`](fn@crate::trace::load), [`TraceError::Busy`] while the trace is recorded,
-/// [`TraceError::Corrupt`] if there is no whole frame, and [`TraceError::Io`] if the index cannot be
-/// written; the one that is there stays then.
+/// [`TraceError::Corrupt`] if there is no whole frame, and [`TraceError::Io`] if the index cannot
+/// be written; the one that is there stays then.
 pub fn reindex(path: &Path, full: bool) -> Result<Reindexed, TraceError> {
     let _lock = lock(path)?;
     let Scan { tables, identity, first, closed, bytes, notices, .. } = scan(path, full)?;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::cell::RawCell;
 use crate::trace::NO_THREAD;
 use crate::trace::checkpoint::BlockEntry;
-use crate::trace::frame::{Codec, FrameHeader};
+use crate::trace::codec::Codec;
+use crate::trace::frame::FrameHeader;
 use crate::trace::kind::Kind;
 
 /// Kinds of thread-neutral objects that have a table; LONG_STRING is in that of STRING.

@@ -13,7 +13,8 @@ use super::tables::{
     BlockRow, CallRow, FrameRow, NEUTRAL_KINDS, StreamTables, Tables, neutral_place,
 };
 use super::{Broken, Index, forge};
-use crate::trace::frame::{Codec, FrameHeader, Section};
+use crate::trace::codec::Codec;
+use crate::trace::frame::{FrameHeader, Section};
 use crate::trace::kind::Kind;
 use crate::trace::output::Identity;
 use crate::trace::{HEADER_BYTES, SIDE};

@@ -9,8 +9,8 @@ use crate::trace::object::Point;
 use crate::trace::{LocationId, SIDE, Sample, ThreadId};
 
 /// A call, or a thread as the parent of its roots. Its children are loaded by
-/// [`LazyTrace::load_all`](super::LazyTrace::load_all) and its like, and can be forgotten and loaded
-/// again.
+/// [`LazyTrace::load_all`](super::LazyTrace::load_all) and its like, and can be forgotten and
+/// loaded again.
 #[derive(Debug)]
 pub struct LazyCall {
     pub(super) place: Place,
@@ -112,15 +112,6 @@ pub enum LazyNode {
         /// When it was seen to have ended.
         time_ns: u64,
     },
-    /// The thread began to run or to wait.
-    State {
-        /// When.
-        time_ns: u64,
-        /// Run state from then on; 0 is running.
-        state: u8,
-        /// System call that it waits in, if known.
-        syscall: Option<u32>,
-    },
     /// A part of the file that cannot be read.
     Lost {
         /// Time of the last sample before it.
@@ -142,9 +133,6 @@ impl LazyNode {
             }
             Point::ThreadStart { time_ns } => Self::ThreadStart { time_ns },
             Point::ThreadExit { time_ns } => Self::ThreadExit { time_ns },
-            Point::State { time, state, syscall } => {
-                Self::State { time_ns: last_ns.wrapping_add(time as u64), state, syscall }
-            }
             _ => return None,
         })
     }
@@ -155,9 +143,7 @@ impl LazyNode {
             Self::Call(call) => (call.first_ns, call.last_ns),
             Self::Sample(sample) => (sample.time_ns, sample.time_ns),
             Self::Gap { from_ns, to_ns } | Self::Lost { from_ns, to_ns, .. } => (*from_ns, *to_ns),
-            Self::ThreadStart { time_ns }
-            | Self::ThreadExit { time_ns }
-            | Self::State { time_ns, .. } => (*time_ns, *time_ns),
+            Self::ThreadStart { time_ns } | Self::ThreadExit { time_ns } => (*time_ns, *time_ns),
         }
     }
 }
@@ -242,8 +228,9 @@ impl LazyCall {
         matches!(self.ending, Ending::Lost | Ending::LostOrUnfinished)
     }
 
-    /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a recording
-    /// that was not finished; [`LazyTrace::count_children`](super::LazyTrace::count_children) does.
+    /// How many children it has, loaded or not. `None` if nobody counted them yet, as in a
+    /// recording that was not finished;
+    /// [`LazyTrace::count_children`](super::LazyTrace::count_children) does.
     pub fn child_count(&self) -> Option<u32> {
         self.count
     }

@@ -23,8 +23,8 @@ pub(super) struct Wanted {
     pub(super) children: Range<u32>,
     /// How deep: 1 is the children alone.
     pub(super) levels: usize,
-    /// What lies deeper than the children is left out of a child that goes on over a block's end, and
-    /// of all children when so many nodes are loaded.
+    /// What lies deeper than the children is left out of a child that goes on over a block's end,
+    /// and of all children when so many nodes are loaded.
     pub(super) deep_nodes: usize,
 }
 
@@ -176,8 +176,8 @@ impl Gather<'_> {
         Ok(true)
     }
 
-    /// Where the first child that overlaps the times from `from_ns` on can begin; `None` if the call
-    /// ended before.
+    /// Where the first child that overlaps the times from `from_ns` on can begin; `None` if the
+    /// call ended before.
     fn begin_at_time(&self, segment: Segment, from_ns: u64) -> Found<Option<Begin>> {
         let Segment { stream, depth, start } = segment;
         let first = self.reading.block_at(stream, start)?;

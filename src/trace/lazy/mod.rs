@@ -3,8 +3,8 @@
 //! # Invariants
 //! - Memory is bounded: some megabytes of decoded frames and index pages, a summary per thread, and
 //!   what the caller keeps.
-//! - An index is believed as long as it fits the data. Once it does not, the data is scanned and the
-//!   index made anew in memory, with a notice; that happens once.
+//! - An index is believed as long as it fits the data. Once it does not, the data is scanned and
+//!   the index made anew in memory, with a notice; that happens once.
 
 mod cache;
 mod call;
@@ -53,7 +53,8 @@ pub struct ThreadSummary {
 /// A trace that is read as far as it is looked at. Several can be open at a time.
 ///
 /// ```
-/// # use traceprof::trace::{LazyNode, LazyTrace, Location, Method, Sample, Thread, TraceWriter, WriterOptions};
+/// # use traceprof::trace::{LazyNode, LazyTrace, Location, Method, Sample, Thread};
+/// # use traceprof::trace::{TraceWriter, WriterOptions};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("out.trace");
@@ -61,7 +62,8 @@ pub struct ThreadSummary {
 /// # let method = writer.method(&Method { module: None, name: "main".into(), start_svma: 0x10 })?;
 /// # let place = Location { method, svma: 0x14, file: None, line: 3, inline_parent: None };
 /// # let place = writer.location(&place)?;
-/// # let thread = writer.thread(&Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() })?;
+/// # let thread = Thread { pid: 7, tid: 7, name: "demo".into(), ..Thread::default() };
+/// # let thread = writer.thread(&thread)?;
 /// # writer.sample(thread, &Sample { time_ns: 1_000, ..Sample::default() }, &[place])?;
 /// # writer.finish()?;
 /// let trace = LazyTrace::open(&path)?;
@@ -159,8 +161,8 @@ impl LazyTrace {
         self.read(|reading| reading.string(id.0))
     }
 
-    /// The text that a tag's value stands for; `[lost]` also if there is none: nothing makes sure that
-    /// the values of tags lead anywhere.
+    /// The text that a tag's value stands for; `[lost]` also if there is none: nothing makes sure
+    /// that the values of tags lead anywhere.
     pub fn tag_text(&self, id: TextId) -> Result<String, TraceError> {
         self.read(|reading| reading.string_if_there(id.0))
     }
@@ -186,8 +188,8 @@ impl LazyTrace {
         self.read(Reading::objects)
     }
 
-    /// Calls `f` with the samples in a window and their stacks, root first: thread after thread, each
-    /// in the order in which they were taken.
+    /// Calls `f` with the samples in a window and their stacks, root first: thread after thread,
+    /// each in the order in which they were taken.
     pub fn for_each_sample(
         &self,
         window: &Window,
@@ -222,8 +224,8 @@ impl LazyTrace {
         window: &Window,
         f: &mut dyn FnMut(ThreadId, &Sample, &[LocationId]),
     ) -> Result<(), TraceError> {
-        // A sample is given once, even if damage is met in the middle: what was given before lies in
-        // front of it.
+        // A sample is given once, even if damage is met in the middle: what was given before lies
+        // in front of it.
         let mut given = 0u64;
         self.read(|reading| {
             let mut number = 0;
@@ -238,9 +240,9 @@ impl LazyTrace {
         })
     }
 
-    /// Calls `f` with the samples of a thread between two times, first those of its main stream, then
-    /// those of its side stream: whether it is the side stream, and the number of the sample in its
-    /// stream, lost ones included, which [`LazyCall::sample_numbers`] is about.
+    /// Calls `f` with the samples of a thread between two times, first those of its main stream,
+    /// then those of its side stream: whether it is the side stream, and the number of the sample
+    /// in its stream, lost ones included, which [`LazyCall::sample_numbers`] is about.
     pub fn for_each_sample_of(
         &self,
         thread: ThreadId,
@@ -272,8 +274,8 @@ impl LazyTrace {
         self.read(|reading| reading.stack_at(thread, time_ns))
     }
 
-    /// A thread as a call without a location, whose children are its roots: those of the main stream
-    /// in the order of their times, then the calls of `[truncated]`.
+    /// A thread as a call without a location, whose children are its roots: those of the main
+    /// stream in the order of their times, then the calls of `[truncated]`.
     pub fn roots(&self, thread: ThreadId) -> Result<LazyCall, TraceError> {
         let summary = self.known(thread)?;
         let mut call = LazyCall::of_thread(thread);

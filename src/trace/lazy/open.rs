@@ -13,7 +13,8 @@ use super::reading::Reading;
 use super::source::{Directory, Source};
 use crate::trace::bytes::Cursor;
 use crate::trace::checkpoint::BLOCK_START_BYTES;
-use crate::trace::frame::{self, FrameHeader, LAST, Part, TRAILER_BYTES};
+use crate::trace::codec::Part;
+use crate::trace::frame::{self, FrameHeader, LAST, TRAILER_BYTES};
 use crate::trace::index::Index;
 use crate::trace::index::tables::Tables;
 use crate::trace::object::Record;
@@ -22,7 +23,8 @@ use crate::trace::scan::scan;
 use crate::trace::{DATA_MAGIC, FRAME_MAGIC, HEADER_BYTES, NO_THREAD, TraceError, check_header};
 
 /// What a user is told of a trace that has no end.
-const UNFINISHED: &str = "the trace was not finished: the recording is still running or was killed; all that was flushed is here";
+const UNFINISHED: &str = "the trace was not finished: the recording is still running or was \
+    killed; all that was flushed is here";
 
 /// Opens data file and index.
 pub(super) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Reading, TraceError> {
@@ -90,7 +92,8 @@ pub(super) fn rebuilt(
     notices: &mut Vec<String>,
 ) -> Result<Reading, TraceError> {
     notices.push(format!(
-        "the index does not fit the data ({what}): it was made anew in memory; `traceprof reindex` writes it"
+        "the index does not fit the data ({what}): it was made anew in memory; `traceprof reindex` \
+         writes it"
     ));
     scanned(path, open_data(path)?, notices)
 }

@@ -77,8 +77,8 @@ impl<'a> Samples<'a> {
 }
 
 impl Reading {
-    /// Calls `f` with the samples of a window in the order in which they lie in the file: each frame
-    /// is decoded once, whatever number of threads it has blocks of.
+    /// Calls `f` with the samples of a window in the order in which they lie in the file: each
+    /// frame is decoded once, whatever number of threads it has blocks of.
     pub(super) fn samples_as_written(
         &self,
         window: &Window,

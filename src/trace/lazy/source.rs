@@ -16,7 +16,8 @@ use super::fault::{Fault, Found};
 use crate::trace::TraceError;
 use crate::trace::bytes::Malformed;
 use crate::trace::checkpoint::BlockEntry;
-use crate::trace::frame::{Codec, FrameHeader, HEADER_BYTES, Part};
+use crate::trace::codec::{Codec, Part};
+use crate::trace::frame::{FrameHeader, HEADER_BYTES};
 use crate::trace::meter::note_read;
 
 /// Bytes of decoded payloads that are kept.
@@ -67,8 +68,8 @@ impl Source {
         self.file.metadata().map(|meta| meta.len()).map_err(|error| self.error(error))
     }
 
-    /// The frame of a position and the offset in its payload; `frame_before` gives the offset of the
-    /// last frame at or before an offset.
+    /// The frame of a position and the offset in its payload; `frame_before` gives the offset of
+    /// the last frame at or before an offset.
     pub(super) fn locate(
         &self,
         position: u64,

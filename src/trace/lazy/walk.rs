@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - `state` is the stream's state behind the last step.
-//! - A block that does not go on where the one before it ended is a loss, which is a step of its own.
+//! - A block that does not go on where the one before it ended is a loss, which is a step of its
+//!   own.
 
 use std::sync::Arc;
 
@@ -36,8 +37,8 @@ pub(super) enum Step {
     Leaf(LazyNode),
     /// The block is at its end; the next step is of the next one.
     BlockEnd,
-    /// Samples are missing here: of the calls that were open before, the outer `common` ones are open
-    /// behind it.
+    /// Samples are missing here: of the calls that were open before, the outer `common` ones are
+    /// open behind it.
     Lost { from_ns: u64, to_ns: u64, samples: Option<u64>, common: usize },
 }
 

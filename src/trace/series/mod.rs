@@ -1,8 +1,8 @@
 //! A recording in one file, or in parts that follow one another, each a trace of its own.
 //!
 //! # Invariants
-//! - A part has all that it refers to, and is closed before the samples of the next one are written;
-//!   no sample is in two.
+//! - A part has all that it refers to, and is closed before the samples of the next one are
+//!   written; no sample is in two.
 //! - Calls that are open at the end of a part are unfinished there, and begin anew in the next one.
 //! - Ids that are given out hold for the whole series.
 
@@ -50,8 +50,8 @@ pub struct SeriesPlan {
     pub name: Box<dyn Fn(u32) -> PathBuf + Send>,
     /// When the next part begins.
     pub turn: Turn,
-    /// How many parts are kept, the current one included; the oldest are removed. A ring keeps those of
-    /// its time; this is the most then.
+    /// How many parts are kept, the current one included; the oldest are removed. A ring keeps
+    /// those of its time; this is the most then.
     pub keep: Option<u32>,
     /// The parts are a ring, of which others are saved.
     pub ring: Option<RingPlan>,
@@ -148,8 +148,8 @@ impl TraceSeries {
         }
     }
 
-    /// See [`TraceWriter::set_metadata`]. The keys that end with the id of a module or of a thread have
-    /// that of the series.
+    /// See [`TraceWriter::set_metadata`]. The keys that end with the id of a module or of a thread
+    /// have that of the series.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
         let Some(parts) = &mut self.parts else { return self.writer.set_metadata(key, value) };
         let number = |prefix: &str| key.strip_prefix(prefix)?.parse::<u32>().ok();
@@ -168,8 +168,8 @@ impl TraceSeries {
         self.writer.set_metadata(key, value)
     }
 
-    /// Sets what is said of the recording at its end. In a part that is not all of it the figures get
-    /// keys that say so.
+    /// Sets what is said of the recording at its end. In a part that is not all of it the figures
+    /// get keys that say so.
     pub fn set_closing(&mut self, metadata: Metadata) -> Result<(), TraceError> {
         let is_all = self.parts.as_ref().is_none_or(|parts| parts.number == 1);
         metadata.into_iter().try_for_each(|(key, value)| {
@@ -293,8 +293,8 @@ impl TraceSeries {
         kept.unwrap_or_default()
     }
 
-    /// See [`TraceWriter::finish`]. What was written is that of all parts; of a ring what was saved of it
-    /// at the end.
+    /// See [`TraceWriter::finish`]. What was written is that of all parts; of a ring what was saved
+    /// of it at the end.
     pub fn finish(self) -> Result<Written, TraceError> {
         let last = self.writer.finish()?;
         let Some(mut parts) = self.parts else { return Ok(last) };

@@ -123,8 +123,8 @@ impl Ring {
         self.saves.clone()
     }
 
-    /// Whether all of a part is older than what is kept, by the times of its last sample and the last of
-    /// all.
+    /// Whether all of a part is older than what is kept, by the times of its last sample and the
+    /// last of all.
     pub(super) fn is_past(&self, part_ns: u64, now_ns: u64) -> bool {
         let time_ns = u64::try_from(self.plan.time.as_nanos()).unwrap_or(u64::MAX);
         part_ns.saturating_add(time_ns) < now_ns
@@ -152,8 +152,8 @@ impl Ring {
         self.saves.list().all.push(Saved { path: (self.plan.save)(), outcome });
     }
 
-    /// Saves these parts at the end; what was in the ring is then there. If that is not wanted it goes,
-    /// unless a save has failed that was: then it is made up for.
+    /// Saves these parts at the end; what was in the ring is then there. If that is not wanted it
+    /// goes, unless a save has failed that was: then it is made up for.
     pub(super) fn finish(
         self,
         (parts, are_all): (&[PathBuf], bool),
@@ -217,7 +217,8 @@ impl TraceSeries {
         }
     }
 
-    /// Saves what is in the ring, while the recording goes on. What becomes of it, [`Self::saves`] tells.
+    /// Saves what is in the ring, while the recording goes on. What becomes of it, [`Self::saves`]
+    /// tells.
     pub fn save(&mut self) -> Result<(), TraceError> {
         let Some(parts) = self.parts.as_mut().filter(|parts| parts.ring.is_some()) else {
             return Ok(());

@@ -156,7 +156,7 @@ fn forge(data: &[u8], edits: &[(prop::sample::Index, u8)], directory: bool) -> V
                 section[at] = *value;
             }
         }
-        let neutral = frame.header.section(frame::Part::Neutral).bytes as usize;
+        let neutral = frame.header.section(codec::Part::Neutral).bytes as usize;
         let (neutral, points) = frame.payload.split_at(neutral);
         let sections = [&frame.directory, neutral, points];
         for (section, bytes) in frame.header.sections.iter_mut().zip(sections) {
@@ -196,7 +196,7 @@ fn a_bomb_is_refused_before_it_expands() {
         offset: 16,
         previous: 0,
         sequence: 0,
-        codec: frame::Codec::Zstd,
+        codec: codec::Codec::Zstd,
         flags: 0,
         sections: [frame::Section::default(), frame::Section::default(), section(bytes)],
         blocks: 0,

@@ -6,7 +6,7 @@ use super::crash::{all, small_trace};
 use super::scan::scan_bytes;
 use super::*;
 use crate::trace::index::tables::FrameRow;
-use crate::trace::scan::Scan;
+use crate::trace::scanned::Scan;
 
 /// What must hold of a damaged file, whatever the damage. `whole` is what it was.
 fn check(damaged: &[u8], whole: &LoadedTrace, what: &str) -> Option<Scan> {

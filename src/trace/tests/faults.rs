@@ -381,7 +381,7 @@ fn a_writer_that_failed_takes_nothing_more_and_grows_no_more() {
     let waiting = writer.waiting();
     for round in 0..100 {
         assert!(writer.sample(ThreadId(0), &sample(round), &[]).is_err());
-        assert!(writer.gap(ThreadId(0), 1, 2).is_err() && writer.flush().is_err());
+        assert!(writer.thread_exit(ThreadId(0), 1).is_err() && writer.flush().is_err());
         assert!(writer.thread(&thread(9)).is_err());
     }
     assert_eq!(writer.waiting(), waiting);

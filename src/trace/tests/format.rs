@@ -224,7 +224,7 @@ fn a_frame_says_when_its_first_and_last_samples_were_taken() {
     writer.sample(waiting, &sample(100), &ids[..2]).unwrap();
     writer.flush().unwrap();
     // A block without samples begins at the time of an earlier one.
-    writer.state_change(waiting, 150, 1, None).unwrap();
+    writer.thread_exit(waiting, 150).unwrap();
     writer.sample(running, &sample(200), &ids[..1]).unwrap();
     writer.sample(running, &sample(300), &ids[..1]).unwrap();
     writer.flush().unwrap();
@@ -239,8 +239,52 @@ fn a_frame_says_when_its_first_and_last_samples_were_taken() {
     assert_eq!(times, [(1, 100, 100), (2, 200, 300)]);
 }
 
-/// The payload of a plain file's last frame is one EOF; what it says is changed, and all checksums
-/// are put right.
+/// A plain file whose last frame ends with these bytes in the place of as many, with right
+/// checksums.
+fn with_last_bytes(data: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mut frames = frames::Frames::new(data, Path::new("data")).unwrap();
+    let mut last = None;
+    while let Some(frame) = frames.next_frame().unwrap() {
+        last = Some(frame.header);
+    }
+    let mut header = last.unwrap();
+    let end = data.len() - frame::TRAILER_BYTES;
+    let start = header.section_offset(codec::Part::Points) as usize;
+    let section = [&data[start..end - bytes.len()], bytes].concat();
+    header.sections[codec::Part::Points as usize].crc = crc32fast::hash(&section);
+    let head = header.encode();
+    let body = &data[header.offset as usize + head.len()..start];
+    let trailer = output::trailer(&header, &head);
+    let forged = [&data[..header.offset as usize], &head, body, &section, &trailer].concat();
+    assert_eq!(forged.len(), data.len());
+    forged
+}
+
+/// 24 once was a change of a thread's state, which no recorder wrote.
+#[test]
+fn an_object_of_a_kind_that_does_not_exist_is_refused() {
+    let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
+    let (mut writer, data, _) = memory_writer(options);
+    let ids = locations(&mut writer, 2);
+    let thread = writer.thread(&thread(1)).unwrap();
+    writer.sample(thread, &sample(100), &ids[..2]).unwrap();
+    writer.finish().unwrap();
+    let data = data.bytes();
+    let eof = data.len() - frame::TRAILER_BYTES - (1 + 8 + 4 + 4);
+    assert_eq!(data[eof], Kind::Eof as u8);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.trace");
+    for kind in [0, 24, 127] {
+        let mut bytes = data[eof..data.len() - frame::TRAILER_BYTES].to_vec();
+        bytes[0] = kind;
+        fs::write(&path, with_last_bytes(&data, &bytes)).unwrap();
+        let loaded = load(&path).map(drop);
+        let Err(TraceError::Corrupt { what, .. }) = loaded else { panic!("{kind}: {loaded:?}") };
+        assert!(what.contains("a kind that does not exist"), "{kind}: {what}");
+    }
+}
+
+/// What the EOF of a plain file says is changed, and all checksums are put right.
 #[test]
 fn an_end_that_says_other_than_what_is_there_is_refused() {
     let options = WriterOptions { compress: Compression::None, ..WriterOptions::default() };
@@ -251,11 +295,6 @@ fn an_end_that_says_other_than_what_is_there_is_refused() {
     writer.flush().unwrap();
     writer.finish().unwrap();
     let data = data.bytes();
-    let mut frames = frames::Frames::new(&data[..], Path::new("data")).unwrap();
-    let mut last = None;
-    while let Some(frame) = frames.next_frame().unwrap() {
-        last = Some(frame.header);
-    }
     let eof_bytes = 1 + 8 + 4 + 4;
     let eof = data.len() - frame::TRAILER_BYTES - eof_bytes;
     let dir = tempfile::tempdir().unwrap();
@@ -264,18 +303,7 @@ fn an_end_that_says_other_than_what_is_there_is_refused() {
         for change in [1u8, 255] {
             let mut points = data[eof..eof + eof_bytes].to_vec();
             points[at] = points[at].wrapping_add(change);
-            let mut header = last.unwrap();
-            let offset = header.offset as usize;
-            let mut section =
-                data[header.section_offset(frame::Part::Points) as usize..eof].to_vec();
-            section.append(&mut points);
-            header.sections[frame::Part::Points as usize].crc = crc32fast::hash(&section);
-            let head = header.encode();
-            let body = &data[offset + head.len()..eof + eof_bytes - section.len()];
-            let trailer = output::trailer(&header, &head);
-            let forged = [&data[..offset], &head, body, &section, &trailer].concat();
-            assert_eq!(forged.len(), data.len());
-            fs::write(&path, &forged).unwrap();
+            fs::write(&path, with_last_bytes(&data, &points)).unwrap();
             for result in [
                 load(&path).map(drop),
                 verify(&path).map(drop),

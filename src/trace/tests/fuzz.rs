@@ -95,7 +95,6 @@ fn contents() -> [Vec<u8>; 4] {
         call,
         sample(5),
         Point::Site { location: 0 },
-        Point::State { time: 1, state: 1, syscall: Some(2) },
         sample(2),
         Point::Footer { run: 1, unfinished: false },
         Point::Gap { before: 0, length: 4 },

@@ -12,7 +12,8 @@ use super::crash::small_trace;
 use super::scan::scan_bytes;
 use super::*;
 use crate::trace::bytes::put_varint;
-use crate::trace::frame::{Codec, FrameHeader, Section};
+use crate::trace::codec::Codec;
+use crate::trace::frame::{FrameHeader, Section};
 
 thread_local! {
     /// Bytes that this thread holds, and the most that it held.

@@ -27,9 +27,6 @@ pub(super) fn written(dir: &Path, options: WriterOptions, rounds: usize) -> Path
         if round % 1000 == 999 {
             writer.flush().unwrap();
         }
-        if round == 500 {
-            writer.state_change(threads[0], time_ns + 1, 1, Some(202)).unwrap();
-        }
     }
     writer.thread_exit(threads[1], 1 << 40).unwrap();
     writer.finish().unwrap();

@@ -1,5 +1,5 @@
-//! The numbers of samples: a call has those that it says, in a trace that is whole and in one that is
-//! not.
+//! The numbers of samples: a call has those that it says, in a trace that is whole and in one that
+//! is not.
 
 use std::collections::BTreeSet;
 

@@ -93,16 +93,20 @@ proptest! {
         frame_bytes in prop_oneof![Just(1usize), 20usize..400, Just(256 << 10)],
         plain in any::<bool>(),
         collect in any::<bool>(),
-        call_traces in any::<bool>(),
+        with_ids in prop::collection::vec((2u64..9, 0u32..3), 0..4),
     ) {
         let compress = if plain { Compression::None } else { Compression::Zstd(1) };
         let mode = if collect { WriteMode::Collect } else { WriteMode::Streaming };
         let options = WriterOptions {
-            frame_bytes, compress, mode, call_traces, buffer_bytes: 3000, ..WriterOptions::default()
+            frame_bytes, compress, mode, buffer_bytes: 3000, ..WriterOptions::default()
         };
         let (mut writer, data, _) = memory_writer(options);
         writer.set_metadata("period_ns", Value::Unsigned(1000)).unwrap();
         write(&mut writer, &steps);
+        for (trace_id, root) in with_ids {
+            let trace = CallTrace { trace_id, stack: vec![LocationId(root)], end_reason: 0 };
+            writer.call_trace(&trace).unwrap();
+        }
         writer.finish().unwrap();
         let whole = load_bytes(&data.bytes()).unwrap();
         let dir = tempfile::tempdir().unwrap();

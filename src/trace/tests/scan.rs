@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::roundtrip::{any_step, write};
 use super::*;
 use crate::trace::index::tables::{BlockRow, CallRow, FrameRow, Tables};
-use crate::trace::scan::{Scan, scan_frames};
+use crate::trace::scan::scan_frames;
+use crate::trace::scanned::Scan;
 
 pub(super) fn scan_bytes(bytes: &[u8], full: bool) -> Result<Scan, TraceError> {
     // With one thread there is nothing to start.
@@ -152,7 +153,8 @@ fn scan_speed() {
         let spent = begin.elapsed();
         let mb = |bytes: u64| bytes as f64 / 1e6;
         println!(
-            "{workers} workers, all calls {full}: {:.0} MB stored, {:.0} MB decoded, {:.0?}: {:.0} MB/s",
+            "{workers} workers, all calls {full}: {:.0} MB stored, {:.0} MB decoded, {:.0?}: {:.0} \
+             MB/s",
             mb(scan.bytes),
             mb(scan.decoded_bytes),
             spent,

@@ -104,7 +104,8 @@ fn bytes_per_sample() {
         let written = writer.finish().unwrap();
         let per_sample = |number: u64| number as f64 / SAMPLES as f64;
         println!(
-            "{name}: depth {:.1}, data {:.2} + symbols {:.2} + index {:.2} = {:.2} B/sample, {:.0} ns/sample",
+            "{name}: depth {:.1}, data {:.2} + symbols {:.2} + index {:.2} = {:.2} B/sample, {:.0} \
+             ns/sample",
             per_sample(depths as u64),
             per_sample(written.data_bytes - data),
             per_sample(data + index),

@@ -48,9 +48,6 @@ pub(super) fn print(trace: &LoadedTrace, node: Node<'_>, out: &mut String) {
         Node::Lost { from_ns, to_ns, samples } => {
             out.push_str(&format!("?{from_ns}-{to_ns}:{samples:?} "));
         }
-        Node::State { time_ns, state, syscall } => {
-            out.push_str(&format!("~{time_ns}:{state}:{syscall:?} "));
-        }
     }
 }
 

@@ -29,8 +29,8 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// The id of a text, for [`Sample::waits_on`](crate::trace::Sample::waits_on); equal content gives
-    /// an equal id. One that is too long for the format is cut.
+    /// The id of a text, for [`Sample::waits_on`](crate::trace::Sample::waits_on); equal content
+    /// gives an equal id. One that is too long for the format is cut.
     pub fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
         let id = self.tables.string(text)?;
         self.write_full_frame()?;
@@ -50,8 +50,6 @@ impl TraceWriter {
     }
 
     /// Writes a call trace as an object of its own.
-    /// [`WriterOptions::call_traces`](crate::trace::WriterOptions::call_traces) does this for
-    /// every sample.
     pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
         self.tables.call_trace((trace.trace_id, trace.end_reason), &trace.stack)?;
         self.write_full_frame()

@@ -1,13 +1,13 @@
 //! One row of aarch64 call frame information as a rule.
 //!
-//! The state of the return address' signature, which rows tell of too, needs no rule: stepping takes the
-//! signature off whether there is one or not.
+//! The state of the return address' signature, which rows tell of too, needs no rule: stepping
+//! takes the signature off whether there is one or not.
 
 use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
 use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{op, ra_op};
 
-use crate::unwind::entries::Fde;
+use crate::unwind::dwarf::Fde;
 
 const FP: Register = Register(29);
 const LR: Register = Register(30);

@@ -8,7 +8,7 @@ use traceprof_abi::unwind::Rule;
 use traceprof_abi::unwind::rule::{fp_op, op};
 use traceprof_abi::unwind::tables::RBX_LOST;
 
-use crate::unwind::entries::{Fde, Slice};
+use crate::unwind::dwarf::{Fde, Slice};
 
 const RAX: Register = Register(0);
 const RBX: Register = Register(3);
@@ -101,8 +101,8 @@ fn express<'a>(
     Some(if rule == standard { Rule::FP_STD } else { rule })
 }
 
-/// The rule of a row that states the caller's sp, as where `longjmp` and `setcontext` end; `None` if it
-/// does so in a way that no rule has.
+/// The rule of a row that states the caller's sp, as where `longjmp` and `setcontext` end; `None`
+/// if it does so in a way that no rule has.
 fn resumed(row: &UnwindTableRow<usize>) -> Option<Option<Rule>> {
     let [sp, fp, pc] = [RSP, RBP, RETURN_ADDRESS].map(|number| row.register(number));
     let fp = fp.unwrap_or(RegisterRule::SameValue);

@@ -1,5 +1,5 @@
-//! aarch64 on any host: at random addresses of a real C library one step reads what gimli says it must,
-//! and stacks made by hand are walked to their roots.
+//! aarch64 on any host: at random addresses of a real C library one step reads what gimli says it
+//! must, and stacks made by hand are walked to their roots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,8 +13,8 @@ use traceprof_abi::unwind::{EndReason, Memory, RETURN_ADDRESS, Rule, Snapshot, U
 use super::against_gimli::Oracle;
 use super::{Random, SegmentMemory};
 use crate::elf::Elf;
+use crate::unwind::architecture::Architecture;
 use crate::unwind::compile::{Statistics, block_index, compile_elf};
-use crate::unwind::machine::Machine;
 use crate::unwind::rows::Row;
 use crate::unwind::{ExecRange, ModuleTable, TableWriter, compile};
 
@@ -138,7 +138,7 @@ fn check(path: &Path, samples: u64) -> Counts {
     assert!(compile(&bytes).is_err(), "nothing of another machine is unwound in a process of this");
     let elf = Elf::parse(&bytes).unwrap();
     let oracle = Oracle::new(&elf);
-    let table = compile_elf(&elf, Machine::Aarch64, None).unwrap();
+    let table = compile_elf(&elf, Architecture::Aarch64, None).unwrap();
     let segment = SegmentMemory::new(TableWriter::module_bytes(&table) as usize + 16384);
     let end = elf.loads().iter().map(|load| load.svma + load.mem_len).max().unwrap();
     publish(&segment, &table, end);

@@ -25,10 +25,12 @@ const BIAS: u64 = 0x5500_0000_0000;
 const PADDING_MAX: u64 = 16;
 /// Entries that may overlap one behind them.
 const OVERLAPPING_MAX: usize = 8;
-/// Modules with entries that are known to be wrong, but for those without other modules, and how many they
-/// have at most.
+/// Modules with entries that are known to be wrong, but for those without other modules, and how
+/// many they have at most.
 const AMENDED: [&str; 4] = ["libc.so", "libcrypto.so", "node", "luajit"];
 const AMENDED_FDES_MAX: usize = 2;
+/// Sections for which linkers other than GNU's state nothing.
+const LINKAGE_TABLES: [&str; 4] = [".plt", ".plt.got", ".plt.sec", ".iplt"];
 /// Functions of fewer bytes are no interpreter.
 const BLOCK_MIN: u64 = 4096;
 /// Disagreements that are shown.
@@ -87,6 +89,8 @@ pub(super) struct Oracle<'a> {
     pub(super) fdes: Vec<Fde<'a>>,
     /// Functions that Go's own table tells of.
     go: Vec<Range<u64>>,
+    /// Linkage tables.
+    stubs: Vec<Range<u64>>,
     /// The register that is an index in the rule that is looked at.
     index: Cell<Option<u16>>,
 }
@@ -111,7 +115,9 @@ impl<'a> Oracle<'a> {
         let go = Pclntab::find(elf).map_or_else(Vec::new, |table| {
             table.functions().map(|function| function.range).collect()
         });
-        Self { frames, bases, fdes, go, index: Cell::new(None) }
+        let stubs = LINKAGE_TABLES.iter().filter_map(|name| elf.section(name));
+        let stubs = stubs.map(|table| table.svma..table.svma + table.data.len() as u64).collect();
+        Self { frames, bases, fdes, go, stubs, index: Cell::new(None) }
     }
 
     pub(super) fn fde(&self, svma: u64) -> Option<&Fde<'a>> {
@@ -158,8 +164,8 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The rule is not what is stated, on purpose: glibc's `swapcontext` and `__start_context`, frames of
-    /// libcrypto that are kept by %rbp, LuaJIT's interpreter.
+    /// The rule is not what is stated, on purpose: glibc's `swapcontext` and `__start_context`,
+    /// frames of libcrypto that are kept by %rbp, LuaJIT's interpreter.
     fn is_amended(&self, fde: &Fde<'a>, row: &UnwindTableRow<usize>, rule: Rule) -> bool {
         let by_sp = match *row.cfa() {
             CfaRule::RegisterAndOffset { register: Register(7), offset } => Some(offset),
@@ -333,7 +339,11 @@ fn compare(
         counts.gap += 1;
         let is_of_gap = matches!(rule.op, op::GAP_FP | op::GAP_GUESS | op::SIGNAL | op::STOP);
         let is_padding = oracle.gap_len(svma) < PADDING_MAX;
-        return if is_of_gap || is_padding { Ok(()) } else { wrong("nothing is stated".into()) };
+        let is_stub = rule.op == op::SP && oracle.stubs.iter().any(|table| table.contains(&svma));
+        return match is_of_gap || is_padding || is_stub {
+            true => Ok(()),
+            false => wrong("nothing is stated".into()),
+        };
     };
     let row = oracle.row(fde, svma);
     if row.as_ref().is_some_and(|row| oracle.is_amended(fde, row, rule)) {

@@ -110,6 +110,20 @@ ALONE static unsigned jitted(unsigned x) {
     return y;
 }
 
+// A static program reaches the functions that the processor decides through stubs: by calls, through
+// pointers, and by jumps.
+static void *(*volatile copy)(void *, const void *, size_t) = memcpy;
+ALONE static char *found(char *text, int letter) { KEEP(letter); return strchr(text, letter); }
+ALONE static unsigned picked(unsigned x) {
+    char text[300], other[300];
+    memset(text, 'a' + (int)(x % 8), sizeof text);
+    text[299] = 0;
+    copy(other, text, sizeof text);
+    char *end = found(other, 0);
+    KEEP(end);
+    return (unsigned)(end - other) + (unsigned)strlen(text);
+}
+
 static jmp_buf back;
 ALONE static void jump(unsigned n) {
     KEEP(n);
@@ -145,7 +159,7 @@ int main(void) {
     MARK();
     unsigned x = root_1(1) + root_2(2) + root_3(3) + tail(4);
     x += realigned(100) + realigned(x % 2000) + sorted(x) + signalled() + jumped();
-    x += signalled_without_libc() + jitted(x);
+    x += signalled_without_libc() + jitted(x) + picked(x);
     x += on_other_stack(root_1, x, third_stack + sizeof third_stack);
     char text[64];
     x += (unsigned)snprintf(text, sizeof text, "%u %s %f", x, "words", 1.5);

@@ -166,8 +166,8 @@ impl Stepped {
         Some(self.modules[path].0)
     }
 
-    /// What an address lies in: the module's name, its bytes and the address in it; or what it is instead
-    /// of a file.
+    /// What an address lies in: the module's name, its bytes and the address in it; or what it is
+    /// instead of a file.
     pub(super) fn place(&self, avma: u64) -> Option<(&str, Option<Place<'_>>)> {
         let inside = |(range, _): &&(ExecRange, String)| (range.start..range.end).contains(&avma);
         let (range, path) = self.mapped.iter().find(inside)?;
@@ -182,14 +182,14 @@ impl Stepped {
 }
 
 /// The child's stack, read page by page.
-pub(super) struct RemoteStack<'c> {
+pub(super) struct ChildStack<'c> {
     pub(super) child: &'c Stepped,
     pub(super) snapshot: Snapshot<'c>,
     bounds: (u64, u64),
     pages: Vec<(u64, [u8; PAGE as usize])>,
 }
 
-impl<'c> RemoteStack<'c> {
+impl<'c> ChildStack<'c> {
     pub(super) fn new(child: &'c Stepped, snapshot: Snapshot<'c>, sp: u64) -> Self {
         let mut stack = Self { child, snapshot, bounds: (0, 0), pages: Vec::new() };
         stack.rebound(sp);
@@ -197,7 +197,7 @@ impl<'c> RemoteStack<'c> {
     }
 }
 
-impl Memory for RemoteStack<'_> {
+impl Memory for ChildStack<'_> {
     fn load(&mut self, avma: u64) -> Option<u64> {
         let (lo, hi) = self.bounds;
         assert!(

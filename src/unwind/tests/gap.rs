@@ -1,11 +1,11 @@
-//! Code without unwind information and without frame pointers that are known to be kept: only what calls
-//! the function that runs is believed.
+//! Code without unwind information and without frame pointers that are known to be kept: only what
+//! calls the function that runs is believed.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
 
 use super::SegmentMemory;
 use crate::unwind::compile::Statistics;
-use crate::unwind::{ExecRange, ModuleTable, OutsideUnwinder, StackCopy, TableWriter};
+use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWriter};
 
 const CODE: u64 = 0x1000_0000;
 const STACK: u64 = 0x7000_0000_0000;
@@ -61,7 +61,7 @@ fn callers(calls: &[(u64, u64)], returns: [u64; 2]) -> (Vec<u64>, EndReason) {
             bytes.len()
         })
     };
-    let (tables, mut unwinder) = (segment.tables(), OutsideUnwinder::default());
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
     let copy = StackCopy { avma: STACK, bytes: &bytes };
     let stack = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
     let callers = stack.frames[1..].iter().map(|word| (word & !RETURN_ADDRESS) - CODE);

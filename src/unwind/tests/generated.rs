@@ -1,10 +1,10 @@
-//! Generated code without unwind information, which keeps frame pointers as far as anybody knows: frame
-//! records are believed, and zeros only where a record says so.
+//! Generated code without unwind information, which keeps frame pointers as far as anybody knows:
+//! frame records are believed, and zeros only where a record says so.
 
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers};
 
 use super::SegmentMemory;
-use crate::unwind::{ExecRange, OutsideStack, OutsideUnwinder, StackCopy, TableWriter};
+use crate::unwind::{ExecRange, RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 const CODE: u64 = 0x1000_0000;
 const CODE_LEN: u64 = 256;
@@ -46,9 +46,9 @@ fn unwound(fp: u64, words: &[u64], other: &[u64]) -> (Vec<u64>, EndReason) {
             bytes.len()
         })
     };
-    let (tables, mut unwinder) = (segment.tables(), OutsideUnwinder::default());
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
     let copy = StackCopy { avma: STACK, bytes: &copy };
-    let OutsideStack { frames, end, .. } =
+    let RemoteStack { frames, end, .. } =
         unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
     assert_eq!(frames[0], CODE + 8);
     (frames[1..].iter().map(|word| word & !RETURN_ADDRESS).collect(), end)

@@ -2,8 +2,8 @@
 
 use super::{Random, libc_path, vdso};
 use crate::elf::Elf;
+use crate::unwind::architecture::Architecture;
 use crate::unwind::compile::compile_bounded;
-use crate::unwind::machine::Machine;
 use crate::unwind::{compile, compile_image, function_starts};
 
 fn try_all(bytes: &[u8]) {
@@ -76,7 +76,7 @@ fn functions_are_sorted_and_lie_in_the_code() {
 fn rows_are_bounded() {
     let bytes = std::fs::read(libc_path()).unwrap();
     let elf = Elf::parse(&bytes).unwrap();
-    let bounded = |rows_max| compile_bounded(&elf, Machine::HOST, None, rows_max).unwrap();
+    let bounded = |rows_max| compile_bounded(&elf, Architecture::HOST, None, rows_max).unwrap();
     let whole = compile(&bytes).unwrap();
     assert_eq!(bounded(1 << 25), whole);
     let all = whole.statistics();

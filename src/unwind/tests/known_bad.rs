@@ -4,8 +4,8 @@ use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 
 const TEXT: &str = include_str!("known_bad.txt");
-/// From the call that puts another function's registers in their places to the jump there, in bytes: 128
-/// in libgcc of GCC 12.
+/// From the call that puts another function's registers in their places to the jump there, in
+/// bytes: 128 in libgcc of GCC 12.
 const END_LEN: u64 = 144;
 
 /// A line of the file.
@@ -38,8 +38,8 @@ impl KnownBad {
     }
 }
 
-/// What can be said of where an address of a module is: its function by the module's own symbols, whether
-/// that is its end, and its section.
+/// What can be said of where an address of a module is: its function by the module's own symbols,
+/// whether that is its end, and its section.
 pub(super) fn places(module: &[u8], svma: u64) -> Vec<String> {
     let file = ElfFile64::<LittleEndian>::parse(module).expect("a module that was compiled");
     let holds = |start: u64, len: u64| start <= svma && svma - start < len;
@@ -47,11 +47,13 @@ pub(super) fn places(module: &[u8], svma: u64) -> Vec<String> {
     let symbol = symbols.find(|symbol| {
         symbol.kind() == object::SymbolKind::Text && holds(symbol.address(), symbol.size())
     });
-    // What the compiler's start files hold has no size.
-    let at_start = file.symbols().filter(|symbol| symbol.size() == 0 && symbol.address() <= svma);
-    let before = at_start.filter(|it| it.kind() == object::SymbolKind::Text);
-    let nearest = symbol.or_else(|| before.max_by_key(ObjectSymbol::address));
     let section = file.sections().find(|section| holds(section.address(), section.size()));
+    // What the compiler's start files hold has no size. It ends with its section.
+    let first = section.as_ref().map_or(svma, ObjectSection::address);
+    let at_start = file.symbols().filter(|symbol| symbol.size() == 0);
+    let before = at_start.filter(|symbol| (first..=svma).contains(&symbol.address()));
+    let before = before.filter(|it| it.kind() == object::SymbolKind::Text);
+    let nearest = symbol.or_else(|| before.max_by_key(ObjectSymbol::address));
     let mut places = Vec::new();
     if let Some(symbol) = nearest {
         let name = symbol.name().unwrap_or_default();

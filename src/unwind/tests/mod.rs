@@ -6,20 +6,21 @@
 
 mod aarch64;
 mod against_gimli;
-mod asleep;
 mod child;
+mod debug_file;
 mod gap;
 mod generated;
 mod hostile;
 mod known_bad;
+mod linkage;
 mod oracle;
-mod outside;
 mod reasons;
-mod separate;
+mod remote;
+mod signal_trampoline;
 mod single_step;
+mod sleeping;
 mod switch;
 mod system;
-mod trampoline;
 mod writer;
 
 use std::path::PathBuf;

@@ -16,9 +16,9 @@ use traceprof_abi::unwind::{
 };
 
 use super::SegmentMemory;
-use super::child::{RemoteStack, Stepped};
+use super::child::{ChildStack, Stepped};
 use super::known_bad::{KnownBad, known_bad, places};
-use crate::unwind::{OutsideStack, OutsideUnwinder, StackCopy, TableWriter};
+use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
 
 const RAX: usize = 0;
 /// In the order of their DWARF numbers.
@@ -113,7 +113,7 @@ pub(super) struct Oracle<'s> {
     shadow: Vec<Caller>,
     /// What was found while the program was about to jump into another frame.
     jumping: Vec<(u64, Found)>,
-    outside: OutsideUnwinder,
+    outside: RemoteUnwinder,
     known_bad: Vec<KnownBad>,
     pub(super) tally: Tally,
 }
@@ -131,7 +131,7 @@ impl<'s> Oracle<'s> {
             previous: (0..PREVIOUS_WORDS).map(|_| AtomicU64::new(0)).collect(),
             shadow: Vec::new(),
             jumping: Vec::new(),
-            outside: OutsideUnwinder::default(),
+            outside: RemoteUnwinder::default(),
             known_bad: known_bad(),
             tally: Tally::default(),
         }
@@ -143,10 +143,10 @@ impl<'s> Oracle<'s> {
             self.child.publish(&mut self.writer);
         }
         let snapshot = tables.snapshot().unwrap();
-        let mut stack = RemoteStack::new(&self.child, snapshot, registers.sp);
+        let mut stack = ChildStack::new(&self.child, snapshot, registers.sp);
         let unwound = unwind(&snapshot, registers, &mut stack, &self.frames);
         // The same again, with what can be taken over from the instruction before.
-        let mut stack = RemoteStack::new(&self.child, snapshot, registers.sp);
+        let mut stack = ChildStack::new(&self.child, snapshot, registers.sp);
         let previous = Previous::new(&self.previous).unwrap().of_any_depth();
         let walked = unwind_on(&snapshot, registers, &mut stack, previous);
         assert_eq!(walked.unwound, unwound);
@@ -161,7 +161,7 @@ impl<'s> Oracle<'s> {
     }
 
     /// From a copy of some length, which the rest is read behind.
-    fn unwind_outside(&mut self, registers: &Registers) -> OutsideStack {
+    fn unwind_outside(&mut self, registers: &Registers) -> RemoteStack {
         let tables = self.segment.tables();
         let snapshot = tables.snapshot().unwrap();
         let mut bytes = vec![0; (self.tally.steps * 13 % 1024 + 128) as usize];

@@ -1,12 +1,12 @@
-//! Each reason for which a walk ends, by the smallest stack that ends so. That a copy ends is told by the
-//! recorder, which takes it.
+//! Each reason for which a walk ends, by the smallest stack that ends so. That a copy ends is told
+//! by the recorder, which takes it.
 
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Rule};
 
 use super::SegmentMemory;
 use crate::unwind::compile::Statistics;
-use crate::unwind::{ExecRange, ModuleTable, OutsideUnwinder, StackCopy, TableWriter};
+use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWriter};
 
 const CODE: u64 = 0x1000_0000;
 const CODE_LEN: u64 = 256;
@@ -35,7 +35,7 @@ fn end(rule: Rule, words: &[u64], sp: u64) -> (usize, EndReason) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut registers = Registers { pc: CODE + 8, sp, fp: 0, gpr: [0; 16] };
     (registers.gpr[RSP], registers.gpr[RBP]) = (sp, 0);
-    let (tables, mut unwinder) = (segment.tables(), OutsideUnwinder::default());
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
     let copy = StackCopy { avma: sp, bytes: &bytes };
     let found = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut |_, _| 0);
     (found.frames.len(), found.end)

@@ -69,8 +69,8 @@ fn check_callers(flags: &[&str], from_start: bool) -> Tally {
     tally.assert_exact(&format!("{flags:?}"));
     assert!(tally.signal_frames > 100);
     assert!(tally.resumed > 0, "longjmp was stepped through");
-    // A static program holds the dynamic linker's code, whose callers are found through rbx: that is not
-    // kept of a frame.
+    // A static program holds the dynamic linker's code, whose callers are found through rbx: that
+    // is not kept of a frame.
     assert!(tally.taken > 50_000 || flags.contains(&"-static"), "{} taken over", tally.taken);
     tally
 }
@@ -89,6 +89,11 @@ fn programs_are_exact_however_they_are_compiled() {
         &["-O3", "-fno-omit-frame-pointer"],
         &["-O1", "-fcf-protection=full", "-mno-red-zone", "-Wl,-z,lazy,-z,ibtplt"],
         &["-O2", "-static"],
+        &["-O2", "-static", "-fcf-protection=full", "-Wl,-z,ibtplt"],
+        // Linkers other than GNU's state no frames for linkage tables.
+        &["-O2", "-Wl,-z,lazy,--no-ld-generated-unwind-info"],
+        // The program itself has .debug_frame alone.
+        &["-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"],
     ] {
         let tally = check_callers(flags, false);
         assert!(tally.steps > 5_000);

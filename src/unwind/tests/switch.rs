@@ -1,12 +1,12 @@
-//! A function that has moved sp to another stack without a frame of its own: its caller is found on the
-//! stack that it left, or left out.
+//! A function that has moved sp to another stack without a frame of its own: its caller is found on
+//! the stack that it left, or left out.
 
 use traceprof_abi::unwind::rule::{fp_op, op};
 use traceprof_abi::unwind::{EndReason, RBP, RETURN_ADDRESS, RSP, Registers, Rule};
 
 use super::SegmentMemory;
 use crate::unwind::compile::Statistics;
-use crate::unwind::{ExecRange, ModuleTable, OutsideUnwinder, StackCopy, TableWriter};
+use crate::unwind::{ExecRange, ModuleTable, RemoteUnwinder, StackCopy, TableWriter};
 
 const CODE: u64 = 0x1000_0000;
 /// The stack that sp is on, and the one that fp leads to.
@@ -37,8 +37,8 @@ fn table(frame_max: i32) -> ModuleTable {
     }
 }
 
-/// The callers that are found where these return addresses lie so far below the frame pointer, and where
-/// callers' calls lead to offsets.
+/// The callers that are found where these return addresses lie so far below the frame pointer, and
+/// where callers' calls lead to offsets.
 fn callers(frame_max: i32, below: &[(u64, u64)], targets: [u64; 2]) -> (Vec<u64>, EndReason) {
     let segment = SegmentMemory::new(1 << 16);
     let mut writer = TableWriter::new(segment.words());
@@ -70,7 +70,7 @@ fn callers(frame_max: i32, below: &[(u64, u64)], targets: [u64; 2]) -> (Vec<u64>
     };
     let mut registers = Registers { pc: CODE + 8, sp: STACK, fp: FP, gpr: [0; 16] };
     (registers.gpr[RSP], registers.gpr[RBP]) = (STACK, FP);
-    let (tables, mut unwinder) = (segment.tables(), OutsideUnwinder::default());
+    let (tables, mut unwinder) = (segment.tables(), RemoteUnwinder::default());
     let copy = StackCopy { avma: STACK, bytes: &[0; 64] };
     let found = unwinder.unwind(&tables.snapshot().unwrap(), &registers, copy, &mut read);
     let callers = found.frames[1..].iter().map(|word| word & !RETURN_ADDRESS);

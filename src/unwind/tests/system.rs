@@ -10,7 +10,8 @@ use super::{libc_path, vdso};
 use crate::elf::{Elf, is_elf};
 use crate::unwind::{compile, compile_image};
 
-/// Addresses that a long run looks at, of all modules together, and one that takes one of so many modules.
+/// Addresses that a long run looks at, of all modules together, and one that takes one of so many
+/// modules.
 const LONG_RUN: u64 = 1_000_000;
 const SHORT_PART: usize = 40;
 
@@ -110,8 +111,8 @@ fn distribution_modules_are_stepped_as_their_call_frame_information_says() {
     check_file(&cc1.max().expect("gcc is needed"));
 }
 
-/// What only hand-written code needs: sp kept on the stack, behind an array too, the CFA in a register, and
-/// the frame pointer at sp.
+/// What only hand-written code needs: sp kept on the stack, behind an array too, the CFA in a
+/// register, and the frame pointer at sp.
 #[test]
 fn hand_written_code_is_stepped_as_its_call_frame_information_says() {
     let lib = Path::new("/usr/lib/x86_64-linux-gnu");

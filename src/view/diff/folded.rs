@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::paths::Paths;
-use super::side::Side;
+use super::side::DiffSide;
 use crate::view::escape::escaped;
 use crate::view::export::folded::frame;
 
 /// Writes all stacks of both sides, each with its weights.
-pub(super) fn write(paths: &Paths, sides: [&Side; 2], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(paths: &Paths, sides: [&DiffSide; 2], out: &mut dyn Write) -> io::Result<()> {
     let factor = factors(sides);
     let mut lines: BTreeMap<String, [u64; 2]> = BTreeMap::new();
     for path in paths.all() {
@@ -30,9 +30,10 @@ pub(super) fn write(paths: &Paths, sides: [&Side; 2], out: &mut dyn Write) -> io
     Ok(())
 }
 
-/// Weights stay what they are where those of both sides mean the same; else they become microseconds.
-fn factors(sides: [&Side; 2]) -> [f64; 2] {
-    match sides.map(Side::weight_s) {
+/// Weights stay what they are where those of both sides mean the same; else they become
+/// microseconds.
+fn factors(sides: [&DiffSide; 2]) -> [f64; 2] {
+    match sides.map(DiffSide::weight_s) {
         [Some(before_s), Some(after_s)] if before_s != after_s => [before_s * 1e6, after_s * 1e6],
         _ => [1.0, 1.0],
     }

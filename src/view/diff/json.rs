@@ -5,15 +5,15 @@ use std::io::{self, Write};
 
 use serde_json::{Value as Json, json};
 
-use super::estimate::{BLOCKS, Change};
-use super::side::Side;
-use super::{Comparison, Row, Rows, head};
+use super::estimate::{BLOCKS, ShareChange};
+use super::side::DiffSide;
+use super::{Comparison, DiffRow, DiffRows, header};
 use crate::view::escape::json_escaped;
 
 /// Writes the object.
 pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
     let Comparison { before, after, names, functions, paths } = comparison;
-    let rebuilt = head::rebuilt(before, after);
+    let rebuilt = header::rebuilt(before, after);
     let rebuilt = rebuilt
         .iter()
         .map(|(name, [before, after])| json!({ "module": name, "before": before, "after": after }));
@@ -35,7 +35,7 @@ pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Res
         "mode": before.mode().name(),
         "before": of_side(before),
         "after": of_side(after),
-        "seconds_per_second": head::rate(before, after).map(|rate| of_change(&rate, 1.0)),
+        "seconds_per_second": header::rate(before, after).map(|rate| of_change(&rate, 1.0)),
         "rebuilt": rebuilt.collect::<Vec<_>>(),
         "confidence_percent": 95,
         "blocks": BLOCKS,
@@ -47,7 +47,7 @@ pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Res
     writeln!(out, "{}", json_escaped(&all.to_string()))
 }
 
-fn of_side(side: &Side) -> Json {
+fn of_side(side: &DiffSide) -> Json {
     let weight = side.whole.series.sum();
     json!({
         "name": side.name,
@@ -61,8 +61,8 @@ fn of_side(side: &Side) -> Json {
     })
 }
 
-fn of_rows(Rows { rows, .. }: &Rows, name: &dyn Fn(usize) -> Json) -> Json {
-    let row = |row: &Row| {
+fn of_rows(DiffRows { rows, .. }: &DiffRows, name: &dyn Fn(usize) -> Json) -> Json {
+    let row = |row: &DiffRow| {
         let mut json = name(row.of);
         json["noise"] = json!(row.is_noise());
         json["total"] = of_change(&row.total, 100.0);
@@ -72,14 +72,14 @@ fn of_rows(Rows { rows, .. }: &Rows, name: &dyn Fn(usize) -> Json) -> Json {
     Json::Array(rows.iter().map(row).collect())
 }
 
-/// Those that are too light to have a row.
-fn of_light(Rows { light, .. }: &Rows) -> Json {
+/// The rows that are too light to be listed.
+fn of_light(DiffRows { light, .. }: &DiffRows) -> Json {
     let (before, after) = (light.before * 100.0, light.after * 100.0);
     json!({ "count": light.rows, "self_before": before, "self_after": after })
 }
 
-fn of_change(change: &Change, factor: f64) -> Json {
-    let Change { before, after, margin, chance, noise } = change;
+fn of_change(change: &ShareChange, factor: f64) -> Json {
+    let ShareChange { before, after, margin, chance, noise } = change;
     let difference = change.difference();
     json!({
         "before": before * factor,

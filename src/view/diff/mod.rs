@@ -1,39 +1,40 @@
-//! What changed between two recordings, or two parts of one: by function and by path, with what is
-//! noise kept out. How that is told is in [`estimate`].
+//! Compares two recordings, or two parts of one, by function and by path.
 //!
-//! Does not read more than two sides at once, and does not match what was renamed.
+//! Noise is left out; [`estimate`] says how. It reads two sides at most, and does not match renamed
+//! functions.
 
 pub mod estimate;
 mod flamegraph;
 mod folded;
-mod head;
+mod header;
 mod json;
-mod owners;
 mod paths;
+mod process_labels;
 mod side;
-mod student;
+mod student_t;
 mod table;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use estimate::{Change, Series, tell_apart};
+use estimate::{BlockWeights, ShareChange, tell_apart};
 use paths::Paths;
-pub use side::Side;
+pub use side::DiffSide;
 
-/// Fewer samples than this on both sides together say nothing, whatever their difference; to look at
-/// them would hide others (Bourgon, Gentleman and Huber 2010).
+/// Fewer samples on both sides together mean nothing, whatever their difference.
+///
+/// Testing them would hide others (Bourgon, Gentleman and Huber 2010).
 const SAMPLES_MIN: f64 = 10.0;
 
-/// How a comparison is written.
+/// The format of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiffFormat {
     /// Lines of text.
     Table,
     /// One JSON object.
     Json,
-    /// `root;caller;leaf BEFORE AFTER`, a line per stack: what differential flame graphs are made of.
+    /// `root;caller;leaf BEFORE AFTER`, a line per stack: the input of differential flame graphs.
     Folded,
     /// A picture of the stacks that are now, as SVG, coloured by what changed.
     Flamegraph,
@@ -53,7 +54,7 @@ impl FromStr for DiffFormat {
     }
 }
 
-/// What of a comparison is written.
+/// The parts of a comparison to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiffOptions {
     /// In what form.
@@ -66,8 +67,8 @@ pub struct DiffOptions {
 
 /// Writes what changed.
 pub fn write(
-    before: &Side,
-    after: &Side,
+    before: &DiffSide,
+    after: &DiffSide,
     options: &DiffOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -75,7 +76,7 @@ pub fn write(
     if options.format == DiffFormat::Folded {
         return folded::write(&paths, [before, after], out);
     }
-    // The picture has paths, and what is noise is told of each of them.
+    // The picture shows paths, and colours only those beyond noise.
     let with_paths = options.paths || options.format == DiffFormat::Flamegraph;
     let comparison = Comparison::new(before, after, &paths, with_paths);
     match options.format {
@@ -85,68 +86,68 @@ pub fn write(
     }
 }
 
-/// What changed of a function or a path.
+/// The change of a function or a path.
 #[derive(Debug, Clone)]
-struct Row {
+struct DiffRow {
     /// The index of the function or of the path.
     of: usize,
     /// Itself.
-    own: Change,
+    own: ShareChange,
     /// With all that it called.
-    total: Change,
-    /// A path that changed no more than one that it leads to, and not in itself.
+    total: ShareChange,
+    /// A path that changed only because of one that it leads to.
     leads: bool,
 }
 
-impl Row {
+impl DiffRow {
     fn is_noise(&self) -> bool {
         self.own.noise && self.total.noise
     }
 
     /// The largest change that is none by chance.
     fn rank(&self) -> f64 {
-        let told = [self.own, self.total].into_iter().filter(|change| !change.noise);
-        told.map(|change| change.difference().abs()).fold(0.0, f64::max)
+        let reported = [self.own, self.total].into_iter().filter(|change| !change.noise);
+        reported.map(|change| change.difference().abs()).fold(0.0, f64::max)
     }
 }
 
-/// What is too light to say anything.
+/// The sum of the rows that are too light to be compared.
 #[derive(Debug, Clone, Copy, Default)]
-struct Light {
+struct LightRows {
     rows: u64,
     /// Shares of all of it, in itself.
     before: f64,
     after: f64,
 }
 
-/// All functions, or all paths.
+/// The rows of all functions, or of all paths.
 #[derive(Debug, Default)]
-struct Rows {
+struct DiffRows {
     /// Largest change first, noise last.
-    rows: Vec<Row>,
-    light: Light,
+    rows: Vec<DiffRow>,
+    light: LightRows,
 }
 
 /// Two sides and what differs.
 struct Comparison<'a> {
-    before: &'a Side,
-    after: &'a Side,
-    /// What rows are called.
+    before: &'a DiffSide,
+    after: &'a DiffSide,
+    /// The names of the rows.
     names: &'a Paths,
-    functions: Rows,
-    /// If these are asked for.
-    paths: Option<Rows>,
+    functions: DiffRows,
+    /// The rows of paths, if the user asked for them.
+    paths: Option<DiffRows>,
 }
 
 impl<'a> Comparison<'a> {
-    fn new(before: &'a Side, after: &'a Side, names: &'a Paths, with_paths: bool) -> Self {
+    fn new(before: &'a DiffSide, after: &'a DiffSide, names: &'a Paths, with_paths: bool) -> Self {
         let totals = names.totals();
         let functions = names.by_function(&totals).into_iter().enumerate().skip(1);
         let functions = functions.filter(|(of, _)| !names.functions[*of].is_process);
-        let functions = Rows::judged([before, after], functions).ranked();
+        let functions = DiffRows::judged([before, after], functions).ranked();
         let paths = with_paths.then(|| {
             let all = names.all().map(|path| (path, [names.own(path), totals[path]]));
-            let mut rows = Rows::judged([before, after], all);
+            let mut rows = DiffRows::judged([before, after], all);
             rows.mark_leading(names);
             rows.ranked()
         });
@@ -154,18 +155,18 @@ impl<'a> Comparison<'a> {
     }
 }
 
-impl Rows {
-    /// Tells changes from noise, of what there is by its index: what ends in it, and all that is in it.
+impl DiffRows {
+    /// Separates changes from noise. `all` has the self and total weights of each row by its index.
     fn judged(
-        [before, after]: [&Side; 2],
-        all: impl Iterator<Item = (usize, [[Series; 2]; 2])>,
+        [before, after]: [&DiffSide; 2],
+        all: impl Iterator<Item = (usize, [[BlockWeights; 2]; 2])>,
     ) -> Self {
         let mut judged = Self::default();
         for (of, sums) in all {
             let change =
-                |[old, new]: &[Series; 2]| [before.whole.share(old), after.whole.share(new)];
+                |[old, new]: &[BlockWeights; 2]| [before.whole.share(old), after.whole.share(new)];
             let [own, total] = sums.each_ref().map(change);
-            let samples = |side: &Side, share: f64| share * side.whole.samples as f64;
+            let samples = |side: &DiffSide, share: f64| share * side.whole.samples as f64;
             let heard = samples(before, total[0].value) + samples(after, total[1].value);
             if heard < SAMPLES_MIN {
                 let light = &mut judged.light;
@@ -174,15 +175,15 @@ impl Rows {
                 light.after += own[1].value;
                 continue;
             }
-            let [own, total] = [own, total].map(|[old, new]| Change::new(old, new));
-            judged.rows.push(Row { of, own, total, leads: false });
+            let [own, total] = [own, total].map(|[old, new]| ShareChange::new(old, new));
+            judged.rows.push(DiffRow { of, own, total, leads: false });
         }
         tell_apart(judged.rows.iter_mut().flat_map(|row| [&mut row.own, &mut row.total]));
         judged
     }
 
-    /// Marks the paths that changed only with one that they lead to: a chain of sixty callers is one
-    /// change.
+    /// Marks the paths that changed only with one that they lead to: a chain of sixty callers is
+    /// one change.
     fn mark_leading(&mut self, names: &Paths) {
         let places: HashMap<usize, usize> =
             self.rows.iter().enumerate().map(|(place, row)| (row.of, place)).collect();
@@ -202,7 +203,7 @@ impl Rows {
     /// The largest change first, noise last.
     fn ranked(mut self) -> Self {
         self.rows.sort_by(|a, b| {
-            let own = |row: &Row| row.own.difference().abs();
+            let own = |row: &DiffRow| row.own.difference().abs();
             let noise = a.is_noise().cmp(&b.is_noise());
             let size = b.rank().total_cmp(&a.rank()).then_with(|| own(b).total_cmp(&own(a)));
             noise.then(size).then(a.of.cmp(&b.of))

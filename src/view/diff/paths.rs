@@ -1,57 +1,57 @@
-//! The stacks of both sides by name, so that those of two builds of a program meet.
+//! The stacks of both sides by name, so that those of two builds of a program match.
 //!
 //! # Invariants
-//! - A function is its name and the file name of its module: not the path and not the build id, which
-//!   change from one deployment to the next. Functions of one name in one module are one.
-//! - Paths of several processes are kept apart: they begin with the process.
-//! - A path comes after the path of its caller, so one pass backwards adds up what is below each.
+//! - A function is its name and the file name of its module. The path and the build id do not
+//!   count, since they change with each deployment. Functions of one name in one module are one.
+//! - Paths of several processes are kept apart: they start with the process.
+//! - A path comes after the path of its caller, so one pass backwards computes all totals.
 
 use std::collections::HashMap;
 
-use super::estimate::Series;
-use super::owners;
-use super::side::Side;
+use super::estimate::BlockWeights;
+use super::process_labels;
+use super::side::DiffSide;
 use crate::trace::LocationId;
-use crate::view::calls::Step;
+use crate::view::call_tree::StackStep;
 use crate::view::profile::Profile;
 
 /// A function of either side, or what stands for one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Function {
-    /// As the traces have it.
+pub(super) struct DiffFunction {
+    /// The name as in the traces.
     pub(super) name: String,
     /// The file name of its module; empty if there is none.
     pub(super) module: String,
-    /// It is none, but the process that the stacks below it are of.
+    /// It is no function but the process of the stacks below it.
     pub(super) is_process: bool,
 }
 
-impl Function {
+impl DiffFunction {
     fn new(name: &str, module: &str) -> Self {
         Self { name: name.to_owned(), module: module.to_owned(), is_process: false }
     }
 }
 
-/// Index of a [`Function`].
+/// Index of a [`DiffFunction`].
 type FunctionId = usize;
 
-/// The path of the root of all; its function has no samples.
+/// The path of the root; its function has no samples.
 const ROOT: usize = 0;
 
 /// All paths of two sides.
 #[derive(Debug)]
 pub(super) struct Paths {
-    pub(super) functions: Vec<Function>,
-    known_functions: HashMap<Function, FunctionId>,
+    pub(super) functions: Vec<DiffFunction>,
+    known_functions: HashMap<DiffFunction, FunctionId>,
     calls: Vec<(usize, FunctionId)>,
     known: HashMap<(usize, FunctionId), usize>,
-    /// By path, of both sides: what ends in it. Most paths only lead to others.
-    own: HashMap<usize, [Series; 2]>,
+    /// The self weights of both sides by path. Most paths only lead to others.
+    own: HashMap<usize, [BlockWeights; 2]>,
 }
 
 impl Paths {
-    /// Those of `before` and `after`.
-    pub(super) fn new(before: &Side, after: &Side) -> Self {
+    /// Collects the paths of `before` and `after`.
+    pub(super) fn new(before: &DiffSide, after: &DiffSide) -> Self {
         let mut paths = Self {
             functions: Vec::new(),
             known_functions: HashMap::new(),
@@ -59,9 +59,9 @@ impl Paths {
             known: HashMap::new(),
             own: HashMap::new(),
         };
-        let thread = paths.function(Function::new("[thread]", ""));
+        let thread = paths.function(DiffFunction::new("[thread]", ""));
         paths.calls.push((ROOT, thread));
-        let labels = owners::labels([&before.processes, &after.processes]);
+        let labels = process_labels::labels([&before.processes, &after.processes]);
         for (place, (side, labels)) in [before, after].into_iter().zip(&labels).enumerate() {
             paths.add(side, place, labels);
         }
@@ -69,28 +69,28 @@ impl Paths {
     }
 
     /// `labels` are what the processes are called, by group; none of them is if there is one only.
-    fn add(&mut self, side: &Side, place: usize, labels: &[String]) {
+    fn add(&mut self, side: &DiffSide, place: usize, labels: &[String]) {
         let methods: Vec<FunctionId> = side
             .profile
             .methods
             .iter()
             .map(|method| {
                 let module = side.profile.module_name(method).unwrap_or_default();
-                self.function(Function::new(&method.name, module))
+                self.function(DiffFunction::new(&method.name, module))
             })
             .collect();
         let mut here = vec![ROOT; side.tree.calls().len()];
         for (index, call) in side.tree.calls().iter().enumerate().skip(1) {
-            if let Step::Group(process) = call.step {
+            if let StackStep::Group(process) = call.step {
                 if let Some(label) = labels.get(process.place()) {
-                    let process = Function { is_process: true, ..Function::new(label, "") };
+                    let process = DiffFunction { is_process: true, ..DiffFunction::new(label, "") };
                     let process = self.function(process);
                     here[index] = self.callee(ROOT, process);
                 }
                 continue;
             }
             let method = match call.step {
-                Step::Frame(location) => side.profile.method_of(location),
+                StackStep::Frame(location) => side.profile.method_of(location),
                 _ => None,
             };
             let known = method.and_then(|method| methods.get(method.0 as usize)).copied();
@@ -103,7 +103,7 @@ impl Paths {
         }
     }
 
-    fn function(&mut self, function: Function) -> FunctionId {
+    fn function(&mut self, function: DiffFunction) -> FunctionId {
         let functions = &mut self.functions;
         *self.known_functions.entry(function).or_insert_with_key(|function| {
             functions.push(function.clone());
@@ -119,13 +119,13 @@ impl Paths {
         })
     }
 
-    /// What ends in a path.
-    pub(super) fn own(&self, path: usize) -> [Series; 2] {
+    /// The self weights of a path.
+    pub(super) fn own(&self, path: usize) -> [BlockWeights; 2] {
         self.own.get(&path).copied().unwrap_or_default()
     }
 
-    /// By path, what is in it and in all that it called.
-    pub(super) fn totals(&self) -> Vec<[Series; 2]> {
+    /// The total weights by path.
+    pub(super) fn totals(&self) -> Vec<[BlockWeights; 2]> {
         let mut totals: Vec<_> = (0..self.calls.len()).map(|path| self.own(path)).collect();
         for path in (1..totals.len()).rev() {
             let below = totals[path];
@@ -134,9 +134,9 @@ impl Paths {
         totals
     }
 
-    /// By function, what ends in it, and what goes through it, however often it calls itself.
-    pub(super) fn by_function(&self, totals: &[[Series; 2]]) -> Vec<[[Series; 2]; 2]> {
-        let mut sums = vec![<[[Series; 2]; 2]>::default(); self.functions.len()];
+    /// The self and total weights by function; recursion counts once.
+    pub(super) fn by_function(&self, totals: &[[BlockWeights; 2]]) -> Vec<[[BlockWeights; 2]; 2]> {
+        let mut sums = vec![<[[BlockWeights; 2]; 2]>::default(); self.functions.len()];
         for (path, is_outermost) in self.outermost().into_iter().enumerate() {
             let [own, total] = &mut sums[self.calls[path].1];
             add(own, &self.own(path));
@@ -147,8 +147,9 @@ impl Paths {
         sums
     }
 
-    /// By path, whether its function is none of its callers. No recursion: stacks may be thousands of
-    /// calls deep.
+    /// Whether the function of each path is none of its callers.
+    ///
+    /// No recursion: stacks may be thousands of calls deep.
     fn outermost(&self) -> Vec<bool> {
         let mut callees = vec![Vec::new(); self.calls.len()];
         for (path, (caller, _)) in self.calls.iter().enumerate().skip(1) {
@@ -182,7 +183,7 @@ impl Paths {
     }
 
     /// The functions of a path, root first.
-    pub(super) fn stack(&self, path: usize) -> Vec<&Function> {
+    pub(super) fn stack(&self, path: usize) -> Vec<&DiffFunction> {
         let mut stack = Vec::new();
         let mut at = path;
         while at != ROOT {
@@ -194,20 +195,23 @@ impl Paths {
     }
 }
 
-fn add(sum: &mut [Series; 2], more: &[Series; 2]) {
+fn add(sum: &mut [BlockWeights; 2], more: &[BlockWeights; 2]) {
     for (sum, more) in sum.iter_mut().zip(more) {
         *sum += more;
     }
 }
 
-/// What stands for a step that is no known function.
-fn mark(profile: &Profile, step: Step<LocationId>) -> Function {
+/// The placeholder for a step that is no known function.
+fn mark(profile: &Profile, step: StackStep<LocationId>) -> DiffFunction {
     let name = match step {
-        Step::Truncated => "[truncated]",
-        Step::Dropped => "[stack dropped]",
-        Step::Empty => "[no stack]",
-        Step::Wait(wait) => profile.waits.name(wait),
-        Step::Thread | Step::Group(_) | Step::Context(_) | Step::Frame(_) => "[unknown]",
+        StackStep::Truncated => "[truncated]",
+        StackStep::Dropped => "[stack dropped]",
+        StackStep::Empty => "[no stack]",
+        StackStep::Wait(wait) => profile.waits.name(wait),
+        StackStep::Thread
+        | StackStep::Group(_)
+        | StackStep::ContextText(_)
+        | StackStep::Frame(_) => "[unknown]",
     };
-    Function::new(name, "")
+    DiffFunction::new(name, "")
 }

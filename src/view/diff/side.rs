@@ -5,82 +5,84 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::estimate::{BLOCKS, Series, Whole};
+use super::estimate::{BLOCKS, BlockWeights, SideTotal};
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, Thread, ThreadId, Window};
-use crate::view::calls::{CallTree, Count, Grower, Step};
-use crate::view::context::is_told;
+use crate::view::activity::bounds;
+use crate::view::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use crate::view::context::has_context;
 use crate::view::error::ViewError;
 use crate::view::groups::GroupId;
-use crate::view::mode::{Mode, Unit};
+use crate::view::mode::Mode;
 use crate::view::processes;
 use crate::view::profile::{Profile, mark_of};
-use crate::view::recording::Recording;
+use crate::view::recording_info::RecordingInfo;
 use crate::view::selection::Selected;
-use crate::view::strip::bounds;
+use crate::view::unit::Unit;
 
-/// What is compared.
+/// One side of a comparison.
 #[derive(Debug)]
-pub struct Side {
-    /// What it is called.
+pub struct DiffSide {
+    /// The name of the side.
     pub(super) name: String,
     /// The names, and what the recorder said; no threads.
     pub(super) profile: Profile,
     /// Threads with a sample.
     pub(super) threads: usize,
     /// Processes with a sample, in the order of the groups of the tree's stacks.
-    pub(super) processes: Vec<Process>,
-    /// How much time of the recording is looked at.
+    pub(super) processes: Vec<SideProcess>,
+    /// The length of the selected time.
     pub(super) length_ns: u64,
-    /// All of it.
-    pub(super) whole: Whole,
+    /// The weight of the whole side.
+    pub(super) whole: SideTotal,
     /// The stacks of all threads, those of each process below a group of its own.
     pub(super) tree: CallTree<LocationId>,
-    /// By call: what ends in it, if anything does.
-    pub(super) own: HashMap<usize, Series>,
+    /// The self weights by call, if there are any.
+    pub(super) own: HashMap<usize, BlockWeights>,
 }
 
 /// A process that samples are of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct SideProcess {
     pub(super) pid: u32,
-    /// What the kernel says of when it began, if the trace has it: with the id it tells it from all others.
+    /// The kernel's start time, if the trace has it: with the id it is unique.
     pub(super) started: Option<u64>,
-    /// As the trace has it; may be empty.
+    /// The name as in the trace; may be empty.
     pub(super) name: String,
 }
 
-impl Side {
-    /// Reads what is selected of a trace.
+impl DiffSide {
+    /// Reads the selected part of a trace.
     ///
     /// # Errors
-    /// Those of reading; [`ViewError::NoContext`] if contexts are asked for and there are none.
+    /// Those of reading; [`ViewError::NoContext`] if the user asks for contexts and there are none.
     pub fn load(trace: &LazyTrace, selected: &Selected, name: &str) -> Result<Self, ViewError> {
-        let recording = Recording::of(trace);
+        let recording = RecordingInfo::of(trace);
         let (from_ns, to_ns) = bounds(&recording, selected);
         let filter = &selected.filter;
-        let mut growing = Grower::default();
-        let mut own: HashMap<usize, Series> = HashMap::new();
-        let (mut whole, mut threads) = (Whole::default(), BTreeSet::new());
-        let (mut profile, mut told) = (Profile::default(), false);
-        let mut pids = Pids::new(trace);
+        let mut growing = CallTreeBuilder::default();
+        let mut own: HashMap<usize, BlockWeights> = HashMap::new();
+        let (mut whole, mut threads) = (SideTotal::default(), BTreeSet::new());
+        let (mut profile, mut has_contexts) = (Profile::default(), false);
+        let mut pids = ProcessFinder::new(trace);
         selected.meter(trace);
         for window in &selected.windows {
             let mut add = |thread, sample: &Sample, stack: &[LocationId]| {
-                told |= is_told(sample);
+                has_contexts |= has_context(sample);
                 if !filter.keeps(sample, stack) {
                     return;
                 }
                 let block = block_of(sample.time_ns, (from_ns, to_ns));
                 whole.add(block, sample.weight);
                 threads.insert(thread);
-                let frames = stack.iter().map(|location| Step::Frame(*location));
-                let process = Step::Group(GroupId::new(pids.place(thread)));
+                let frames = stack.iter().map(|location| StackStep::Frame(*location));
+                let process = StackStep::Group(GroupId::new(pids.place(thread)));
                 let outermost = [process].into_iter().chain(mark_of(sample, stack));
-                let wait = profile.waits.id(sample).map(Step::Wait);
+                let wait = profile.waits.id(sample).map(StackStep::Wait);
                 let call = growing.add(outermost.chain(frames).chain(wait), Count::default());
                 own.entry(call).or_default().add(block, sample.weight);
             };
-            // As a profile is read: of all there is, each frame is decoded once.
+            // A window is read through the index; a whole trace in file order decodes each frame
+            // once.
             if *window == Window::default() {
                 trace.for_each_sample_as_written(window, &mut add)?;
             } else {
@@ -88,11 +90,11 @@ impl Side {
             }
         }
         profile.waits.resolve(trace)?;
-        selected.check_told(&recording, told)?;
+        selected.check_contexts(&recording, has_contexts)?;
         let tree = growing.finish();
         let processes = pids.finish(trace, &recording);
         let Objects { modules, methods, locations } = trace.load_objects()?;
-        let recording = recording.showing(selected);
+        let recording = recording.showing(selected.text.clone());
         let profile =
             Profile { recording, mode: filter.mode, modules, methods, locations, ..profile };
         let (name, length_ns) = (name.to_owned(), to_ns.saturating_sub(from_ns));
@@ -100,12 +102,12 @@ impl Side {
         Ok(Self { name, profile, threads, processes, length_ns, whole, tree, own })
     }
 
-    /// How many samples are in it.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.whole.samples
     }
 
-    /// What it measures.
+    /// The measured time.
     pub fn mode(&self) -> Mode {
         self.profile.mode
     }
@@ -118,7 +120,7 @@ impl Side {
         }
     }
 
-    /// How much of all weight is in a block's time, in seconds a second.
+    /// The factor from the weight of a block to seconds per second.
     pub(super) fn per_second(&self) -> Option<f64> {
         let block_s = self.length_ns as f64 / 1e9 / BLOCKS as f64;
         (block_s > 0.0).then_some(self.weight_s()? / block_s)
@@ -126,15 +128,15 @@ impl Side {
 }
 
 /// Finds the processes of samples.
-struct Pids<'a> {
+struct ProcessFinder<'a> {
     of: HashMap<ThreadId, &'a Thread>,
     places: HashMap<u32, u32>,
     all: Vec<u32>,
-    /// That of the last sample: the next one is mostly of the same thread.
+    /// The process of the last sample: the next one is mostly of the same thread.
     last: Option<(ThreadId, u32)>,
 }
 
-impl<'a> Pids<'a> {
+impl<'a> ProcessFinder<'a> {
     fn new(trace: &'a LazyTrace) -> Self {
         let of = trace.threads().iter().map(|summary| (summary.id, &summary.thread)).collect();
         Self { of, places: HashMap::new(), all: Vec::new(), last: None }
@@ -158,17 +160,18 @@ impl<'a> Pids<'a> {
         place
     }
 
-    fn finish(self, trace: &LazyTrace, recording: &Recording) -> Vec<Process> {
-        // In the trace's order, as every view has them: of several first threads the last one names it.
+    fn finish(self, trace: &LazyTrace, recording: &RecordingInfo) -> Vec<SideProcess> {
+        // In the order of the trace, as in every view: the last of several first threads names the
+        // process.
         let threads = trace.threads().iter().map(|summary| &summary.thread);
         let names = processes::names(threads, recording);
         let listed = recording.processes();
         let process = |pid: u32| {
             let id = u64::from(pid);
-            // Of an id that was used again the last one, whose name it has.
+            // If an id was used again, the last process has it and its name.
             let started = listed.iter().rfind(|process| process.pid == id);
             let name = names.get(&id).copied().unwrap_or_default().to_owned();
-            Process { pid, started: started.and_then(|process| process.started), name }
+            SideProcess { pid, started: started.and_then(|process| process.started), name }
         };
         self.all.into_iter().map(process).collect()
     }

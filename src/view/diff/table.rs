@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use super::estimate::Change;
-use super::paths::Function;
-use super::{Comparison, Row, Rows, head};
+use super::estimate::ShareChange;
+use super::paths::DiffFunction;
+use super::{Comparison, DiffRow, DiffRows, header};
 use crate::view::escape::escaped;
-use crate::view::rows::counted;
+use crate::view::number::counted;
 
 /// Writes the head and the tables.
 pub(super) fn write(
@@ -14,10 +14,10 @@ pub(super) fn write(
     top: usize,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    head::write(comparison, out)?;
+    header::write(comparison, out)?;
     writeln!(out)?;
     let names = comparison.names;
-    let function = |row: &Row| function(&names.functions[row.of]);
+    let function = |row: &DiffRow| function(&names.functions[row.of]);
     write_rows(&comparison.functions, ("function", &function), top, out)?;
     if let Some(paths) = &comparison.paths {
         writeln!(out)?;
@@ -27,14 +27,15 @@ pub(super) fn write(
 }
 
 fn write_rows(
-    Rows { rows, light }: &Rows,
-    (noun, name): (&str, &dyn Fn(&Row) -> String),
+    DiffRows { rows, light }: &DiffRows,
+    (noun, name): (&str, &dyn Fn(&DiffRow) -> String),
     top: usize,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let (changed, noise) = rows.split_at(rows.partition_point(|row| !row.is_noise()));
-    let (leading, told): (Vec<&Row>, Vec<&Row>) = changed.iter().partition(|row| row.leads);
-    let (shown, hidden) = told.split_at(told.len().min(top));
+    let (leading, reported): (Vec<&DiffRow>, Vec<&DiffRow>) =
+        changed.iter().partition(|row| row.leads);
+    let (shown, hidden) = reported.split_at(reported.len().min(top));
     if !shown.is_empty() {
         writeln!(out, "{:>19}{:>33}", "total %", "self %")?;
         let columns = " before   after  change  ± 95 %";
@@ -53,18 +54,18 @@ fn write_rows(
         writeln!(out, "... {some} changed only with one that it leads to")?;
     }
     let quiet = counted(noise.len() as u64 + light.rows, noun);
-    let sum = |of: fn(&Change) -> f64| noise.iter().map(|row| of(&row.own)).sum::<f64>();
+    let sum = |of: fn(&ShareChange) -> f64| noise.iter().map(|row| of(&row.own)).sum::<f64>();
     let before = (sum(|change| change.before) + light.before) * 100.0;
     let after = (sum(|change| change.after) + light.after) * 100.0;
-    let none = if told.is_empty() { "no change is more than noise: " } else { "... " };
+    let none = if reported.is_empty() { "no change is more than noise: " } else { "... " };
     writeln!(
         out,
         "{none}{quiet} within noise, of {before:.2} % before and {after:.2} % after in themselves"
     )
 }
 
-fn columns(change: &Change) -> String {
-    let Change { before, after, margin, noise, .. } = change;
+fn columns(change: &ShareChange) -> String {
+    let ShareChange { before, after, margin, noise, .. } = change;
     let percent = |share: f64| share * 100.0;
     let (before, after) = (percent(*before), percent(*after));
     match noise {
@@ -77,14 +78,14 @@ fn columns(change: &Change) -> String {
 }
 
 /// A function and its module.
-fn function(function: &Function) -> String {
+fn function(function: &DiffFunction) -> String {
     match function.module.is_empty() {
         true => named(&function.name),
         false => format!("{} ({})", named(&function.name), escaped(&function.module)),
     }
 }
 
-fn path(stack: &[&Function]) -> String {
+fn path(stack: &[&DiffFunction]) -> String {
     stack.iter().map(|function| named(&function.name)).collect::<Vec<_>>().join(";")
 }
 

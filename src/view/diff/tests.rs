@@ -3,29 +3,29 @@
 use super::estimate::BLOCKS;
 use super::*;
 use crate::trace::{Location, LocationId, Method, MethodId, Module, ModuleId};
-use crate::view::calls::{Count, Grower, Step};
+use crate::view::call_tree::{CallTreeBuilder, Count, StackStep};
 use crate::view::profile::Profile;
 
 /// A build of a program, whose functions are made as they are named.
 struct Build {
-    side: Side,
-    growing: Grower<LocationId>,
+    side: DiffSide,
+    growing: CallTreeBuilder<LocationId>,
 }
 
 impl Build {
     fn new(path: &str, build_id: u8) -> Self {
         let modules = vec![Module { path: path.to_owned(), build_id: vec![build_id; 20] }];
-        let side = Side {
+        let side = DiffSide {
             name: path.to_owned(),
             profile: Profile { modules, ..Profile::default() },
             threads: 1,
             processes: Vec::new(),
             length_ns: 20_000_000_000,
             whole: Default::default(),
-            tree: Grower::default().finish(),
+            tree: CallTreeBuilder::default().finish(),
             own: Default::default(),
         };
-        Self { side, growing: Grower::default() }
+        Self { side, growing: CallTreeBuilder::default() }
     }
 
     fn location(&mut self, name: &str) -> LocationId {
@@ -41,9 +41,10 @@ impl Build {
         LocationId(at as u32)
     }
 
-    /// So many samples in each block.
+    /// This number of samples in each block.
     fn runs(mut self, stack: &str, samples: u64) -> Self {
-        let steps: Vec<_> = stack.split(' ').map(|name| Step::Frame(self.location(name))).collect();
+        let steps: Vec<_> =
+            stack.split(' ').map(|name| StackStep::Frame(self.location(name))).collect();
         let call = self.growing.add(steps.into_iter(), Count::default());
         let own = self.side.own.entry(call).or_default();
         for block in 0..BLOCKS {
@@ -53,13 +54,13 @@ impl Build {
         self
     }
 
-    fn done(self) -> Side {
-        Side { tree: self.growing.finish(), ..self.side }
+    fn done(self) -> DiffSide {
+        DiffSide { tree: self.growing.finish(), ..self.side }
     }
 }
 
 /// A slower `parse`, which calls itself, in a build of another place and id.
-fn two() -> [Side; 2] {
+fn two() -> [DiffSide; 2] {
     let before = Build::new("/v1/app", 1)
         .runs("main parse", 20)
         .runs("main parse lex parse", 10)
@@ -71,15 +72,15 @@ fn two() -> [Side; 2] {
     [before.done(), after.done()]
 }
 
-fn written(sides: &[Side; 2], format: DiffFormat) -> String {
+fn written(sides: &[DiffSide; 2], format: DiffFormat) -> String {
     let options = DiffOptions { format, paths: true, top: 40 };
     let mut out = Vec::new();
     write(&sides[0], &sides[1], &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn shares<'a>(comparison: &'a Comparison<'_>, name: &str) -> (&'a Row, [f64; 4]) {
-    let is_it = |row: &&Row| comparison.names.functions[row.of].name == name;
+fn shares<'a>(comparison: &'a Comparison<'_>, name: &str) -> (&'a DiffRow, [f64; 4]) {
+    let is_it = |row: &&DiffRow| comparison.names.functions[row.of].name == name;
     let row = comparison.functions.rows.iter().find(is_it).unwrap();
     (row, [row.total.before, row.total.after, row.own.before, row.own.after])
 }
@@ -119,7 +120,7 @@ fn what_is_too_light_is_counted_with_the_noise() {
     let with_light = |samples| {
         let build = Build::new("/app", 1).runs("main", 100);
         (0..samples).fold(build, |mut build, number| {
-            let step = Step::Frame(build.location(&format!("light {number}")));
+            let step = StackStep::Frame(build.location(&format!("light {number}")));
             let call = build.growing.add(std::iter::once(step), Count::default());
             build.side.whole.add(number % BLOCKS, 1);
             build.side.own.entry(call).or_default().add(number % BLOCKS, 1);
@@ -190,15 +191,15 @@ fn the_largest_of_what_has_no_line_is_told() {
     let mut out = Vec::new();
     write(&sides[0], &sides[1], &options, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    let told = "... 3 functions more changed, by up to 15.00 points";
-    assert!(text.contains(told), "{text}");
+    let reported = "... 3 functions more changed, by up to 15.00 points";
+    assert!(text.contains(reported), "{text}");
 }
 
 #[test]
 fn a_stack_that_is_cut_is_marked_and_too_little_time_is_told() {
     let one = || {
         let mut build = Build::new("/app", 1);
-        let steps = [Step::Truncated, Step::Frame(build.location("leaf"))];
+        let steps = [StackStep::Truncated, StackStep::Frame(build.location("leaf"))];
         let call = build.growing.add(steps.into_iter(), Count::default());
         (0..100).for_each(|_| build.side.whole.add(3, 1));
         build.side.own.entry(call).or_default().add(3, 100);
@@ -207,8 +208,8 @@ fn a_stack_that_is_cut_is_marked_and_too_little_time_is_told() {
     let sides = [one(), Build::new("/app", 1).runs("leaf", 100).done()];
     let text = written(&sides, DiffFormat::Table);
     assert!(text.contains(" [truncated]\n") && text.contains("  [truncated];leaf\n"), "{text}");
-    assert!(text.contains("note      before: too little time"), "{text}");
-    assert!(!text.contains("after: too little time"), "{text}");
+    assert!(text.contains("note      before: too short to see"), "{text}");
+    assert!(!text.contains("after: too short to see"), "{text}");
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn of_many_rebuilt_modules_the_others_are_counted() {
     assert!(rebuilt.ends_with(" and 2 others"), "{rebuilt}");
 }
 
-/// Twice as long before as after: a share that doubled has as much as it had.
+/// The time before is twice as long as after, so a doubled share keeps its weight.
 #[test]
 fn a_picture_compares_shares_and_says_what_is_gone() {
     let before = Build::new("/app", 1).runs("main a", 40).runs("main b", 150).runs("main old", 10);

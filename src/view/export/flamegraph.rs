@@ -1,10 +1,10 @@
-//! Flame graphs: SVG pictures of folded stacks, which a browser searches and zooms. The only user of
-//! inferno.
+//! Flame graphs: SVG pictures of folded stacks, which a browser searches and zooms. The only user
+//! of inferno.
 //!
 //! # Invariants
-//! - Equal profiles make equal files: colours are those of the names.
-//! - Widths add up to the weight of all samples, but for those of threads that are left out. A frame
-//!   below a ten-thousandth of all is not drawn; its caller has its time.
+//! - Equal profiles make equal files: colours depend on names only.
+//! - Widths add up to the weight of all samples, except those of threads that are left out. A frame
+//!   below a ten-thousandth of the whole is not drawn; its caller covers its width.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,12 +12,13 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
-use super::{ExportOptions, folded, subject};
+use super::{ExportOptions, folded, title};
 use crate::trace::RunState;
 use crate::view::mode::Mode;
 use crate::view::profile::Profile;
 
-/// The colours of time in which threads did not run, those of the page. Functions are pale beside them.
+/// The colours of time in which threads did not run, those of the page. Functions are pale beside
+/// them.
 const STATES: [(RunState, &str, Color); 4] = [
     (RunState::Runnable, "orange", Color { r: 237, g: 160, b: 28 }),
     (RunState::Sleeping, "blue", Color { r: 130, g: 175, b: 230 }),
@@ -26,7 +27,7 @@ const STATES: [(RunState, &str, Color); 4] = [
 ];
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
-/// What stands for frames that are not known, as [`crate::view::names::Names`] calls it.
+/// The placeholders for unknown frames, as in [`crate::view::step_names::StepNames`].
 const MARKS: [&str; 4] = ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
 
 /// Draws all stacks.
@@ -36,7 +37,7 @@ pub(super) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let lines = folded::lines(profile, options);
-    let (title, details) = (subject::title(profile), subject::details(profile));
+    let (title, details) = (title::title(profile), title::details(profile));
     if lines.values().all(|weight| *weight == 0) {
         return write_empty(&title, out);
     }
@@ -46,15 +47,16 @@ pub(super) fn write(
     draw(counted, colors(profile, &lines), [&title, &subtitle, unit(profile.mode)], out)
 }
 
-/// Draws stacks, each with its count, or with what was before and is now: then colours are those of the
-/// change, and widths of what is now.
+/// Draws stacks, each with its count, or with what was before and is now: then colours are those of
+/// the change, and widths of what is now.
 fn draw(
     mut stacks: Vec<(&str, String)>,
     mut colors: PaletteMap,
     [title, subtitle, unit]: [&str; 3],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    // Frame by frame: as lines, `f(int)` would come between `f` and `f;g`, and be drawn between them.
+    // Sorted by frames: sorted as lines, `f(int)` would come between `f` and `f;g`, and be drawn
+    // there.
     stacks.sort_by(|(one, _), (other, _)| one.split(';').cmp(other.split(';')));
     let lines: Vec<String> =
         stacks.into_iter().map(|(stack, counts)| drawable(&format!("{stack} {counts}"))).collect();
@@ -71,7 +73,7 @@ fn draw(
     writeln!(out)
 }
 
-/// The same, of changes.
+/// Draws stacks with their weights before and after.
 pub(in crate::view) fn draw_changes(
     stacks: Vec<(&str, String)>,
     texts: [&str; 3],
@@ -80,7 +82,7 @@ pub(in crate::view) fn draw_changes(
     draw(stacks, PaletteMap::default(), texts, out)
 }
 
-/// What widths are counted in.
+/// The unit of widths.
 pub(in crate::view) fn unit(mode: Mode) -> &'static str {
     match mode {
         Mode::Cpu => "periods",
@@ -114,7 +116,7 @@ fn colors(profile: &Profile, lines: &BTreeMap<String, u64>) -> PaletteMap {
     colors
 }
 
-/// The colour of a function beside states: that of its name, as all are.
+/// The colour of a function beside states; it depends on the name only.
 fn pale(name: &str) -> Color {
     let hash = name
         .bytes()
@@ -123,7 +125,8 @@ fn pale(name: &str) -> Color {
     Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
 }
 
-/// Text without the characters that XML has no way to write, and that [`crate::view::escape`] leaves.
+/// Text without the characters that XML has no way to write, and that [`crate::view::escape`]
+/// leaves.
 fn drawable(text: &str) -> String {
     text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }

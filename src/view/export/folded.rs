@@ -1,5 +1,5 @@
-//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods or, of wall clock time,
-//! in microseconds.
+//! Folded stacks: `root;caller;leaf COUNT`, sorted, counts in sampling periods or, of wall clock
+//! time, in microseconds.
 //!
 //! # Invariants
 //! - The counts add up to the weight of all samples, but for those of threads that are left out.
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::trace::Thread;
-use crate::view::calls::Step;
+use crate::view::call_tree::StackStep;
 use crate::view::escape::escaped;
 use crate::view::export::ExportOptions;
 use crate::view::idle::idle_threads;
-use crate::view::names::{NameId, Names};
 use crate::view::processes::Processes;
 use crate::view::profile::{Profile, ThreadProfile};
+use crate::view::step_names::{NameId, StepNames};
 
 /// Writes all stacks.
 pub(super) fn write(
@@ -30,9 +30,9 @@ pub(super) fn write(
     Ok(())
 }
 
-/// All stacks, each with its weight.
+/// All stacks with their weights.
 pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<String, u64> {
-    let names = Names::of_functions(profile);
+    let names = StepNames::of_functions(profile);
     let mut lines = BTreeMap::new();
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     let processes = Processes::of(profile);
@@ -46,11 +46,11 @@ pub(super) fn lines(profile: &Profile, options: &ExportOptions) -> BTreeMap<Stri
     lines
 }
 
-/// The frames before those of a stack: of several processes its own, and where threads are kept apart
-/// the thread's name.
+/// The frames in front of a stack: the process if there are several, and the thread if threads are
+/// kept apart.
 fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Option<String> {
-    let is_told = with_thread || processes.are_several_shown();
-    let process = processes.label(thread.pid).filter(|_| is_told).map(|label| frame(&label));
+    let is_shown = with_thread || processes.are_several_shown();
+    let process = processes.label(thread.pid).filter(|_| is_shown).map(|label| frame(&label));
     let name = with_thread.then(|| frame(&escaped(&thread.name)));
     let frames: Vec<String> = process.into_iter().chain(name).collect();
     (!frames.is_empty()).then(|| frames.join(";"))
@@ -58,7 +58,7 @@ fn first_frames(processes: &Processes, thread: &Thread, with_thread: bool) -> Op
 
 fn add(
     lines: &mut BTreeMap<String, u64>,
-    names: &Names,
+    names: &StepNames,
     thread: &ThreadProfile,
     first: Option<&str>,
 ) {
@@ -79,11 +79,12 @@ fn add(
     }
 }
 
-/// The text of a stack that is given leaf first. Its group comes before its process and its thread: a
-/// group may be of several.
-fn stack(names: &Names, first: Option<&str>, path: &[Step<NameId>]) -> String {
+/// The text of a stack that is given leaf first.
+///
+/// Its group comes before its process and its thread, since a group may span several.
+fn stack(names: &StepNames, first: Option<&str>, path: &[StackStep<NameId>]) -> String {
     let (group, path) = match path.split_last() {
-        Some((group @ Step::Group(_), path)) => (Some(frame(names.text(*group))), path),
+        Some((group @ StackStep::Group(_), path)) => (Some(frame(names.text(*group))), path),
         _ => (None, path),
     };
     let frames = path.iter().rev().map(|step| frame(names.text(*step)));
@@ -91,9 +92,10 @@ fn stack(names: &Names, first: Option<&str>, path: &[Step<NameId>]) -> String {
     outermost.chain(frames).collect::<Vec<_>>().join(";")
 }
 
-/// A name that flame graph tools read as one frame. They take the last number of a line as the
-/// count and a number before it as the count of another profile, so a name must not end like that;
-/// and a line that begins with `# ` is a comment to them.
+/// A name that flame graph tools read as one frame.
+///
+/// They take the last number of a line as the count, and a number before it as the count of another
+/// profile, so a name must not end in a number. A line that starts with `# ` is a comment to them.
 pub(in crate::view) fn frame(name: &str) -> String {
     let name = name.trim().replace(';', ":");
     if name.is_empty() {

@@ -6,9 +6,9 @@ pub(super) mod folded;
 mod otlp;
 mod perf_script;
 mod pprof;
-mod samples;
 mod speedscope;
-pub(super) mod subject;
+mod thread_samples;
+pub(super) mod title;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,25 +24,25 @@ use crate::trace::LazyTrace;
 /// A format of another tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// `root;caller;leaf COUNT`, a line per stack: what flame graph tools read.
+    /// `root;caller;leaf COUNT`, a line per stack, for flame graph tools.
     Folded,
     /// The same stacks as an SVG picture, for a browser.
     Flamegraph,
-    /// A gzipped protobuf message: what `go tool pprof` reads.
+    /// A gzipped protobuf message, for `go tool pprof`.
     Pprof,
-    /// JSON with every sample: what the Firefox Profiler reads.
+    /// JSON with every sample, for the Firefox Profiler.
     Firefox,
-    /// JSON with every sample: what speedscope reads.
+    /// JSON with every sample, for speedscope.
     Speedscope,
-    /// Text with every sample, as `perf script` writes it: what many tools read.
+    /// Text with every sample, as `perf script` writes it, for many tools.
     PerfScript,
-    /// A protobuf message: what collectors of OpenTelemetry take.
+    /// A protobuf message, for collectors of OpenTelemetry.
     Otlp,
     /// A page with every sample, which a browser shows by itself.
     Html,
 }
 
-/// How files of a format are called.
+/// The endings of file names by format.
 const ENDS: [(&str, Format); 10] = [
     (".folded", Format::Folded),
     (".collapsed", Format::Folded),
@@ -70,7 +70,7 @@ impl Format {
         Self::Html,
     ];
 
-    /// Its name on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Folded => "folded",
@@ -91,7 +91,8 @@ impl Format {
         known.map(|(_, format)| *format)
     }
 
-    /// Whether stacks of all threads are put together, so that threads and groups can be frames of them.
+    /// Whether stacks of all threads are put together, so that threads and groups can be frames of
+    /// them.
     pub fn is_merged(self) -> bool {
         matches!(self, Self::Folded | Self::Flamegraph)
     }
@@ -101,7 +102,7 @@ impl Format {
         matches!(self, Self::Pprof | Self::Otlp)
     }
 
-    /// Whether samples are told apart by their spans and tags before they are summed up.
+    /// Whether samples are grouped by their spans and tags before they are summed up.
     pub fn is_by_context(self) -> bool {
         matches!(self, Self::Pprof | Self::Otlp)
     }
@@ -139,14 +140,14 @@ impl fmt::Display for Format {
     }
 }
 
-/// How a trace is exported.
+/// The options of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportOptions {
     /// The format.
     pub format: Format,
     /// Keep threads apart: the thread's name is the first frame.
     pub threads: bool,
-    /// Leave out threads that only wait for work; of CPU time there are none.
+    /// Leave out idle threads; CPU time has none.
     pub no_idle: bool,
 }
 

@@ -1,23 +1,23 @@
-//! Text as `perf script` writes it, which many tools read: every sample with its thread, its time and its
-//! stack, the innermost function first.
+//! Text as `perf script` writes it: every sample with its thread, its time and its stack, the
+//! innermost function first.
 //!
 //! # Invariants
 //! - Memory is that of the profile: samples are written as they are read.
-//! - The period of an event is the weight of its sample: sampling periods or, of wall clock time,
-//!   microseconds. What stands for a stack counts as a frame, so no sample is without one.
+//! - The period of an event is the weight of its sample: sampling periods, or microseconds of wall
+//!   clock time. A placeholder counts as a frame, so every sample has one.
 //! - A name is never read as another part of its line.
 
 use std::io::{self, Write};
 
-use super::{ExportOptions, samples};
+use super::{ExportOptions, thread_samples};
 use crate::trace::{LazyTrace, Location, LocationId, Sample, Thread};
-use crate::view::calls::Step;
+use crate::view::call_tree::StackStep;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
-use crate::view::names::Names;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::selection::Selected;
+use crate::view::step_names::StepNames;
 
 /// The module of what is in none, as perf has it.
 const NO_MODULE: &str = "[unknown]";
@@ -29,11 +29,11 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
-    let events = Events { profile, names: Names::of_functions(profile) };
-    for thread in samples::threads(trace, (selected, profile), options) {
+    let events = EventWriter { profile, names: StepNames::of_functions(profile) };
+    for thread in thread_samples::threads(trace, (selected, profile), options) {
         let head = head(&thread.thread);
         let mut written = Ok(());
-        samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
+        thread_samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
             if written.is_ok() {
                 written = events.write(&head, (sample, stack), out);
             }
@@ -43,8 +43,10 @@ pub(super) fn write(
     Ok(())
 }
 
-/// How the lines of a thread's events begin: `name pid/tid`. Readers take the first number for the id, so
-/// the name is one word, and a line with `#` in front for a comment.
+/// The start of the lines of a thread's events: `name pid/tid`.
+///
+/// Readers take the first number for the id, so the name is one word. They take a line with `#` in
+/// front for a comment.
 fn head(thread: &Thread) -> String {
     let name = one_word(&escaped(&thread.name));
     let name = match name.as_str() {
@@ -60,12 +62,12 @@ fn one_word(text: &str) -> String {
 }
 
 /// Writes events.
-struct Events<'a> {
+struct EventWriter<'a> {
     profile: &'a Profile,
-    names: Names,
+    names: StepNames,
 }
 
-impl Events<'_> {
+impl EventWriter<'_> {
     fn write(
         &self,
         head: &str,
@@ -79,7 +81,7 @@ impl Events<'_> {
         let (seconds, ns) = (sample.time_ns / 1_000_000_000, sample.time_ns % 1_000_000_000);
         writeln!(out, "{head} {seconds:>6}.{ns:09}: {:>10} {event}:", sample.weight)?;
         if let Some(wait) = self.profile.waits.find(sample) {
-            self.mark(Step::Wait(wait), out)?;
+            self.mark(StackStep::Wait(wait), out)?;
         }
         for location in stack.iter().rev() {
             self.frame(*location, out)?;
@@ -91,13 +93,13 @@ impl Events<'_> {
     }
 
     /// A line for what is no function.
-    fn mark(&self, step: Step<LocationId>, out: &mut dyn Write) -> io::Result<()> {
+    fn mark(&self, step: StackStep<LocationId>, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\t{:16x} {} ({NO_MODULE})", 0, self.name(step))
     }
 
     /// A line for a function: where it is, its name, how far from its start that is, its module.
     fn frame(&self, id: LocationId, out: &mut dyn Write) -> io::Result<()> {
-        let step = Step::Frame(id);
+        let step = StackStep::Frame(id);
         let Some(location) = self.profile.locations.get(id.0 as usize) else {
             return self.mark(step, out);
         };
@@ -125,8 +127,8 @@ impl Events<'_> {
         location.svma
     }
 
-    /// What a step is called. Readers leave out frames whose names begin with a bracket.
-    fn name(&self, step: Step<LocationId>) -> String {
+    /// The name of a step. Readers skip frames whose names start with a bracket.
+    fn name(&self, step: StackStep<LocationId>) -> String {
         let name = self.names.text(step.map(|location| self.names.id(location))).trim();
         match name {
             "" => "[unnamed]".to_owned(),

@@ -1,26 +1,27 @@
-//! Profiles of speedscope (speedscope.app): each thread with its stacks in the order of their times.
+//! Profiles of speedscope (speedscope.app): each thread with its stacks in the order of their
+//! times.
 //!
 //! # Invariants
-//! - Memory is that of the weights of one thread and of the distinct frames, besides that of the profile.
+//! - Memory is that of the profile, of the weights of one thread, and of the distinct frames.
 //! - All texts are safe to show before they are written.
-//! - The weights of a thread are nanoseconds of CPU time, sampling periods if nobody has said how long
-//!   they are, or microseconds of wall clock time. They add up to its end.
+//! - The weights of a thread add up to its end. They are nanoseconds of CPU time, sampling periods
+//!   if their length is unknown, or microseconds of wall clock time.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{ExportOptions, samples, subject};
+use super::{ExportOptions, thread_samples, title};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
-use crate::view::calls::Step;
+use crate::view::call_tree::StackStep;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
-use crate::view::names::Names;
 use crate::view::processes::Processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::selection::Selected;
+use crate::view::step_names::StepNames;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -31,22 +32,22 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
-    let names = Names::of_functions(profile);
+    let names = StepNames::of_functions(profile);
     let (all, known, by_step) = Default::default();
     let processes = Processes::of(profile);
-    let mut frames = Frames { profile, names: &names, processes, all, known, by_step };
+    let mut frames = FrameTable { profile, names: &names, processes, all, known, by_step };
     write!(out, "{{\"$schema\":\"{SCHEMA}\",\"exporter\":\"traceprof\",\"name\":")?;
-    put(out, &subject::title(profile))?;
+    put(out, &title::title(profile))?;
     write!(out, ",\"profiles\":[")?;
     for (place, thread) in
-        samples::threads(trace, (selected, profile), options).into_iter().enumerate()
+        thread_samples::threads(trace, (selected, profile), options).into_iter().enumerate()
     {
         if place > 0 {
             write!(out, ",")?;
         }
         write_thread(trace, selected, thread, (&mut frames, out))?;
     }
-    // What frames there are is known only now; a reader of JSON takes it in any order.
+    // The frames are complete only now; readers of JSON accept any order.
     write!(out, "],\"shared\":{{\"frames\":")?;
     put(out, &frames.all)?;
     Ok(writeln!(out, "}}}}")?)
@@ -61,7 +62,7 @@ fn write_thread(
     trace: &LazyTrace,
     selected: &Selected,
     thread: &ThreadSummary,
-    (frames, out): (&mut Frames<'_>, &mut dyn Write),
+    (frames, out): (&mut FrameTable<'_>, &mut dyn Write),
 ) -> Result<(), ViewError> {
     let named = &thread.thread;
     let (unit, factor) = unit(frames.profile);
@@ -70,25 +71,26 @@ fn write_thread(
     let of = process.map_or_else(String::new, |process| format!(" of {process}"));
     put(out, &format!("{} ({}){of}", escaped(&named.name), named.tid))?;
     write!(out, ",\"unit\":\"{unit}\",\"startValue\":0,\"samples\":[")?;
-    let mut rows = Rows { weights: Vec::new(), last: None, out: &mut *out, written: Ok(()) };
-    samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
+    let mut rows =
+        SampleWriter { weights: Vec::new(), last: None, out: &mut *out, written: Ok(()) };
+    thread_samples::of_thread(trace, selected, thread.id, &mut |sample, stack| {
         rows.add(frames.stack(sample, stack), sample.weight);
     })?;
-    let Rows { weights, written, .. } = rows;
+    let SampleWriter { weights, written, .. } = rows;
     written?;
     write!(out, "],\"weights\":[")?;
     let mut total = 0u64;
     for (place, weight) in weights.into_iter().enumerate() {
         total = total.saturating_add(weight);
         write!(out, "{}", if place > 0 { "," } else { "" })?;
-        put(out, &Weight(weight, factor))?;
+        put(out, &ScaledWeight(weight, factor))?;
     }
     write!(out, "],\"endValue\":")?;
-    put(out, &Weight(total, factor))?;
+    put(out, &ScaledWeight(total, factor))?;
     Ok(write!(out, "}}")?)
 }
 
-/// What weights are written in, and how much of it one of a sample's is, if it is not one.
+/// The unit of the weights, and the factor of a sample's weight if it is not one.
 fn unit(profile: &Profile) -> (&'static str, Option<f64>) {
     match (profile.mode, profile.recording.period_ns()) {
         (Mode::Wall, _) => ("microseconds", None),
@@ -98,9 +100,9 @@ fn unit(profile: &Profile) -> (&'static str, Option<f64>) {
 }
 
 /// A weight and the factor that it is written with.
-struct Weight(u64, Option<f64>);
+struct ScaledWeight(u64, Option<f64>);
 
-impl Serialize for Weight {
+impl Serialize for ScaledWeight {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.1 {
             None => serializer.serialize_u64(self.0),
@@ -110,14 +112,14 @@ impl Serialize for Weight {
 }
 
 /// Writes the stacks of a thread. Equal ones in a row are one, with the weight of all.
-struct Rows<'a> {
+struct SampleWriter<'a> {
     weights: Vec<u64>,
     last: Option<Vec<usize>>,
     out: &'a mut dyn Write,
     written: io::Result<()>,
 }
 
-impl Rows<'_> {
+impl SampleWriter<'_> {
     fn add(&mut self, stack: Vec<usize>, weight: u32) {
         let weight = u64::from(weight);
         match self.weights.last_mut() {
@@ -136,7 +138,7 @@ impl Rows<'_> {
 
 /// A frame of the file: a line of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-struct Frame {
+struct SpeedscopeFrame {
     name: String,
     /// The source file, or where that is not known the module.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,25 +148,25 @@ struct Frame {
 }
 
 /// All frames, each once.
-struct Frames<'a> {
+struct FrameTable<'a> {
     profile: &'a Profile,
-    names: &'a Names,
+    names: &'a StepNames,
     processes: Processes,
-    all: Vec<Frame>,
-    known: HashMap<Frame, usize>,
+    all: Vec<SpeedscopeFrame>,
+    known: HashMap<SpeedscopeFrame, usize>,
     /// Locations are many to a line.
-    by_step: HashMap<Step<LocationId>, usize>,
+    by_step: HashMap<StackStep<LocationId>, usize>,
 }
 
-impl Frames<'_> {
+impl FrameTable<'_> {
     /// The frames of a sample, root first.
     fn stack(&mut self, sample: &Sample, stack: &[LocationId]) -> Vec<usize> {
-        let wait = self.profile.waits.find(sample).map(Step::Wait);
-        let frames = stack.iter().map(|location| Step::Frame(*location));
+        let wait = self.profile.waits.find(sample).map(StackStep::Wait);
+        let frames = stack.iter().map(|location| StackStep::Frame(*location));
         mark_of(sample, stack).into_iter().chain(frames).chain(wait).map(|it| self.id(it)).collect()
     }
 
-    fn id(&mut self, step: Step<LocationId>) -> usize {
+    fn id(&mut self, step: StackStep<LocationId>) -> usize {
         if let Some(id) = self.by_step.get(&step) {
             return *id;
         }
@@ -178,18 +180,24 @@ impl Frames<'_> {
         id
     }
 
-    fn frame(&self, step: Step<LocationId>) -> Frame {
+    fn frame(&self, step: StackStep<LocationId>) -> SpeedscopeFrame {
         let name = self.names.text(step.map(|location| self.names.id(location))).to_owned();
         let location = match step {
-            Step::Frame(id) => self.profile.locations.get(id.0 as usize),
+            StackStep::Frame(id) => self.profile.locations.get(id.0 as usize),
             _ => None,
         };
-        let Some(location) = location else { return Frame { name, file: None, line: None } };
+        let Some(location) = location else {
+            return SpeedscopeFrame { name, file: None, line: None };
+        };
         let method = self.profile.method(location.method);
         let module = || self.profile.modules.get(method?.module?.0 as usize);
         let source = location.file.as_deref();
         let file = source.or_else(|| module().map(|module| module.path.as_str()));
         let file = file.map(|file| escaped(file).into_owned());
-        Frame { name, file, line: (source.is_some() && location.line > 0).then_some(location.line) }
+        SpeedscopeFrame {
+            name,
+            file,
+            line: (source.is_some() && location.line > 0).then_some(location.line),
+        }
     }
 }

@@ -6,17 +6,19 @@ class Colors {
   constructor(trace) {
     this.trace = trace;
     this.hues = new Map();
-    // In the order of the functions: the same whatever is drawn first.
+    // In the order of the functions, so that colours do not depend on what is drawn first.
     trace.texts.modules.forEach(module => this.hueOf(module));
     this.update();
   }
 
-  /** Takes over what the style says now. */
+  /** Reads the colours of the current style. */
   update() {
     const style = getComputedStyle(document.documentElement);
     const value = name => style.getPropertyValue('--' + name).trim();
     this.states = STATES.map(value);
-    for (const name of ['back', 'panel', 'line', 'text', 'soft', 'accent', 'found', 'found-text', 'veil', 'other', 'stripe']) {
+    const names = ['back', 'panel', 'line', 'text', 'soft', 'accent', 'found', 'found-text', 'veil',
+      'other', 'stripe'];
+    for (const name of names) {
       this[name.replace('-t', 'T')] = value(name);
     }
     this.isDark = dark.matches && !document.documentElement.dataset.printed;
@@ -24,7 +26,7 @@ class Colors {
     this.fills = new Array(this.trace.texts.functions.length);
   }
 
-  /** The colour of a function: of one hue with others of its module, a wait that of its state. */
+  /** The colour of a function: one hue for a module, and the colour of its state for a wait. */
   fill(name) {
     const known = this.fills[name];
     if (known) return known;
@@ -41,7 +43,7 @@ class Colors {
     const hue = this.hueOf(this.trace.texts.modules[name]);
     const spread = hashOf(this.trace.texts.functions[name]);
     const turned = hue + spread % 11 - 5;
-    // Pale: what is strong is a state.
+    // Pale: strong colours are states.
     const light = this.isDark ? 25 + (spread >> 4) % 8 : 80 + (spread >> 4) % 9;
     // Teal and violet shout where orange of the same strength does not.
     const strength = (this.isDark ? 42 : 72) * (hue >= 100 ? 0.6 : 1);
@@ -59,7 +61,7 @@ class Colors {
     return hue;
   }
 
-  /** The colour of text on a function's: dark on what is light. */
+  /** The colour of text on a function's colour: dark on light. */
   ink(name) {
     const kind = this.trace.kinds[name];
     if (kind >= WAIT) {
@@ -70,7 +72,7 @@ class Colors {
     return this.isDark ? '#ffffff' : '#14181d';
   }
 
-  /** What is laid over states, so that they are told from functions without their colours. */
+  /** The pattern over states, which distinguishes them from functions without colours. */
   stripesFor(pen) {
     if (!this.stripes) {
       const tile = document.createElement('canvas');
@@ -92,7 +94,7 @@ class Colors {
     return this.trace.kinds[name] >= WAIT;
   }
 
-  /** Of CPU time, which is of the colour of what runs: the more, the stronger. */
+  /** The colour of CPU time, that of running: the more time, the stronger. */
   heat(share) {
     const light = this.isDark ? 24 + 28 * share : 72 - 41 * share;
     return `hsl(164, ${this.isDark ? 60 : 55 + 45 * share}%, ${light}%)`;
@@ -107,7 +109,7 @@ function hashOf(text) {
   return hash >>> 1;
 }
 
-/** Makes a canvas as sharp as the screen; what is drawn on it counts in pixels of the page. */
+/** Makes a canvas as sharp as the screen; drawing counts in pixels of the page. */
 function fit(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * ratio));

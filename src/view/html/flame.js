@@ -1,11 +1,11 @@
-// The flame graph: which frames there are, how they are drawn, and what a pointer or a key does there.
+// The flame graph: its frames, their drawing, and the actions of pointer and keys.
 
 const ROW = 19;
 /** Narrower frames are not drawn. */
 const NARROWEST = 0.6;
 const INSET = 14;
 
-/** A frame is a node of the tree of functions, or of callees first a function with the nodes it stands for. */
+/** A frame: a node of the tree of functions or, callees first, a function with its nodes. */
 class CallersFirst {
   constructor(tree, sum, ranks) {
     Object.assign(this, { tree, sum, ranks });
@@ -21,9 +21,11 @@ class CallersFirst {
     for (let place = tree.from[node]; place < tree.from[node + 1]; place++) {
       const callee = tree.callees[place];
       const total = sum.nodeTotal[callee];
-      if (total > 0) found.push({ node: callee, name: tree.name[callee], total, own: sum.nodeOwn[callee] });
+      if (total > 0) found.push({ node: callee, name: tree.name[callee], total,
+        own: sum.nodeOwn[callee] });
     }
-    return found.sort((one, other) => this.ranks[other.node] - this.ranks[one.node] || one.node - other.node);
+    return found.sort((one, other) => this.ranks[other.node] - this.ranks[one.node]
+      || one.node - other.node);
   }
 
   holds(frame) {
@@ -51,7 +53,7 @@ class CalleesFirst {
     const { tree } = this;
     const found = new Map();
     for (let place = 0; place < nodes.length; place++) {
-      // The root itself is where all are; from a function on it is its callers'.
+      // Below the root are all nodes; below a function those of its callers.
       const node = name < 0 ? nodes[place] : tree.parent[nodes[place]];
       if (node === 0) continue;
       let group = found.get(tree.name[node]);
@@ -64,7 +66,8 @@ class CalleesFirst {
       group.total += weights[place];
       if (tree.parent[node] === 0) group.own += weights[place];
     }
-    return [...found.values()].sort((one, other) => other.total - one.total || one.name - other.name);
+    return [...found.values()].sort((one, other) => other.total - one.total
+      || one.name - other.name);
   }
 
   holds(frame) {
@@ -83,11 +86,12 @@ class Flame {
     this.listen();
   }
 
-  /** Lays out what is chosen. */
+  /** Lays out the chosen samples. */
   layout() {
     const { tree, sum, choice, ranks } = this.page;
     this.width = Math.max(at('scroll').clientWidth, 80);
-    this.source = choice.inverted ? new CalleesFirst(tree, sum) : new CallersFirst(tree, sum, ranks);
+    this.source = choice.inverted ? new CalleesFirst(tree, sum)
+      : new CallersFirst(tree, sum, ranks);
     this.boxes = [];
     let frame = this.source.root();
     const all = frame.total;
@@ -104,8 +108,9 @@ class Flame {
     this.rows = 1 + this.boxes.reduce((most, box) => Math.max(most, box.depth), 0);
     this.all = all;
     const path = this.focus && this.focus.path.join('.');
-    this.focus = path === null || path === undefined ? null : this.boxes.find(box => box.path.join('.') === path) || null;
-    // Their height is taken from the graph's.
+    this.focus = path === null || path === undefined ? null
+      : this.boxes.find(box => box.path.join('.') === path) || null;
+    // The graph loses their height.
     this.showCrumbs();
     this.draw();
   }
@@ -138,11 +143,12 @@ class Flame {
     return frame.name < 0 ? 'all' : this.page.trace.texts.functions[frame.name];
   }
 
-  /** Draws what can be seen. */
+  /** Draws the visible part. */
   draw() {
     const scroll = at('scroll'), all = this.rows * ROW + 8;
-    // On paper nobody scrolls.
-    const height = document.documentElement.dataset.printed ? all : Math.max(scroll.clientHeight, 40);
+    // Paper does not scroll.
+    const height = document.documentElement.dataset.printed ? all
+      : Math.max(scroll.clientHeight, 40);
     at('height').style.height = all + 'px';
     const pen = fit(this.canvas, this.width, height);
     const { colors, matches } = this.page;
@@ -167,8 +173,10 @@ class Flame {
       const letters = Math.floor((width - 8) / letter);
       if (letters >= 2) {
         const text = this.nameOf(box);
-        pen.fillStyle = found ? colors.foundText : name < 0 ? colors.text : matches || box.isAbove ? colors.text : colors.ink(name);
-        pen.fillText(text.length > letters ? text.slice(0, letters - 1) + '…' : text, x + 4, y + ROW / 2);
+        pen.fillStyle = found ? colors.foundText : name < 0 ? colors.text : matches || box.isAbove
+          ? colors.text : colors.ink(name);
+        pen.fillText(text.length > letters ? text.slice(0, letters - 1) + '…' : text, x + 4,
+          y + ROW / 2);
       }
       if (box === this.focus || box === this.hovered) {
         pen.strokeStyle = box === this.focus ? colors.accent : colors.text;
@@ -185,14 +193,17 @@ class Flame {
   place({ x, width, depth }) {
     const room = this.width - 2 * INSET;
     const row = this.page.choice.flipped ? this.rows - 1 - depth : depth;
-    const below = this.page.choice.flipped ? Math.max(at('scroll').clientHeight - this.rows * ROW - 8, 0) : 0;
-    return { x: INSET + x * room, width: width * room, y: row * ROW + 4 + below - at('scroll').scrollTop };
+    const below = this.page.choice.flipped
+      ? Math.max(at('scroll').clientHeight - this.rows * ROW - 8, 0) : 0;
+    return { x: INSET + x * room, width: width * room,
+      y: row * ROW + 4 + below - at('scroll').scrollTop };
   }
 
   boxAt(x, y) {
     for (let index = this.boxes.length - 1; index >= 0; index--) {
       const box = this.boxes[index], place = this.place(box);
-      if (y >= place.y && y < place.y + ROW && x >= place.x && x < place.x + Math.max(place.width, 1)) return box;
+      if (y >= place.y && y < place.y + ROW && x >= place.x
+        && x < place.x + Math.max(place.width, 1)) return box;
     }
     return null;
   }
@@ -231,14 +242,15 @@ class Flame {
     else hideTooltip();
   }
 
-  /** What is known of a frame, line by line. */
+  /** The facts about a frame, line by line. */
   describe(box) {
     const { trace, tree, sum, mode } = this.page;
     const { frame } = box;
     const { inverted } = this.page.choice;
     const weight = value => `${weightText(mode, value)} (${shareText(value, sum.nodeTotal[0])})`;
     const lines = [this.nameOf(box)];
-    const part = inverted && box.path.length > 1 ? `called ${trace.texts.functions[box.path[0]]}` : 'total';
+    const part = inverted && box.path.length > 1 ? `called ${trace.texts.functions[box.path[0]]}`
+      : 'total';
     lines.push(`${part} ${weight(frame.total)}` + (inverted ? '' : `, self ${weight(frame.own)}`));
     if (frame.name < 0) return lines;
     const places = placesOf(trace, tree, sum, this.source.holds(frame));
@@ -254,7 +266,8 @@ class Flame {
 
   key(event) {
     const { flipped } = this.page.choice;
-    const moves = { ArrowLeft: 'before', ArrowRight: 'after', ArrowUp: flipped ? 'in' : 'out', ArrowDown: flipped ? 'out' : 'in' };
+    const moves = { ArrowLeft: 'before', ArrowRight: 'after', ArrowUp: flipped ? 'in' : 'out',
+      ArrowDown: flipped ? 'out' : 'in' };
     if (event.key === 'Enter' || event.key === ' ') {
       if (this.focus) this.zoom(this.focus);
     } else if (moves[event.key]) {
@@ -276,9 +289,11 @@ class Flame {
       const path = focus.path.join('.');
       if (way === 'before') next = beside[here - 1];
       if (way === 'after') next = beside[here + 1];
-      if (way === 'out') next = boxes.find(box => box.depth === focus.depth - 1 && box.x <= focus.x + 1e-9 && box.x + box.width >= focus.x + focus.width - 1e-9);
+      if (way === 'out') next = boxes.find(box => box.depth === focus.depth - 1
+        && box.x <= focus.x + 1e-9 && box.x + box.width >= focus.x + focus.width - 1e-9);
       if (way === 'in') {
-        const inside = boxes.filter(box => box.depth === focus.depth + 1 && box.path.slice(0, -1).join('.') === path);
+        const inside = boxes.filter(box => box.depth === focus.depth + 1
+          && box.path.slice(0, -1).join('.') === path);
         next = inside.sort((one, other) => other.width - one.width)[0];
       }
     }
@@ -299,24 +314,28 @@ class Flame {
   showCrumbs() {
     const { trace } = this.page;
     const crumb = (text, path) => element('button', {
-      type: 'button', title: text, textContent: text, onclick: () => this.page.change({ zoom: path }),
+      type: 'button', title: text, textContent: text, onclick: () =>
+        this.page.change({ zoom: path }),
     });
     const all = this.crumbs.length ? [crumb('all', [])] : [];
     this.crumbs.forEach((name, depth) => {
       all.push('›', crumb(trace.texts.functions[name], this.crumbs.slice(0, depth + 1)));
     });
     const crumbs = at('crumbs');
-    const colours = this.page.mode.isWall ? ' Frames are pale, a colour for each module; states are strong and striped.' : '';
-    crumbs.replaceChildren(...all.length ? all : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
+    const colours = this.page.mode.isWall
+      ? ' Frames are pale, a colour for each module; states are strong and striped.' : '';
+    crumbs.replaceChildren(...all.length ? all
+      : ['Click on a frame to zoom, / searches, Esc goes back.' + colours]);
     crumbs.classList.toggle('hint', !all.length);
-    // The last one is where the view is; a hint is read from its begin.
+    // The last one is the place of the view; a hint is read from its start.
     crumbs.scrollLeft = all.length ? crumbs.scrollWidth : 0;
   }
 }
 
 function showTooltip(lines, x, y) {
   const box = at('tooltip');
-  box.replaceChildren(element('b', { textContent: lines[0] }), ...lines.slice(1).map(text => element('div', { textContent: text })));
+  box.replaceChildren(element('b', { textContent: lines[0] }),
+    ...lines.slice(1).map(text => element('div', { textContent: text })));
   box.hidden = false;
   const { offsetWidth, offsetHeight } = box;
   const left = Math.min(x + 14, innerWidth - offsetWidth - 6);

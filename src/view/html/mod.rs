@@ -1,17 +1,19 @@
-//! One page of HTML with all samples, for a browser: flame graph, time line, functions, spans.
+//! One HTML page with all samples: flame graph, timeline, functions, spans.
 //!
 //! # Invariants
-//! - The page loads nothing: its policy forbids it. Script and style are in it, and no others run.
-//! - No text of a trace is markup: all of it is in one block of base64, which the script reads as data.
-//! - Weights add up to those of the trace, also where samples had to be merged.
-//! - Memory is that of [`ENTRIES_MAX`] samples of each mode, and of the distinct stacks of each thread and
-//!   names.
+//! - The page loads nothing: its policy forbids it. It holds its script and style, and no others
+//!   run.
+//! - No text of a trace is markup: all of it is in one block of base64, which the script reads as
+//!   data.
+//! - Weights add up to those of the trace, even where samples had to be merged.
+//! - Memory is that of [`ENTRIES_MAX`] samples of each mode, of the distinct stacks of each thread,
+//!   and of the names.
 
-mod columns;
-mod entries;
-mod gather;
-mod head;
-mod stacks;
+mod byte_columns;
+mod merged_samples;
+mod page_head;
+mod page_samples;
+mod stack_tables;
 
 use std::io::Write;
 
@@ -25,16 +27,18 @@ use sha2::{Digest, Sha256};
 use super::error::ViewError;
 use super::mode::Mode;
 use super::profile::Profile;
-use super::recording::Recording;
+use super::recording_info::RecordingInfo;
 use super::selection::{Selected, Selection};
 use crate::trace::LazyTrace;
-use columns::Columns;
-use gather::{Gathered, ModeEntries};
+use byte_columns::ByteColumns;
+use page_samples::{ModeSamples, PageSamples};
 
-/// Most samples of a mode that are kept one by one; of more, neighbours of one stack are merged. Where stacks
-/// are nearly as many, there are up to twice as many samples as stacks.
+/// Most samples of a mode that are kept one by one; beyond that, neighbours of one stack are
+/// merged.
+///
+/// If there are nearly as many stacks, there may be up to twice as many samples as stacks.
 pub const ENTRIES_MAX: u64 = 1_000_000;
-/// Most contexts that are told apart, the heaviest.
+/// Most contexts that are kept, the heaviest.
 pub const CONTEXTS_MAX: usize = 1 << 16;
 
 const PAGE: &str = include_str!("page.html");
@@ -51,9 +55,9 @@ const SCRIPT: [&str; 8] = [
     include_str!("page.js"),
 ];
 
-/// The modes that a page of this selection has: those that were recorded, or the one that is asked for.
+/// The modes of the page: the one that the user asked for, else the recorded ones.
 pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
-    let recording = Recording::of(trace);
+    let recording = RecordingInfo::of(trace);
     let waits = !selection.states.is_empty() || !selection.calls.is_empty();
     match selection.mode {
         Some(mode) => vec![mode],
@@ -63,14 +67,14 @@ pub fn modes(trace: &LazyTrace, selection: &Selection) -> Vec<Mode> {
     }
 }
 
-/// How a page is made.
+/// The options of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageOptions {
     /// Leave out threads that only wait for work; they are folded otherwise.
     pub no_idle: bool,
     /// Most samples of a mode that are kept one by one: [`ENTRIES_MAX`].
     pub entries_max: u64,
-    /// Most contexts that are told apart, the heaviest: [`CONTEXTS_MAX`].
+    /// Most contexts that are kept, the heaviest: [`CONTEXTS_MAX`].
     pub contexts_max: usize,
 }
 
@@ -80,8 +84,8 @@ impl Default for PageOptions {
     }
 }
 
-/// Writes the page of what is selected, of each mode that it shows; each profile was loaded from that. Says
-/// what its reader should know of it.
+/// Writes the page of what is selected, of each mode that it shows; each profile was loaded from
+/// that. Says what its reader should know of it.
 ///
 /// # Errors
 /// Those of reading and of writing.
@@ -91,30 +95,31 @@ pub fn write(
     options: &PageOptions,
     out: &mut dyn Write,
 ) -> Result<Vec<String>, ViewError> {
-    let gathered = Gathered::new(trace, sides, options)?;
-    let mut columns = Columns::default();
-    let tables = stacks::Tables::new(&gathered, sides.first().map(|(_, profile)| *profile));
+    let gathered = PageSamples::new(trace, sides, options)?;
+    let mut columns = ByteColumns::default();
+    let tables =
+        stack_tables::StackTables::new(&gathered, sides.first().map(|(_, profile)| *profile));
     tables.write(&mut columns);
     gathered.write(&mut columns);
-    let head = head::head(trace, sides, (&gathered, &tables), &columns)?;
+    let head = page_head::head(trace, sides, (&gathered, &tables), &columns)?;
     let script = SCRIPT.concat();
     for part in parts(PAGE) {
         match part {
-            Part::Text(text) => out.write_all(text.as_bytes())?,
-            Part::Policy => write!(out, "{}", policy(&script))?,
-            Part::Style => out.write_all(STYLE.as_bytes())?,
-            Part::Script => out.write_all(script.as_bytes())?,
-            Part::Trace => write_packed(&head, &columns, out)?,
+            PagePart::Text(text) => out.write_all(text.as_bytes())?,
+            PagePart::Policy => write!(out, "{}", policy(&script))?,
+            PagePart::Style => out.write_all(STYLE.as_bytes())?,
+            PagePart::Script => out.write_all(script.as_bytes())?,
+            PagePart::Trace => write_packed(&head, &columns, out)?,
         }
     }
-    let excess = gathered.modes.iter().filter_map(ModeEntries::excess);
+    let excess = gathered.modes.iter().filter_map(ModeSamples::excess);
     Ok(excess.map(|excess| format!("the page has {excess}")).collect())
 }
 
 /// Writes the length of the head, the head and the columns: deflated, in base64.
 fn write_packed(
     head: &serde_json::Value,
-    columns: &Columns,
+    columns: &ByteColumns,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     let head = head.to_string();
@@ -138,8 +143,8 @@ fn policy(script: &str) -> String {
     )
 }
 
-/// What the page is made of.
-enum Part<'a> {
+/// A part of the page.
+enum PagePart<'a> {
     Text(&'a str),
     Policy,
     Style,
@@ -148,15 +153,15 @@ enum Part<'a> {
 }
 
 /// The parts of the page in their order.
-fn parts(page: &str) -> impl Iterator<Item = Part<'_>> {
+fn parts(page: &str) -> impl Iterator<Item = PagePart<'_>> {
     // A text between two marks begins with the name of the first.
     page.split("<?")
         .flat_map(|text| match text.split_once("?>") {
-            Some(("policy", rest)) => [Some(Part::Policy), Some(Part::Text(rest))],
-            Some(("style", rest)) => [Some(Part::Style), Some(Part::Text(rest))],
-            Some(("script", rest)) => [Some(Part::Script), Some(Part::Text(rest))],
-            Some(("trace", rest)) => [Some(Part::Trace), Some(Part::Text(rest))],
-            _ => [Some(Part::Text(text)), None],
+            Some(("policy", rest)) => [Some(PagePart::Policy), Some(PagePart::Text(rest))],
+            Some(("style", rest)) => [Some(PagePart::Style), Some(PagePart::Text(rest))],
+            Some(("script", rest)) => [Some(PagePart::Script), Some(PagePart::Text(rest))],
+            Some(("trace", rest)) => [Some(PagePart::Trace), Some(PagePart::Text(rest))],
+            _ => [Some(PagePart::Text(text)), None],
         })
         .flatten()
 }
@@ -167,18 +172,19 @@ mod tests {
 
     #[test]
     fn the_page_has_each_of_its_parts_once() {
-        let count = |is: fn(&Part<'_>) -> bool| parts(PAGE).filter(is).count();
-        assert_eq!(count(|part| matches!(part, Part::Policy)), 1);
-        assert_eq!(count(|part| matches!(part, Part::Style)), 1);
-        assert_eq!(count(|part| matches!(part, Part::Script)), 1);
-        assert_eq!(count(|part| matches!(part, Part::Trace)), 1);
-        let text: usize =
-            parts(PAGE).map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum();
+        let count = |is: fn(&PagePart<'_>) -> bool| parts(PAGE).filter(is).count();
+        assert_eq!(count(|part| matches!(part, PagePart::Policy)), 1);
+        assert_eq!(count(|part| matches!(part, PagePart::Style)), 1);
+        assert_eq!(count(|part| matches!(part, PagePart::Script)), 1);
+        assert_eq!(count(|part| matches!(part, PagePart::Trace)), 1);
+        let text: usize = parts(PAGE)
+            .map(|part| if let PagePart::Text(text) = part { text.len() } else { 0 })
+            .sum();
         let marks = "<?policy?><?style?><?script?><?trace?>".len();
         assert_eq!(text + marks, PAGE.len());
     }
 
-    /// What ends a script or a style ends it wherever it stands.
+    /// An end tag ends a script or a style wherever it stands.
     #[test]
     fn script_and_style_do_not_end_themselves() {
         for text in SCRIPT.iter().chain([&STYLE]) {

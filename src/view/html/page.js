@@ -1,4 +1,4 @@
-// The page: what is chosen, what that comes to, and who is told when it changes.
+// The page: the choice, its sums, and the parts that show them.
 
 class Page {
   constructor(trace) {
@@ -13,7 +13,7 @@ class Page {
     this.showHead();
   }
 
-  /** Takes over what the address says. */
+  /** Reads the choice from the address. */
   open() {
     this.choice.read(location.hash);
     at('search').value = this.choice.search;
@@ -21,7 +21,7 @@ class Page {
     this.refresh();
   }
 
-  /** Chooses something else. */
+  /** Changes the choice. */
   change(changes) {
     // Another order of the rows has other paths.
     if ('inverted' in changes && changes.inverted !== this.choice.inverted) this.choice.zoom = [];
@@ -34,7 +34,7 @@ class Page {
     this.waiting ||= requestAnimationFrame(() => this.refresh());
   }
 
-  /** Adds up what is chosen and shows it. */
+  /** Sums the chosen samples and shows them. */
   refresh() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
@@ -46,9 +46,11 @@ class Page {
     this.mode = mode;
     this.fits = choice.fitting();
     this.ranks = this.ranksIn(mode);
-    this.sum = aggregate(trace, tree, mode, { window: choice.times, has: thread => choice.has(thread), fits: this.fits });
+    this.sum = aggregate(trace, tree, mode,
+      { window: choice.times, has: thread => choice.has(thread), fits: this.fits });
     const { expression, isValid } = choice.expression();
-    this.matches = expression && Uint8Array.from(trace.texts.functions, name => expression.test(name) ? 1 : 0);
+    this.matches = expression
+      && Uint8Array.from(trace.texts.functions, name => expression.test(name) ? 1 : 0);
     at('search').setAttribute('aria-invalid', String(!isValid));
     if (isOther) this.timeline.layout();
     else this.timeline.mark();
@@ -58,11 +60,12 @@ class Page {
     this.remember();
   }
 
-  /** By node, its weight in all of a mode: callees keep their order whatever window is chosen. */
+  /** The weight of each node in a whole mode, so that callees keep their order in any window. */
   ranksIn(mode) {
     if (!this.ranksOf.has(mode)) {
       const { fromUs: from, toUs: to } = this.trace;
-      const all = aggregate(this.trace, this.tree, mode, { window: { from, to }, has: () => true, fits: null });
+      const all = aggregate(this.trace, this.tree, mode,
+        { window: { from, to }, has: () => true, fits: null });
       this.ranksOf.set(mode, all.nodeTotal);
       mode.whole = all.weight;
     }
@@ -72,11 +75,12 @@ class Page {
   remember() {
     // Browsers take an address a few times a second, and a pointer moves more often.
     if (this.isDragging) return;
-    const said = this.choice.write();
+    const fragment = this.choice.write();
     try {
-      history.replaceState(null, '', said ? '#' + said : location.pathname + location.search);
+      history.replaceState(null, '', fragment ? '#' + fragment
+        : location.pathname + location.search);
     } catch {
-      // A page without an address of its own, in a frame: there is nothing to link to.
+      // A page in a frame has no address of its own to link to.
     }
   }
 
@@ -86,7 +90,10 @@ class Page {
     document.title = `${title} - traceprof`;
     at('title').textContent = title;
     const parts = [];
-    if (trace.startMs) parts.push(new Date(trace.startMs).toISOString().replace('T', ' ').slice(0, 19) + ' UTC');
+    if (trace.startMs) {
+      const date = new Date(trace.startMs).toISOString().replace('T', ' ').slice(0, 19);
+      parts.push(date + ' UTC');
+    }
     parts.push(trace.window || timeText(trace.toUs - trace.fromUs));
     parts.push(`${trace.threads.length} thread${trace.threads.length === 1 ? '' : 's'}`);
     at('subtitle').textContent = parts.join(', ');
@@ -105,60 +112,78 @@ class Page {
     const rows = [...mode.about];
     if (mode.cellUs) {
       const entries = mode.time.length, factor = mode.samples / Math.max(entries, 1);
-      rows.push(['merged', `${mode.samples.toLocaleString('en')} samples to ${entries.toLocaleString('en')} (1 in ${factor.toFixed(1)}): those of one thread and one stack within ${timeText(mode.cellUs)}; weights are those of all`]);
+      rows.push(['merged',
+        `${mode.samples.toLocaleString('en')} samples to ${entries.toLocaleString('en')} `
+        + `(1 in ${factor.toFixed(1)}): those of one thread and one stack within `
+        + `${timeText(mode.cellUs)}; weights are those of all`]);
     }
     if (mode.large) rows.push(['large', mode.large]);
     at('facts').replaceChildren(...rows.flatMap(([label, text]) => [
       element('dt', { textContent: label }), element('dd', { textContent: text }),
     ]));
     const quality = ['rooted', 'lost', 'cpu time', 'damage', 'note', 'merged', 'large'];
-    const told = rows.filter(([label]) => quality.includes(label)).map(([label, text]) => label === 'lost' ? `lost: ${text}` : text);
-    at('quality').textContent = told.join('; ');
+    const shown = rows.filter(([label]) => quality.includes(label));
+    const texts = shown.map(([label, text]) => label === 'lost' ? `lost: ${text}` : text);
+    at('quality').textContent = texts.join('; ');
   }
 
-  /** How much is chosen, and what of. */
+  /** Shows the weight of the choice, and its parts. */
   showTotals(isValid) {
     const { sum, mode, choice, trace } = this;
     this.showFacts();
-    this.modeButtons.forEach((button, place) => button.setAttribute('aria-pressed', String(place === choice.mode)));
+    this.modeButtons.forEach((button, place) =>
+      button.setAttribute('aria-pressed', String(place === choice.mode)));
     const total = at('total');
-    total.textContent = `${weightText(mode, sum.weight)} (${shareText(sum.weight, mode.whole)}) in ${sum.samples.toLocaleString('en')} samples`;
+    total.textContent = `${weightText(mode, sum.weight)} (${shareText(sum.weight, mode.whole)}) `
+      + `in ${sum.samples.toLocaleString('en')} samples`;
     total.dataset.weight = sum.weight;
     total.dataset.samples = sum.samples;
     const chip = (text, changes) => element('button', {
-      type: 'button', textContent: text + '  ✕', title: 'Show all again', onclick: () => this.change(changes),
+      type: 'button', textContent: text + '  ✕', title: 'Show all again', onclick: () =>
+        this.change(changes),
     });
     const chips = [];
     if (choice.window) {
       const { from, to } = choice.window;
-      chips.push(chip(`${timeText(from)} to ${timeText(to)} (${timeText(to - from)})`, { window: null }));
+      chips.push(chip(`${timeText(from)} to ${timeText(to)} (${timeText(to - from)})`,
+        { window: null }));
     }
     if (choice.threads) {
-      const names = [...choice.threads].map(thread => `${trace.threads[thread].name} (${trace.threads[thread].id})`);
-      chips.push(chip(names.length > 2 ? `${names.length} threads: ${names.join(', ')}` : names.join(', '), { threads: null }));
+      const names = [...choice.threads].map(thread =>
+        `${trace.threads[thread].name} (${trace.threads[thread].id})`);
+      chips.push(chip(names.length > 2 ? `${names.length} threads: ${names.join(', ')}`
+        : names.join(', '), { threads: null }));
     }
     const leftOut = trace.threads.filter((_, thread) => choice.leavesOut(thread)).length;
-    if (leftOut) chips.push(chip(`without ${leftOut} idle thread${leftOut === 1 ? '' : 's'}`, { idle: true }));
-    if (choice.context) chips.push(chip(`${choice.context.kind.replace(/^tag:/, '')} ${choice.context.value}`, { context: null }));
+    if (leftOut) chips.push(chip(`without ${leftOut} idle thread${leftOut === 1 ? '' : 's'}`,
+      { idle: true }));
+    if (choice.context) {
+      const kind = choice.context.kind.replace(/^tag:/, '');
+      chips.push(chip(`${kind} ${choice.context.value}`, { context: null }));
+    }
     at('chips').replaceChildren(...chips);
     this.showStates();
     const matched = at('matched');
     const weight = this.matches ? matchedWeight(this.tree, sum, this.matches) : 0;
-    matched.textContent = !this.matches ? '' : `${shareText(weight, sum.weight)} matches` + (isValid ? '' : ' (as plain text)');
+    matched.textContent = !this.matches ? ''
+      : `${shareText(weight, sum.weight)} matches` + (isValid ? '' : ' (as plain text)');
     matched.dataset.weight = weight;
   }
 
-  /** What states there were, which is the legend too. */
+  /** Shows the states, as the legend too. */
   showStates() {
     const { sum, mode, colors } = this;
     at('states')?.remove();
     if (!mode.isWall) return;
-    const shown = STATES.map((name, state) => [name, state]).filter(([, state]) => sum.states[state] > 0);
-    at('chosen').append(element('span', { id: 'states', className: 'states' }, ...shown.map(([name, state]) => {
+    const shown = STATES.map((name, state) => [name, state]).filter(([, state]) =>
+      sum.states[state] > 0);
+    at('chosen').append(element('span', { id: 'states', className: 'states' },
+      ...shown.map(([name, state]) => {
       const spot = element('i');
       spot.style.background = colors.states[state];
       const meaning = MEANINGS[name] ? ` (${MEANINGS[name]})` : '';
-      const share = element('span', { textContent: `${name}${meaning} ${shareText(sum.states[state], sum.weight)}` });
+      const share = element('span',
+        { textContent: `${name}${meaning} ${shareText(sum.states[state], sum.weight)}` });
       share.dataset.weight = sum.states[state];
       share.dataset.state = name;
       return element('span', {}, spot, share);
@@ -181,7 +206,7 @@ class Page {
     if (choice.tab === 'spans') showSpans(this);
   }
 
-  /** Everything as it was at first. */
+  /** Resets the choice. */
   reset() {
     hideTooltip();
     const { mode, tab, inverted, flipped, sort, ascending } = this.choice;
@@ -243,7 +268,7 @@ class Page {
     }
   }
 
-  /** One step back, first of what has the focus. Everything at once goes by its button only. */
+  /** One step back, first of the focused part. Only the button resets everything at once. */
   back(from) {
     hideTooltip();
     const { search, window, zoom, context, threads } = this.choice;
@@ -255,12 +280,13 @@ class Page {
     } else if (zoom.length) {
       this.change({ zoom: zoom.slice(0, -1) });
     } else {
-      const chosen = Object.entries({ window, context, threads, search }).find(([, value]) => value);
+      const chosen = Object.entries({ window, context, threads, search }).find(([, value]) =>
+        value);
       if (chosen) this.change({ [chosen[0]]: chosen[0] === 'search' ? '' : null });
     }
   }
 
-  /** Draws for paper, in the colours of light, or for the screen again. */
+  /** Draws for paper in light colours, or for the screen again. */
   print(isPrinted) {
     if (isPrinted) document.documentElement.dataset.printed = 'yes';
     else delete document.documentElement.dataset.printed;
@@ -286,7 +312,8 @@ class Page {
     problem.hidden = true;
     document.documentElement.dataset.ready = 'yes';
   } catch (error) {
-    problem.textContent = `This page cannot be shown: ${error && error.message}. The file may be cut off: write it anew with traceprof view.`;
+    problem.textContent = `This page cannot be shown: ${error && error.message}. `
+      + 'The file may be cut off: write it anew with traceprof view.';
     throw error;
   }
 })();

@@ -1,4 +1,4 @@
-// What is chosen: part of the address behind the #, so that a link leads back to it.
+// The user's choice. It is the fragment of the address, so that a link leads back to it.
 
 const TABS = ['flame', 'functions', 'spans'];
 
@@ -15,21 +15,24 @@ class Choice {
     });
   }
 
-  /** The window in microseconds since the begin of the recording. */
+  /** The window in microseconds since the start of the recording. */
   get times() {
     return this.window || { from: this.trace.fromUs, to: this.trace.toUs };
   }
 
-  /** From the address; what makes no sense there is left out. */
+  /** Reads the address; invalid parts are left out. */
   read(hash) {
     this.clear();
     const { trace } = this;
     const given = new URLSearchParams(hash.replace(/^#/, ''));
     this.mode = Math.max(trace.modes.findIndex(mode => mode.name === given.get('mode')), 0);
-    const [from, to] = ['from', 'to'].map(name => given.has(name) ? Number(given.get(name)) * 1e6 : NaN);
-    if (from >= 0 || to >= 0) this.setWindow(from >= 0 ? from : trace.fromUs, to >= 0 ? to : trace.toUs);
+    const [from, to] = ['from', 'to'].map(name => given.has(name) ? Number(given.get(name)) * 1e6
+      : NaN);
+    if (from >= 0 || to >= 0) this.setWindow(from >= 0 ? from : trace.fromUs, to >= 0 ? to
+      : trace.toUs);
     const ids = (given.get('thread') || '').split(',').filter(Boolean);
-    const threads = ids.map(id => trace.threads.findIndex(thread => thread.id === id)).filter(at => at >= 0);
+    const threads = ids.map(id => trace.threads.findIndex(thread => thread.id === id)).filter(at =>
+      at >= 0);
     this.threads = threads.length ? new Set(threads) : null;
     for (const kind of kindsOfContexts(trace)) {
       if (given.has(kind)) this.context = { kind, value: given.get(kind) };
@@ -48,39 +51,42 @@ class Choice {
     }
   }
 
-  /** What the address says of it. */
+  /** The choice as the fragment of the address. */
   write() {
     const { trace } = this;
-    const said = new URLSearchParams();
+    const fragment = new URLSearchParams();
     const seconds = us => String(Math.round(us) / 1e6);
-    if (this.mode) said.set('mode', trace.modes[this.mode].name);
+    if (this.mode) fragment.set('mode', trace.modes[this.mode].name);
     if (this.window) {
-      said.set('from', seconds(this.window.from));
-      said.set('to', seconds(this.window.to));
+      fragment.set('from', seconds(this.window.from));
+      fragment.set('to', seconds(this.window.to));
     }
-    if (this.threads) said.set('thread', [...this.threads].map(at => trace.threads[at].id).join(','));
-    if (this.context) said.set(this.context.kind, this.context.value);
-    if (this.search) said.set('search', this.search);
-    if (this.zoom.length) said.set('zoom', this.zoom.join('.'));
-    if (this.inverted) said.set('order', 'callees');
-    if (this.flipped) said.set('rows', 'upwards');
-    if (this.idle) said.set('idle', 'shown');
-    if (this.tab !== 'flame') said.set('view', this.tab);
-    if (this.sort !== 'own' || this.ascending) said.set('sort', (this.ascending ? '-' : '') + this.sort);
-    return said.toString();
+    if (this.threads) fragment.set('thread',
+      [...this.threads].map(at => trace.threads[at].id).join(','));
+    if (this.context) fragment.set(this.context.kind, this.context.value);
+    if (this.search) fragment.set('search', this.search);
+    if (this.zoom.length) fragment.set('zoom', this.zoom.join('.'));
+    if (this.inverted) fragment.set('order', 'callees');
+    if (this.flipped) fragment.set('rows', 'upwards');
+    if (this.idle) fragment.set('idle', 'shown');
+    if (this.tab !== 'flame') fragment.set('view', this.tab);
+    if (this.sort !== 'own' || this.ascending) fragment.set('sort',
+      (this.ascending ? '-' : '') + this.sort);
+    return fragment.toString();
   }
 
-  /** Whether a thread's samples are looked at. Those that only wait for work would hide all others in all time. */
+  /** Whether a thread is shown. In wall clock time idle threads would hide all others. */
   has(thread) {
     if (this.threads) return this.threads.has(thread);
     return !this.leavesOut(thread);
   }
 
   leavesOut(thread) {
-    return !this.threads && !this.idle && this.trace.modes[this.mode].isWall && this.trace.threads[thread].idle;
+    return !this.threads && !this.idle && this.trace.modes[this.mode].isWall
+      && this.trace.threads[thread].idle;
   }
 
-  /** A window, within what there is; all of it is none. */
+  /** Sets a window within the recorded time; the whole time counts as no window. */
   setWindow(from, to) {
     const { fromUs, toUs } = this.trace;
     const inside = us => Math.min(Math.max(Math.round(us), fromUs), toUs);
@@ -88,7 +94,7 @@ class Choice {
     this.window = high <= low || (low === fromUs && high === toUs) ? null : { from: low, to: high };
   }
 
-  /** Which contexts fit, by number; none is asked for if it is null. */
+  /** Which contexts fit, by number; null if the user chose none. */
   fitting() {
     if (!this.context) return null;
     const { kind, value } = this.context;
@@ -100,7 +106,7 @@ class Choice {
     return fits;
   }
 
-  /** The expression that is searched for, and whether it is one; a text that is none is looked for as it is. */
+  /** The expression to search for, and whether it is valid; an invalid one is plain text. */
   expression() {
     if (!this.search) return { expression: null, isValid: true };
     try {
@@ -118,7 +124,7 @@ function literally(text) {
   return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
 }
 
-/** What contexts of a trace can be grouped by: `span`, `root` and `tag:NAME`. */
+/** The groupings of contexts in a trace: `span`, `root` and `tag:NAME`. */
 function kindsOfContexts(trace) {
   const kinds = new Set();
   for (const context of trace.contexts) {
@@ -137,7 +143,7 @@ function titleOfKind(kind) {
   return kind === 'root' ? 'Root spans' : kind === 'span' ? 'Spans' : kind.slice('tag:'.length);
 }
 
-/** What a context has of a kind; undefined if nothing. */
+/** The value of a context for a grouping; undefined if it has none. */
 function valueOf(context, kind) {
   if (context.others) return OTHERS;
   if (kind === 'root') return context.root ?? undefined;
@@ -146,7 +152,7 @@ function valueOf(context, kind) {
   return found && found[1];
 }
 
-/** A weight as text: time, if it is known how long a sampling period is. */
+/** A weight as text: as time if the length of a sampling period is known. */
 function weightText(mode, weight) {
   if (!mode.unitNs) return `${Math.round(weight).toLocaleString('en')} periods`;
   return timeText(weight * mode.unitNs / 1000);

@@ -1,4 +1,4 @@
-// The time line: a row per thread or pool of threads, and the window that is chosen by dragging over it.
+// The timeline: a row per thread or pool of threads. Dragging over it chooses a window.
 
 const LANE = 20;
 /** Pixels of one cell of time. */
@@ -6,17 +6,17 @@ const CELL = 2;
 /** Rows of a pool that are shown when it is unfolded; the others share one. */
 const UNFOLDED_MAX = 100;
 
-/** What threads of a pool have in common: the name without a number at its end. */
+/** The common name of the threads of a pool: without the number at its end. */
 function stemOf(name) {
   return name.replace(/[-_:#/. ]*\d+$/, '') || name;
 }
 
-/** Threads of one process whose names differ by a number; the first thread of a process is in no pool. */
+/** The pool of a thread: threads of one process whose names differ by a number. */
 function poolOf(thread) {
   return [thread.pid, Number.parseInt(thread.id, 10) === thread.pid, stemOf(thread.name)].join(' ');
 }
 
-/** The rows: pools heaviest first, then the threads that only wait for work. */
+/** The rows: pools, heaviest first, then idle threads. */
 function lanesOf(trace, mode, unfolded) {
   const weights = trace.threads.map((_, thread) => {
     let sum = 0;
@@ -43,7 +43,8 @@ function lanesOf(trace, mode, unfolded) {
   const single = (thread, inner) => ({
     key: 'thread ' + thread, threads: [thread], inner,
     label: inProcess(trace.threads[thread].name, trace.threads[thread], ', pid '),
-    detail: inProcess(`${trace.threads[thread].name}, thread ${trace.threads[thread].id}`, trace.threads[thread], ' of process '),
+    detail: inProcess(`${trace.threads[thread].name}, thread ${trace.threads[thread].id}`,
+      trace.threads[thread], ' of process '),
   });
   const group = (key, label, detail, threads) => {
     threads.sort(heaviestFirst);
@@ -53,7 +54,8 @@ function lanesOf(trace, mode, unfolded) {
     const shown = threads.length > UNFOLDED_MAX ? threads.slice(0, UNFOLDED_MAX - 1) : threads;
     lanes.push(...shown.map(thread => single(thread, true)));
     const rest = threads.slice(shown.length);
-    if (rest.length) lanes.push({ key: key + ' rest', label: `${rest.length} others`, detail: `${rest.length} other threads`, threads: rest, inner: true });
+    if (rest.length) lanes.push({ key: key + ' rest', label: `${rest.length} others`,
+      detail: `${rest.length} other threads`, threads: rest, inner: true });
   };
   const all = [...pools].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   for (const [pool, threads] of all) {
@@ -65,9 +67,11 @@ function lanesOf(trace, mode, unfolded) {
     const isOneName = threads.every(thread => trace.threads[thread].name === first.name);
     const name = isOneName ? first.name : stemOf(first.name);
     const detail = `${threads.length} threads called ${name}${isOneName ? '' : '…'}`;
-    group('pool ' + pool, inProcess(`${name} ×${threads.length}`, first, ', pid '), inProcess(detail, first, ' of process '), threads);
+    group('pool ' + pool, inProcess(`${name} ×${threads.length}`, first, ', pid '),
+      inProcess(detail, first, ' of process '), threads);
   }
-  if (idle.length) group('idle', `${idle.length} idle`, `${idle.length} threads that only wait for work`, idle);
+  if (idle.length) group('idle', `${idle.length} idle`,
+    `${idle.length} threads that only wait for work`, idle);
   return lanes;
 }
 
@@ -78,7 +82,7 @@ class Timeline {
     this.listen();
   }
 
-  /** Makes the rows of the mode that is shown. */
+  /** Makes the rows of the current mode. */
   layout() {
     const { trace, mode } = this.page;
     this.lanes = lanesOf(trace, mode, this.unfolded);
@@ -93,12 +97,14 @@ class Timeline {
   label(lane) {
     const fold = lane.folds
       ? element('button', {
-        type: 'button', className: 'fold', textContent: lane.isUnfolded ? '▾' : '▸', 'aria-expanded': String(lane.isUnfolded),
+        type: 'button', className: 'fold', textContent: lane.isUnfolded ? '▾' : '▸',
+          'aria-expanded': String(lane.isUnfolded),
         'aria-label': `Threads of ${lane.label}`, onclick: () => this.toggle(lane.key),
       })
       : element('span', { className: 'blank' });
     const pick = element('button', {
-      type: 'button', className: 'pick', textContent: lane.label, title: `${lane.detail}. With Ctrl it is added to what is chosen.`,
+      type: 'button', className: 'pick', textContent: lane.label,
+        title: `${lane.detail}. With Ctrl it is added to what is chosen.`,
       onclick: event => this.pick(lane, event.ctrlKey || event.metaKey || event.shiftKey),
     });
     lane.button = pick;
@@ -123,11 +129,12 @@ class Timeline {
     this.page.change({ threads: chosen.size ? chosen : null });
   }
 
-  /** Marks what is chosen, without drawing the rows again. */
+  /** Marks the choice without drawing the rows again. */
   mark() {
     const { choice } = this.page;
     for (const lane of this.lanes) {
-      const isChosen = Boolean(choice.threads) && lane.threads.every(thread => choice.threads.has(thread));
+      const isChosen = Boolean(choice.threads)
+        && lane.threads.every(thread => choice.threads.has(thread));
       lane.button.setAttribute('aria-pressed', String(isChosen));
     }
     const brush = at('brush');
@@ -165,7 +172,8 @@ class Timeline {
   drawAxis() {
     const { colors, trace } = this.page;
     const canvas = at('axis');
-    const pen = fit(canvas, Math.max(canvas.parentElement.clientWidth - at('legend').offsetWidth, 40), 24);
+    const pen = fit(canvas,
+      Math.max(canvas.parentElement.clientWidth - at('legend').offsetWidth, 40), 24);
     const room = this.width;
     const length = Math.max(trace.toUs - trace.fromUs, 1);
     const step = niceStep(length / Math.max(room / 90, 1));
@@ -184,7 +192,7 @@ class Timeline {
     }
   }
 
-  /** How much of each cell is in which state, of all threads of a row together. */
+  /** The time in each state by cell, of all threads of a row together. */
   cellsOf(lane) {
     const { trace, mode, fits } = this.page;
     const cells = Math.ceil(this.width / CELL);
@@ -194,10 +202,11 @@ class Timeline {
       for (let row = mode.first[thread]; row < mode.first[thread + 1]; row++) {
         if (fits && !fits[mode.context[row]]) continue;
         const state = mode.isWall ? trace.stateOfCall[mode.call[row]] : 0;
-        const begin = (mode.since[row] - trace.fromUs) / cellUs, end = (mode.time[row] - trace.fromUs) / cellUs;
+        const begin = (mode.since[row] - trace.fromUs) / cellUs,
+          end = (mode.time[row] - trace.fromUs) / cellUs;
         const last = Math.min(Math.floor(end), cells - 1);
         if (end <= begin) {
-          // Nobody said how long a period is: one sample fills its cell.
+          // The length of a period is unknown: one sample fills its cell.
           used[last * STATES.length + state] += 1;
           continue;
         }
@@ -214,7 +223,7 @@ class Timeline {
     const { colors, mode } = this.page;
     const used = this.cellsOf(lane);
     const room = LANE - 2;
-    // The lowest is what runs.
+    // Running is at the bottom.
     const order = [0, 1, 3, 4, 5, 2];
     for (let cell = 0; cell * STATES.length < used.length; cell++) {
       let bottom = top + LANE - 1;
@@ -263,7 +272,8 @@ class Timeline {
   }
 
   hint(event, x) {
-    const lane = this.lanes[Math.floor((event.clientY - at('heat').getBoundingClientRect().top) / LANE)];
+    const y = event.clientY - at('heat').getBoundingClientRect().top;
+    const lane = this.lanes[Math.floor(y / LANE)];
     if (!lane) return hideTooltip();
     showTooltip([lane.detail, timeText(this.timeOf(x))], event.clientX, event.clientY);
   }

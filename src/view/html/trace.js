@@ -1,11 +1,12 @@
-// What the page is of: the block of text in it, unpacked into columns.
+// Unpacks the trace, a block of text in the page, into columns.
 'use strict';
 
 /** A wait is a function of this kind plus the number of its state. */
 const MARK = 1, WAIT = 2;
 const STATES = ['running', 'runnable', 'sleeping', 'disk', 'stopped', 'other'];
-/** What they mean, as far as their names do not say it. */
-const MEANINGS = { running: 'on a CPU', runnable: 'waits for a CPU', disk: 'waits for a device', other: 'not known' };
+/** Explanations of the states whose names need one. */
+const MEANINGS = { running: 'on a CPU', runnable: 'waits for a CPU', disk: 'waits for a device',
+  other: 'not known' };
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -63,22 +64,23 @@ async function readTrace() {
   };
   const { caller, frame } = trace.calls;
   for (let call = 0; call < caller.length; call++) caller[call] = call - caller[call];
-  // What a thread does is told by the innermost step of its stack.
+  // The innermost step of a stack has the state of the thread.
   trace.stateOfCall = Uint8Array.from(frame, it => {
     const kind = trace.kinds[trace.frames.function[it]];
     return kind < WAIT ? 0 : Math.min(kind - WAIT, STATES.length - 1);
   });
-  trace.modes = head.modes.map(mode => readMode(mode, name => columns.get(mode.name + '.' + name), trace));
+  trace.modes = head.modes.map(mode =>
+    readMode(mode, name => columns.get(mode.name + '.' + name), trace));
   return trace;
 }
 
-/** The samples of a mode, thread after thread: those of `t` are from `first[t]` to `first[t + 1]`. */
+/** The samples of a mode by thread: those of `t` are from `first[t]` to `first[t + 1]`. */
 function readMode(mode, bytes, trace) {
   const first = new Uint32Array(mode.entries.length + 1);
   mode.entries.forEach((count, thread) => { first[thread + 1] = first[thread] + count; });
   const time = unpack(bytes('time'), large);
   const weight = unpack(bytes('weight'), large);
-  // The time that a sample stands for ends with it.
+  // A sample is taken at the end of its time.
   const unitUs = (mode.unitNs || 0) / 1000;
   const since = new Float64Array(time.length);
   const longest = new Float64Array(mode.entries.length);
@@ -92,7 +94,7 @@ function readMode(mode, bytes, trace) {
     }
   }
   const context = unpack(bytes('context'), small);
-  // Those that are not told apart have a number above all.
+  // Other contexts have a number above all.
   const others = trace.contexts.length;
   for (let row = 0; row < context.length; row++) if (context[row] > others) context[row] = others;
   return {

@@ -1,6 +1,6 @@
-// The calls of the trace merged by function, and what a selection of samples comes to in them.
+// The calls of the trace merged by function, and the sums of selected samples in them.
 
-/** Every distinct path of functions; node 0 is below all of them. A node comes after its caller. */
+/** All distinct paths of functions. Node 0 is the root, and a node comes after its caller. */
 class FunctionTree {
   constructor(trace) {
     const { caller, frame } = trace.calls;
@@ -41,7 +41,7 @@ class FunctionTree {
     for (let node = 1; node < count; node++) this.callees[next[parent[node]]++] = node;
   }
 
-  /** Whether a node's function is none of its callers: its time counts once, however often it calls itself. */
+  /** Whether a node's function is none of its callers, so that recursion counts once. */
   findOutermost(functions) {
     const outermost = new Uint8Array(this.count), open = new Uint32Array(functions + 1);
     const pending = [0];
@@ -73,8 +73,8 @@ function firstNotBelow(values, low, high, limit) {
 }
 
 /**
- * Calls `use(row, weight)` for the samples of a thread that are in a window. Of wall clock time the part of
- * a sample that is in it counts; a sample of CPU time is where it was taken. Windows side by side add up.
+ * Calls `use(row, weight)` for the samples of a thread in a window. A sample of wall clock time
+ * counts with its part in the window, one of CPU time where it was taken. Adjacent windows add up.
  */
 function eachInWindow(trace, mode, thread, { from, to }, use) {
   const { first, time, since, weight, longest } = mode;
@@ -92,7 +92,7 @@ function eachInWindow(trace, mode, thread, { from, to }, use) {
   }
 }
 
-/** What the samples come to that are chosen: by call, by node, by state. */
+/** Sums the chosen samples by call, by node and by state. */
 function aggregate(trace, tree, mode, chosen) {
   const own = new Float64Array(trace.calls.caller.length);
   const states = new Float64Array(STATES.length);
@@ -116,21 +116,25 @@ function aggregate(trace, tree, mode, chosen) {
   sum.nodeOwn = new Float64Array(tree.count);
   for (let at = 0; at < own.length; at++) if (own[at]) sum.nodeOwn[tree.of[at]] += own[at];
   sum.nodeTotal = sum.nodeOwn.slice();
-  for (let node = tree.count - 1; node > 0; node--) sum.nodeTotal[tree.parent[node]] += sum.nodeTotal[node];
+  for (let node = tree.count - 1; node > 0; node--) {
+    sum.nodeTotal[tree.parent[node]] += sum.nodeTotal[node];
+  }
   return sum;
 }
 
-/** By call, what is in it and in all that it called. */
+/** The total weights by call. */
 function callTotals(trace, sum) {
   if (!sum.callTotal) {
     sum.callTotal = sum.own.slice();
     const { caller } = trace.calls;
-    for (let call = caller.length - 1; call > 0; call--) sum.callTotal[caller[call]] += sum.callTotal[call];
+    for (let call = caller.length - 1; call > 0; call--) {
+      sum.callTotal[caller[call]] += sum.callTotal[call];
+    }
   }
   return sum.callTotal;
 }
 
-/** By function: itself, and with all that it called. */
+/** The self and total weights by function. */
 function byFunction(trace, tree, sum) {
   const own = new Float64Array(trace.texts.functions.length), total = new Float64Array(own.length);
   for (let node = 1; node < tree.count; node++) {
@@ -140,7 +144,7 @@ function byFunction(trace, tree, sum) {
   return { own, total };
 }
 
-/** The weight of all stacks that hold a function that matches. */
+/** The weight of all stacks with a matching function. */
 function matchedWeight(tree, sum, matches) {
   const covered = new Uint8Array(tree.count);
   let weight = 0;

@@ -1,21 +1,21 @@
 //! The live table: where a process spends its time, in the last interval and since the start.
 //!
-//! Invariants: a row's share is of all samples of its time, so that what is not in a row is told of
-//! in one; memory is that of the distinct names, of which there are [`ROWS_MAX`] at most.
+//! Invariants: a row's share refers to all samples of its time, and a last row sums up the hidden
+//! ones. Memory grows with the distinct names, at most [`ROWS_MAX`].
 
-mod board;
-mod head;
-mod key;
-mod look;
-mod pace;
+mod display_state;
+mod keys;
+mod live_counts;
+mod row_weights;
 mod screen;
+mod status;
 mod table;
-mod tally;
+mod unread_samples;
 
-pub use board::Board;
-pub use head::Head;
-pub use key::{Key, keys};
-pub use look::{Look, Order};
-pub use pace::Pace;
-pub use screen::{Line, Size, Style, plain, screen};
-pub use tally::{Kind, ROWS_MAX};
+pub use display_state::{DisplayState, Order};
+pub use keys::{Key, keys};
+pub use live_counts::LiveCounts;
+pub use row_weights::{ROWS_MAX, RowKind};
+pub use screen::{LineStyle, ScreenLine, ScreenSize, plain, screen};
+pub use status::LiveStatus;
+pub use unread_samples::UnreadSamples;

@@ -1,16 +1,16 @@
-//! The live table as lines: as many as a terminal has, or a whole table for a pipe.
+//! The live table as lines of a terminal, or as a whole for a pipe.
 
-use super::board::{Board, Shown};
-use super::head::Head;
-use super::look::Look;
-use super::table::{Columns, Row, Table, heading};
-use super::tally::Kind;
+use super::display_state::DisplayState;
+use super::live_counts::{LiveCounts, ShownCounts};
+use super::row_weights::RowKind;
+use super::status::LiveStatus;
+use super::table::{LiveColumns, LiveRow, LiveTable, heading};
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
 
 /// Room for names in a table that goes to a pipe.
 const NAMES_MAX: usize = 80;
-/// What the place of a row, such as its module, has of a line at most.
+/// Most columns for the place of a row, such as its module.
 const PLACE_MAX: usize = 28;
 /// A name has so much of a line at least, or its place is left out.
 const NAME_MIN: usize = 14;
@@ -19,26 +19,26 @@ const AROUND: usize = 5;
 
 /// The characters and lines of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct ScreenSize {
     /// Characters of a line.
     pub width: usize,
     /// Lines.
     pub height: usize,
 }
 
-impl Size {
+impl ScreenSize {
     /// Rows of the table that have room.
     pub fn rows(self) -> usize {
         self.height.saturating_sub(AROUND).max(1)
     }
 }
 
-/// How a line stands out.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub enum LineStyle {
     /// Not at all.
     Plain,
-    /// What the table is about.
+    /// The line about the target.
     Head,
     /// Above a column.
     Heading,
@@ -50,44 +50,59 @@ pub enum Style {
 
 /// A line of a terminal, without its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct ScreenLine {
     /// The text; never longer than the terminal is wide.
     pub text: String,
-    /// How it stands out.
-    pub style: Style,
+    /// The style.
+    pub style: LineStyle,
 }
 
-/// All lines of a terminal of this size. The look's `scroll` is brought to where there are rows.
-pub fn screen(board: &Board, head: &Head, look: &mut Look, size: Size) -> Vec<Line> {
+/// All lines of a terminal of this size. Limits the scroll position to the existing rows.
+pub fn screen(
+    counts: &LiveCounts,
+    status: &LiveStatus,
+    display: &mut DisplayState,
+    size: ScreenSize,
+) -> Vec<ScreenLine> {
     let mut lines = vec![
-        Line { text: head.target(), style: Style::Head },
-        Line { text: head.figures(), style: Style::Plain },
+        ScreenLine { text: status.target(), style: LineStyle::Head },
+        ScreenLine { text: status.figures(), style: LineStyle::Plain },
     ];
-    if look.help {
-        lines.extend(help(look).into_iter().map(|text| Line { text, style: Style::Plain }));
+    if display.help {
+        lines.extend(
+            help(display).into_iter().map(|text| ScreenLine { text, style: LineStyle::Plain }),
+        );
     } else {
-        table(board, head, look, size, &mut lines);
+        table(counts, status, display, size, &mut lines);
     }
     lines.truncate(size.height.saturating_sub(1));
-    lines.resize(size.height.saturating_sub(1), Line { text: String::new(), style: Style::Plain });
-    lines.push(Line { text: foot(head, look), style: Style::Dim });
+    lines.resize(
+        size.height.saturating_sub(1),
+        ScreenLine { text: String::new(), style: LineStyle::Plain },
+    );
+    lines.push(ScreenLine { text: foot(status, display), style: LineStyle::Dim });
     for line in &mut lines {
         line.text = cut(&line.text, size.width);
     }
     lines
 }
 
-/// A whole table of at most `top` rows; what is left out is summed up.
-pub fn plain(board: &Board, head: &Head, look: &Look, top: usize) -> String {
-    let mut text = format!("{}\n{}\n", head.target(), head.figures());
-    let Some(Shown { times, idle }) = board.shown(look) else { return text };
-    let table = Table::new(&times, look, Columns::BOTH);
+/// A whole table of at most `top` rows; the others are summed up.
+pub fn plain(
+    counts: &LiveCounts,
+    status: &LiveStatus,
+    display: &DisplayState,
+    top: usize,
+) -> String {
+    let mut text = format!("{}\n{}\n", status.target(), status.figures());
+    let Some(ShownCounts { times, idle }) = counts.shown(display) else { return text };
+    let table = LiveTable::new(&times, display, LiveColumns::BOTH);
     let shown = table.rows.get(..top).unwrap_or(&table.rows);
     let names = shown.iter().map(|row| row.label.text.chars().count()).max().unwrap_or(0);
-    let names = names.clamp(look.kind.name().len(), NAMES_MAX);
+    let names = names.clamp(display.kind.name().len(), NAMES_MAX);
     let [above, columns] =
-        heading(look, Columns::BOTH, idle.is_some(), head.interval.as_secs_f64());
-    let title = titles(look, names);
+        heading(display, LiveColumns::BOTH, idle.is_some(), status.interval.as_secs_f64());
+    let title = titles(display, names);
     text.push_str(&format!("{above}\n{columns}  {}\n", title.trim_end()));
     for row in shown {
         // No name is cut here: a script may look for the whole of it.
@@ -95,38 +110,44 @@ pub fn plain(board: &Board, head: &Head, look: &Look, top: usize) -> String {
         text.push_str(&format!("{}  {}\n", table.numbers(row), label.trim_end()));
     }
     if shown.is_empty() {
-        text.push_str(&format!("  {}\n", nothing(look, head)));
+        text.push_str(&format!("  {}\n", nothing(display, status)));
     }
     text.extend(table.rest(shown.len()).map(|rest| format!("{rest}\n")));
     text.extend(idle.map(|idle| format!("{}\n", idle.line("--idle shows them"))));
     text
 }
 
-fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Vec<Line>) {
-    let Some(Shown { times, idle }) = board.shown(look) else { return };
-    let pairs = Columns::fitting(size.width, look);
-    let table = Table::new(&times, look, pairs);
+fn table(
+    counts: &LiveCounts,
+    status: &LiveStatus,
+    display: &mut DisplayState,
+    size: ScreenSize,
+    lines: &mut Vec<ScreenLine>,
+) {
+    let Some(ShownCounts { times, idle }) = counts.shown(display) else { return };
+    let pairs = LiveColumns::fitting(size.width, display);
+    let table = LiveTable::new(&times, display, pairs);
     let room = size.rows().saturating_sub(usize::from(idle.is_some())).max(1);
-    look.scroll = look.scroll.min(table.rows.len().saturating_sub(room));
-    // Where not all have room, the last line tells what the others come to.
-    let from = table.rows.get(look.scroll..).unwrap_or_default();
+    display.scroll = display.scroll.min(table.rows.len().saturating_sub(room));
+    // If not all rows fit, the last line has the sum of the others.
+    let from = table.rows.get(display.scroll..).unwrap_or_default();
     let number = if from.len() > room { room - 1 } else { from.len() };
     let shown = from.get(..number).unwrap_or_default();
     let place = shown.iter().map(|row| row.label.place.chars().count()).max().unwrap_or(0);
-    let place = place.clamp(place_title(look).len(), PLACE_MAX);
+    let place = place.clamp(place_title(display).len(), PLACE_MAX);
     let room = size.width.saturating_sub(pairs.width() + 2);
     let place = if room < NAME_MIN + 2 + place { 0 } else { place };
     let names = if place == 0 { room } else { room - 2 - place }.max(NAME_MIN);
-    let [above, columns] = heading(look, pairs, idle.is_some(), head.interval.as_secs_f64());
-    lines.push(Line { text: above, style: Style::Dim });
+    let [above, columns] = heading(display, pairs, idle.is_some(), status.interval.as_secs_f64());
+    lines.push(ScreenLine { text: above, style: LineStyle::Dim });
     let title = match place {
-        0 => format!("{columns}  {}", look.kind.name()),
-        _ => format!("{columns}  {}", titles(look, names)),
+        0 => format!("{columns}  {}", display.kind.name()),
+        _ => format!("{columns}  {}", titles(display, names)),
     };
     let blank = " ".repeat(size.width.saturating_sub(title.chars().count()));
-    lines.push(Line { text: format!("{title}{blank}"), style: Style::Heading });
-    let hot = |row: &Row<'_>| {
-        let (weight, whole) = match look.since_start {
+    lines.push(ScreenLine { text: format!("{title}{blank}"), style: LineStyle::Heading });
+    let hot = |row: &LiveRow<'_>| {
+        let (weight, whole) = match display.since_start {
             true => (row.all, times.all.all),
             false => (row.last, times.last.all),
         };
@@ -136,31 +157,36 @@ fn table(board: &Board, head: &Head, look: &mut Look, size: Size, lines: &mut Ve
         let name = cut_name(&row.label.text, names);
         let text =
             format!("{}  {name:names$}  {}", table.numbers(row), cut(&row.label.place, place));
-        let style = if hot(row) { Style::Hot } else { Style::Plain };
-        lines.push(Line { text: text.trim_end().to_owned(), style });
+        let style = if hot(row) { LineStyle::Hot } else { LineStyle::Plain };
+        lines.push(ScreenLine { text: text.trim_end().to_owned(), style });
     }
     if shown.is_empty() {
-        lines.push(Line { text: format!("  {}", nothing(look, head)), style: Style::Dim });
+        lines.push(ScreenLine {
+            text: format!("  {}", nothing(display, status)),
+            style: LineStyle::Dim,
+        });
     }
-    let rest = table.rest(look.scroll + number);
+    let rest = table.rest(display.scroll + number);
     let idle = idle.map(|idle| idle.line("i shows them"));
-    lines.extend(rest.into_iter().chain(idle).map(|text| Line { text, style: Style::Dim }));
+    lines.extend(
+        rest.into_iter().chain(idle).map(|text| ScreenLine { text, style: LineStyle::Dim }),
+    );
 }
 
-fn titles(look: &Look, names: usize) -> String {
-    format!("{:names$}  {}", look.kind.name(), place_title(look))
+fn titles(display: &DisplayState, names: usize) -> String {
+    format!("{:names$}  {}", display.kind.name(), place_title(display))
 }
 
-fn place_title(look: &Look) -> &'static str {
-    match look.kind {
-        Kind::Function | Kind::Line => "module",
-        Kind::Module => "path",
-        Kind::Thread => "",
+fn place_title(display: &DisplayState) -> &'static str {
+    match display.kind {
+        RowKind::Function | RowKind::Line => "module",
+        RowKind::Module => "path",
+        RowKind::Thread => "",
     }
 }
 
-fn nothing(look: &Look, head: &Head) -> &'static str {
-    match (look.mode, head.cpu_percent) {
+fn nothing(display: &DisplayState, status: &LiveStatus) -> &'static str {
+    match (display.mode, status.cpu_percent) {
         (Mode::Cpu, Some(..1.0)) => {
             "no sample yet: the process uses no CPU time (--mode wall shows what it waits for)"
         }
@@ -168,21 +194,21 @@ fn nothing(look: &Look, head: &Head) -> &'static str {
     }
 }
 
-fn foot(head: &Head, look: &Look) -> String {
+fn foot(status: &LiveStatus, display: &DisplayState) -> String {
     let mut parts = Vec::new();
-    parts.extend(look.paused.then(|| "PAUSED".to_owned()));
-    parts.extend(head.notice.as_deref().map(|text| format!("note: {}", escaped(text))));
+    parts.extend(display.paused.then(|| "PAUSED".to_owned()));
+    parts.extend(status.notice.as_deref().map(|text| format!("note: {}", escaped(text))));
     if parts.is_empty() {
-        let both = if look.has_both_modes { "  w cpu/wall" } else { "" };
-        let idle = if look.mode == Mode::Wall { "  i idle" } else { "" };
+        let both = if display.has_both_modes { "  w cpu/wall" } else { "" };
+        let idle = if display.mode == Mode::Wall { "  i idle" } else { "" };
         let keys = "q quit  ? help  ftml rows  s sort  c since start  p pause";
         parts.push(format!("{keys}{idle}{both}"));
     }
     parts.join("  ")
 }
 
-fn help(look: &Look) -> Vec<String> {
-    let mode = if look.has_both_modes { "" } else { " (only with --mode cpu,wall)" };
+fn help(display: &DisplayState) -> Vec<String> {
+    let mode = if display.has_both_modes { "" } else { " (only with --mode cpu,wall)" };
     let mode = format!("  w          CPU time or all time{mode}");
     [
         "",
@@ -205,8 +231,8 @@ fn help(look: &Look) -> Vec<String> {
     .to_vec()
 }
 
-/// The same of a name; of one with a place it is the begin of the path that is left out: its end
-/// tells the line.
+/// Cuts a name to `width`. A name with a place loses the start of the path, since its end has the
+/// line number.
 fn cut_name(text: &str, width: usize) -> String {
     let Some((name, path)) = text.rsplit_once(" at ") else { return cut(text, width) };
     let length = text.chars().count();

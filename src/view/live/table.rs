@@ -1,38 +1,38 @@
 //! The rows of the live table, sorted, as columns of text.
 
-use super::board::Times;
-use super::look::{Look, Order};
-use super::tally::{Label, Weight};
+use super::display_state::{DisplayState, Order};
+use super::live_counts::LastAndAll;
+use super::row_weights::{RowLabel, RowWeight};
 use crate::view::mode::Mode;
-use crate::view::rows::percent;
+use crate::view::number::percent;
 
 /// A row of both times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Row<'a> {
-    /// What it is called.
-    pub(super) label: &'a Label,
+pub(super) struct LiveRow<'a> {
+    /// The name.
+    pub(super) label: &'a RowLabel,
     /// In the last interval.
-    pub(super) last: Weight,
+    pub(super) last: RowWeight,
     /// Since the start.
-    pub(super) all: Weight,
+    pub(super) all: RowWeight,
 }
 
-/// Which columns of numbers have room: a pair of the last interval, a pair of all since the start.
+/// The pairs of columns that fit: for the last interval, and since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Columns {
+pub(super) struct LiveColumns {
     last: bool,
     all: bool,
 }
 
-impl Columns {
+impl LiveColumns {
     /// Both pairs.
     pub(super) const BOTH: Self = Self { last: true, all: true };
 
-    /// Those that fit into a line: on a narrow terminal the pair that rows are sorted by.
-    pub(super) fn fitting(width: usize, look: &Look) -> Self {
+    /// The pairs that fit on a line; a narrow terminal shows the pair that sorts the rows.
+    pub(super) fn fitting(width: usize, display: &DisplayState) -> Self {
         match width {
             WIDE.. => Self::BOTH,
-            _ => Self { last: !look.since_start, all: look.since_start },
+            _ => Self { last: !display.since_start, all: display.since_start },
         }
     }
 
@@ -41,7 +41,7 @@ impl Columns {
         PAIR * (usize::from(self.last) + usize::from(self.all))
     }
 
-    /// What there is of each pair, one after the other.
+    /// The texts of the shown pairs, one after the other.
     fn both(self, last: String, all: String) -> String {
         let pairs = [(self.last, last), (self.all, all)];
         pairs.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, text)| text).collect()
@@ -55,27 +55,29 @@ const PAIR: usize = 16;
 
 /// Rows, heaviest first, and what their shares are of.
 #[derive(Debug)]
-pub(super) struct Table<'a> {
+pub(super) struct LiveTable<'a> {
     /// The rows.
-    pub(super) rows: Vec<Row<'a>>,
+    pub(super) rows: Vec<LiveRow<'a>>,
     last_all: u64,
     all_all: u64,
-    columns: Columns,
+    columns: LiveColumns,
 }
 
-impl<'a> Table<'a> {
-    /// All rows of what is looked at. Without `since_start` those that have something in the last
-    /// interval come first, then the others by their weight since the start.
-    pub(super) fn new(times: &'a Times, look: &Look, columns: Columns) -> Self {
+impl<'a> LiveTable<'a> {
+    /// All visible rows, sorted.
+    ///
+    /// Without `since_start` the rows of the last interval come first, then the others by their
+    /// weight since the start.
+    pub(super) fn new(times: &'a LastAndAll, display: &DisplayState, columns: LiveColumns) -> Self {
         let last = |label| times.last.rows.get(label).copied().unwrap_or_default();
         let rows = times.all.rows.iter();
-        let mut rows: Vec<Row<'a>> =
-            rows.map(|(label, all)| Row { label, last: last(label), all: *all }).collect();
-        let weight = |weight: &Weight| match look.order {
+        let mut rows: Vec<LiveRow<'a>> =
+            rows.map(|(label, all)| LiveRow { label, last: last(label), all: *all }).collect();
+        let weight = |weight: &RowWeight| match display.order {
             Order::Own => (weight.own, weight.total),
             Order::Total => (weight.total, weight.own),
         };
-        let rank = |row: &Row<'_>| match look.since_start {
+        let rank = |row: &LiveRow<'_>| match display.since_start {
             true => (weight(&row.all), weight(&row.last)),
             false => (weight(&row.last), weight(&row.all)),
         };
@@ -84,16 +86,17 @@ impl<'a> Table<'a> {
     }
 
     /// The columns of numbers.
-    pub(super) fn numbers(&self, row: &Row<'_>) -> String {
-        let pair = |of: Weight, all| format!("{}{}", share(of.own, all), share(of.total, all));
+    pub(super) fn numbers(&self, row: &LiveRow<'_>) -> String {
+        let pair = |of: RowWeight, all| format!("{}{}", share(of.own, all), share(of.total, all));
         self.columns.both(pair(row.last, self.last_all), pair(row.all, self.all_all))
     }
 
-    /// The columns of numbers of all rows but the first `shown`, which have no other line: what they
-    /// have in common by way of callers would count twice, so `total` is left out.
+    /// The sum of all rows after the first `shown`.
+    ///
+    /// Totals are left out, because common callers would count twice.
     pub(super) fn rest(&self, shown: usize) -> Option<String> {
         let rest = self.rows.get(shown..).filter(|rest| !rest.is_empty())?;
-        let sum = |of: fn(&Row<'_>) -> u64| rest.iter().fold(0u64, |sum, row| sum + of(row));
+        let sum = |of: fn(&LiveRow<'_>) -> u64| rest.iter().fold(0u64, |sum, row| sum + of(row));
         let pair = |own: u64, all: u64| format!("{}{:>8}", share(own, all), "");
         let last = pair(sum(|row| row.last.own), self.last_all);
         let all = pair(sum(|row| row.all.own), self.all_all);
@@ -109,15 +112,15 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// The two lines above the columns, with or without idle threads in them; an arrow marks what they are
-/// sorted by.
+/// The two lines above the columns, with or without idle threads in them; an arrow marks what they
+/// are sorted by.
 pub(super) fn heading(
-    look: &Look,
-    columns: Columns,
+    display: &DisplayState,
+    columns: LiveColumns,
     without_idle: bool,
     interval_s: f64,
 ) -> [String; 2] {
-    let what = match look.mode {
+    let what = match display.mode {
         Mode::Cpu => "shares of CPU time",
         Mode::Wall if without_idle => "shares of time, without idle threads",
         Mode::Wall => "shares of all time of threads",
@@ -126,7 +129,7 @@ pub(super) fn heading(
     let above = columns.both(last, format!("{:>PAIR$}", "since start"));
     let column = |order: Order, since_start: bool| {
         let name = if order == Order::Own { "self" } else { "total" };
-        let is_key = look.order == order && look.since_start == since_start;
+        let is_key = display.order == order && display.since_start == since_start;
         let text = if is_key { format!("▾{name} %") } else { format!("{name} %") };
         format!("{text:>8}")
     };

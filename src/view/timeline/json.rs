@@ -1,23 +1,23 @@
-//! The objects of a timeline, one a line.
+//! The timeline as JSON Lines, one object a line.
 //!
-//! Times are nanoseconds since the begin of the recording.
+//! Times are nanoseconds since the start of the recording.
 
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
 use traceprof_abi::storage::log::flags::CARRIED;
 
-use super::folded::Folded;
-use super::tally::Share;
-use super::{Shared, ViewError, Walk};
+use super::folded_children::FoldedChildren;
+use super::thread_samples::SampleShare;
+use super::{ThreadWalk, TimelineContext, ViewError};
 use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
+use crate::view::context::{ContextKey, TagText};
 use crate::view::escape::json_escaped;
-use crate::view::json::Head;
+use crate::view::json::JsonSummary;
 use crate::view::mode::{Mode, is_wall};
-use crate::view::recording::Recording;
-use crate::view::seen::Seen;
+use crate::view::recording_info::RecordingInfo;
+use crate::view::sample_totals::SampleTotals;
 use crate::view::selection::Selected;
-use crate::view::told::{TagWord, Told};
 use crate::view::waits::{call_name, state_name};
 
 /// Writes an object.
@@ -26,15 +26,19 @@ pub(super) fn line(object: Map<String, Json>, out: &mut dyn Write) -> io::Result
 }
 
 /// Writes the summary.
-pub(super) fn recording(recording: &Recording, seen: Seen, out: &mut dyn Write) -> io::Result<()> {
-    let mut object = Head::new(recording, seen).object();
+pub(super) fn recording(
+    recording: &RecordingInfo,
+    totals: SampleTotals,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut object = JsonSummary::new(recording, totals).object();
     object.insert("kind".to_owned(), json!("recording"));
     line(object, out)
 }
 
-/// Writes what times are looked at next.
+/// Writes the times of the next objects.
 pub(super) fn window(
-    recording: &Recording,
+    recording: &RecordingInfo,
     selected: &Selected,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -51,8 +55,8 @@ pub(super) fn window(
     line(object, out)
 }
 
-/// A thread with its samples that are looked at.
-pub(super) fn thread(summary: &ThreadSummary, all: Share) -> Map<String, Json> {
+/// A thread with its selected samples.
+pub(super) fn thread(summary: &ThreadSummary, all: SampleShare) -> Map<String, Json> {
     let mut object = of_thread("thread", summary);
     object.insert("name".to_owned(), json!(summary.thread.name));
     object.insert("samples".to_owned(), json!(all.samples));
@@ -60,7 +64,7 @@ pub(super) fn thread(summary: &ThreadSummary, all: Share) -> Map<String, Json> {
     object
 }
 
-/// An object of a thread. Its number tells it from another one that had the same id.
+/// An object of a thread. The number distinguishes threads that had the same id.
 fn of_thread(kind: &str, summary: &ThreadSummary) -> Map<String, Json> {
     let number = u64::from(summary.id.0) + 1;
     let (pid, tid) = (json!(summary.thread.pid), json!(summary.thread.tid));
@@ -76,14 +80,14 @@ fn put<const N: usize>(object: &mut Map<String, Json>, fields: [(&str, Json); N]
     object.extend(fields.map(|(key, value)| (key.to_owned(), value)));
 }
 
-impl Walk<'_> {
+impl ThreadWalk<'_> {
     fn object(&self, kind: &str, depth: usize) -> Map<String, Json> {
         let mut object = of_thread(kind, self.thread);
         object.insert("depth".to_owned(), json!(depth));
         object
     }
 
-    /// Writes a call. Its times are those of all its samples, whatever window is looked at.
+    /// Writes a call. Its times cover all its samples, whatever the window.
     pub(super) fn call_object(
         &self,
         call: &LazyCall,
@@ -138,15 +142,8 @@ impl Walk<'_> {
             LazyNode::ThreadStart { time_ns } | LazyNode::ThreadExit { time_ns } => {
                 put(&mut object, [("time_ns", since(time_ns))]);
             }
-            LazyNode::State { time_ns, state, syscall } => {
-                let (state, call) = (json!(state_name(*state)), json!(syscall.map(call_name)));
-                put(
-                    &mut object,
-                    [("time_ns", since(time_ns)), ("state", state), ("syscall", call)],
-                );
-            }
             LazyNode::Lost { from_ns, to_ns, samples } => {
-                // Nobody knows when what is lost at the end ended.
+                // The end of a loss at the end of the trace is unknown.
                 let to_ns = if *to_ns == u64::MAX { Json::Null } else { since(to_ns) };
                 let (from_ns, samples) = (since(from_ns), json!(samples));
                 put(&mut object, [("from_ns", from_ns), ("to_ns", to_ns), ("samples", samples)]);
@@ -158,7 +155,7 @@ impl Walk<'_> {
     /// Writes what has no objects of its own; `whole` is what shares are of.
     pub(super) fn folded_objects(
         &self,
-        folded: &mut Folded,
+        folded: &mut FoldedChildren,
         (whole, depth): (u64, usize),
         out: &mut dyn Write,
     ) -> io::Result<()> {
@@ -171,18 +168,18 @@ impl Walk<'_> {
     }
 }
 
-impl Shared<'_> {
+impl TimelineContext<'_> {
     fn since(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.base_ns)
     }
 
     fn put_sample(&self, object: &mut Map<String, Json>, sample: &Sample) -> Result<(), ViewError> {
         let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
-        let context = Told::of(sample).in_words(&self.tags)?;
+        let context = ContextKey::of(sample).in_words(&self.tags)?;
         let tags = context.tags.iter().map(|(name, value)| {
             let value = match value {
-                TagWord::Number(number) => json!(number),
-                TagWord::Text(text) => json!(**text),
+                TagText::Number(number) => json!(number),
+                TagText::Text(text) => json!(**text),
             };
             (name.to_string(), value)
         });
@@ -215,7 +212,6 @@ fn kind(leaf: &LazyNode) -> &'static str {
         LazyNode::Gap { .. } => "gap",
         LazyNode::ThreadStart { .. } => "thread_start",
         LazyNode::ThreadExit { .. } => "thread_exit",
-        LazyNode::State { .. } => "state",
         LazyNode::Lost { .. } => "lost",
     }
 }

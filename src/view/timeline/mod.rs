@@ -1,62 +1,62 @@
-//! The timeline: per thread its calls in the order of their times, as a tree.
+//! The timeline: the calls of each thread in the order of their times, as a tree.
 //!
 //! # Invariants
-//! - A limited number of nodes is in memory, besides some for each open level of the tree, whatever
-//!   the size of the trace; also some bytes for each sample of a thread that is looked at, where only
-//!   the samples tell what is looked at or what it weighs.
-//! - Every child of a call that is shown has a line, or is counted in one, unless it has no sample
-//!   that is looked at.
-//! - What calls have in themselves and what is left out of them adds up to their weights, and these to
-//!   those of their threads, in any window.
-//! - The summary is of one look at all samples, before the first call; it has no functions, which
-//!   would need memory for all that there are.
+//! - Memory holds a limited number of nodes, and some for each open level of the tree, whatever the
+//!   size of the trace. If only the samples tell the selection or the weights, it also holds some
+//!   bytes for each selected sample of a thread.
+//! - Every child of a shown call has a line or is counted in one, unless it has no selected sample.
+//! - The self weights of calls and the hidden weights add up to the weights of the calls, and these
+//!   to the weights of their threads, in any window.
+//! - The summary comes from one pass over all samples before the first call. It lists no functions,
+//!   which would take memory for all of them.
 
-mod call;
-mod folded;
+mod call_line;
+mod call_names;
+mod folded_children;
 mod json;
-mod leaf;
-mod names;
-mod tally;
+mod leaf_line;
+mod thread_samples;
 
 use std::io::{self, Write};
 
+use super::context::TagTexts;
 use super::error::ViewError;
 use super::escape::escaped;
-use super::filter::Filter;
-use super::look::{Ink, Look};
 use super::mode::Mode;
-use super::recording::Recording;
-use super::rows::Limits;
-use super::seen::Seen;
+use super::options::Limits;
+use super::recording_info::RecordingInfo;
+use super::sample_filter::SampleFilter;
+use super::sample_totals::SampleTotals;
 use super::selection::Selected;
 use super::summary;
-use super::told::TagTexts;
+use super::text_style::{Ink, TextStyle};
 use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
-use folded::Folded;
-use names::CallNames;
-pub use names::duration;
-use tally::{Share, Tally};
+use call_names::CallNames;
+pub use call_names::duration;
+use folded_children::FoldedChildren;
+use thread_samples::{SampleShare, ThreadSamples};
 
-/// How many children of a call are loaded at once.
+/// Children of a call that are loaded at once.
 const AT_ONCE: u32 = 1000;
-/// About how many nodes below them are loaded with them, at the outermost level. Each level that has
-/// to be loaded on its own gets half of what the one outside it got, so that all of them together
-/// stay below twice this.
+/// About how many nodes below them are loaded with them, at the outermost level.
+///
+/// Each level that has to be loaded on its own gets half of the level outside it, so that all of
+/// them together stay below twice this number.
 const DEEP_NODES: usize = 32 << 10;
 /// Calls of more samples than this are rarely found whole in one block: where only these are shown,
 /// nothing is loaded ahead.
 const SMALL: f64 = 2000.0;
-/// How a timeline is printed.
+/// The options of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelineOptions {
     /// Every sample, and where each call is.
     pub verbose: bool,
-    /// As JSON Lines, in which gaps and changes of state have objects of their own in any case.
+    /// Write JSON Lines, in which gaps and state changes always have objects of their own.
     pub json: bool,
-    /// What is left out; shares are of the samples of the thread that are looked at.
+    /// The limits; shares refer to the selected samples of the thread.
     pub limits: Limits,
-    /// What text is written to.
-    pub look: Look,
+    /// The style of the text.
+    pub style: TextStyle,
 }
 
 /// Writes the summary and the timelines.
@@ -69,22 +69,22 @@ pub fn write(
     if !selected.filter.stacks.is_empty() {
         return Err(ViewError::NoStacks);
     }
-    let (seen, shown) = Seen::selected(trace, selected)?;
-    let is_even = !seen.uneven;
-    // What is lost shows when it is read.
-    let recording = Recording::of(trace).showing(selected);
-    selected.check_told(&recording, seen.told)?;
+    let (totals, shown) = SampleTotals::selected(trace, selected)?;
+    let is_even = !totals.uneven;
+    // Losses are known only after reading.
+    let recording = RecordingInfo::of(trace).showing(selected.text.clone());
+    selected.check_contexts(&recording, totals.has_contexts)?;
     if options.json {
-        json::recording(&recording, seen, out)?;
+        json::recording(&recording, totals, out)?;
     } else {
-        summary::write_with_strip(&recording, &seen, (&options.look, out))?;
+        summary::write_with_activity(&recording, &totals, (&options.style, out))?;
     }
     write_threads(trace, selected, (options, is_even), out)?;
     let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
     let without = covered.filter(|thread| !shown.contains(&thread.id));
     if options.json {
         for summary in without {
-            json::line(json::thread(summary, Share::default()), out)?;
+            json::line(json::thread(summary, SampleShare::default()), out)?;
         }
         return Ok(());
     }
@@ -93,8 +93,9 @@ pub fn write(
     Ok(())
 }
 
-/// Writes the timelines alone, of what came since others were written: as JSON Lines with an object before
-/// them that says which times these are of.
+/// Writes the timelines of new samples without a summary.
+///
+/// As JSON Lines they follow an object with their times.
 pub fn write_news(
     trace: &LazyTrace,
     selected: &Selected,
@@ -102,22 +103,22 @@ pub fn write_news(
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
     if options.json {
-        json::window(&Recording::of(trace), selected, out)?;
+        json::window(&RecordingInfo::of(trace), selected, out)?;
     }
-    // Nobody looked at the samples yet.
+    // The new samples were not examined yet.
     write_threads(trace, selected, (options, false), out)
 }
 
-/// Writes the timelines; of samples that are known to weigh one period each, or not.
+/// Writes the timelines; `is_even` says that every sample weighs one period.
 fn write_threads(
     trace: &LazyTrace,
     selected: &Selected,
     (options, is_even): (&TimelineOptions, bool),
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
-    let recording = Recording::of(trace);
+    let recording = RecordingInfo::of(trace);
     let filter = &selected.filter;
-    let shared = Shared {
+    let shared = TimelineContext {
         trace,
         names: CallNames::new(trace),
         filter,
@@ -141,12 +142,14 @@ fn write_threads(
                 || !is_even
                 || !is_whole(window, thread);
             let tally = match looks_closer {
-                true => Some(Tally::new(trace, (thread.id, window), filter)?),
+                true => Some(ThreadSamples::new(trace, (thread.id, window), filter)?),
                 false => None,
             };
-            let all = tally.as_ref().map_or_else(|| Share::even(thread.samples), Tally::all);
+            let all = tally
+                .as_ref()
+                .map_or_else(|| SampleShare::even(thread.samples), ThreadSamples::all);
             if all.samples > 0 || tally.is_none() {
-                Walk { shared: &shared, window, thread, tally, all }.write(out)?;
+                ThreadWalk { shared: &shared, window, thread, tally, all }.write(out)?;
             }
         }
     }
@@ -165,48 +168,48 @@ fn is_whole(window: &Window, thread: &ThreadSummary) -> bool {
         && thread.last_ns.is_some_and(|last_ns| last_ns <= window.to_ns)
 }
 
-/// What the timelines of all threads have in common.
-struct Shared<'a> {
+/// The common data of the timelines of all threads.
+struct TimelineContext<'a> {
     trace: &'a LazyTrace,
     names: CallNames<'a>,
-    filter: &'a Filter,
+    filter: &'a SampleFilter,
     tags: TagTexts<'a>,
     options: &'a TimelineOptions,
     /// Threads of several processes are in it.
     names_processes: bool,
-    /// What the times of samples are relative to.
+    /// The time that printed times count from.
     base_ns: u64,
     /// Added to the time between the first and the last sample of a call: either stands for one.
     period_ns: u64,
 }
 
 /// The timeline of one thread.
-struct Walk<'a> {
-    shared: &'a Shared<'a>,
+struct ThreadWalk<'a> {
+    shared: &'a TimelineContext<'a>,
     window: &'a Window,
     thread: &'a ThreadSummary,
-    /// Which samples are looked at, and what they weigh; none if it is all of them, a period each.
-    tally: Option<Tally>,
-    /// All of the thread in the window.
-    all: Share,
+    /// The selected samples and their weights; `None` if they are all samples, of one period each.
+    tally: Option<ThreadSamples>,
+    /// The sum of the thread's samples in the window.
+    all: SampleShare,
 }
 
 /// A call whose children are being written.
-struct Level {
+struct WalkLevel {
     call: LazyCall,
     next: u32,
-    /// How many nodes may be loaded ahead.
+    /// Nodes that may be loaded ahead.
     deep_nodes: usize,
-    folded: Folded,
+    folded: FoldedChildren,
 }
 
-impl Level {
+impl WalkLevel {
     fn new(call: LazyCall, deep_nodes: usize) -> Self {
-        Self { call, next: 0, deep_nodes, folded: Folded::default() }
+        Self { call, next: 0, deep_nodes, folded: FoldedChildren::default() }
     }
 
     /// The next child, taken out of the tree.
-    fn next_child(&mut self, walk: &Walk) -> Result<Option<LazyNode>, ViewError> {
+    fn next_child(&mut self, walk: &ThreadWalk) -> Result<Option<LazyNode>, ViewError> {
         let mut child = self.call.take(self.next);
         let ended = self.call.child_count().is_some_and(|count| self.next >= count);
         if child.is_none() && !ended {
@@ -218,7 +221,7 @@ impl Level {
     }
 }
 
-impl Walk<'_> {
+impl ThreadWalk<'_> {
     fn write(&self, out: &mut dyn Write) -> Result<(), ViewError> {
         match self.shared.options.json {
             true => json::line(json::thread(self.thread, self.all), out)?,
@@ -226,7 +229,7 @@ impl Walk<'_> {
         }
         let mut root = self.shared.trace.roots(self.thread.id)?;
         self.narrow(&mut root);
-        let mut levels = vec![Level::new(root, DEEP_NODES)];
+        let mut levels = vec![WalkLevel::new(root, DEEP_NODES)];
         while !levels.is_empty() {
             let depth = levels.len();
             let Some(level) = levels.last_mut() else { break };
@@ -243,7 +246,7 @@ impl Walk<'_> {
                         true => level.deep_nodes,
                         false => level.deep_nodes / 2,
                     };
-                    levels.push(Level::new(*call, deep_nodes));
+                    levels.push(WalkLevel::new(*call, deep_nodes));
                 }
                 Some(LazyNode::Call(call)) => {
                     let share = self.share(&call);
@@ -280,16 +283,20 @@ impl Walk<'_> {
         {
             title.push_str(&format!(": {}", tally.states.of_thread()));
         }
-        let look = self.shared.options.look;
+        let style = self.shared.options.style;
         writeln!(out)?;
-        for line in look.wrapped(&title, 0) {
-            writeln!(out, "{}", look.paint(Some(Ink::Heading), &line))?;
+        for line in style.wrapped(&title, 0) {
+            writeln!(out, "{}", style.paint(Some(Ink::Heading), &line))?;
         }
         Ok(())
     }
 
     /// Folds all children of a call that is as deep as is shown.
-    fn end_at_limit(&self, levels: &mut Vec<Level>, out: &mut dyn Write) -> Result<(), ViewError> {
+    fn end_at_limit(
+        &self,
+        levels: &mut Vec<WalkLevel>,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
         let depth = levels.len();
         let too_deep = self.shared.options.limits.depth.is_some_and(|limit| depth > limit);
         if let Some(level) = levels.last_mut().filter(|_| too_deep) {
@@ -303,8 +310,8 @@ impl Walk<'_> {
     }
 
     /// Loads the next children, those of them that are shown with what is in them.
-    fn load_ahead(&self, level: &mut Level) -> Result<(), ViewError> {
-        let Level { call, next, deep_nodes, .. } = level;
+    fn load_ahead(&self, level: &mut WalkLevel) -> Result<(), ViewError> {
+        let WalkLevel { call, next, deep_nodes, .. } = level;
         let children = *next..next.saturating_add(AT_ONCE);
         let samples = self.shared.options.limits.min_percent / 100.0 * self.all.samples as f64;
         if samples > SMALL {
@@ -328,38 +335,37 @@ impl Walk<'_> {
         (share.samples > 0 || self.tally.is_none()) && share.weight as f64 >= least * all
     }
 
-    /// The samples in a call that are looked at.
-    fn share(&self, call: &LazyCall) -> Share {
+    /// The selected samples in a call.
+    fn share(&self, call: &LazyCall) -> SampleShare {
         let span_ns = call.last_ns().saturating_sub(call.first_ns());
-        let all = || Share { span_ns, ..Share::even(call.samples()) };
+        let all = || SampleShare { span_ns, ..SampleShare::even(call.samples()) };
         self.tally.as_ref().map_or_else(all, |tally| tally.of(call))
     }
 
-    /// Whether a leaf is a sample that is not looked at.
+    /// Whether a leaf is a sample that the filter drops.
     fn is_left_out(&self, leaf: &LazyNode) -> bool {
         let LazyNode::Sample(sample) = leaf else { return false };
         self.tally.is_some() && !self.shared.filter.has(sample)
     }
 
     /// Whether a leaf is only counted.
-    fn fold(&self, leaf: &LazyNode, folded: &mut Folded) -> bool {
+    fn fold(&self, leaf: &LazyNode, folded: &mut FoldedChildren) -> bool {
         let TimelineOptions { verbose, json, .. } = *self.shared.options;
         match leaf {
             _ if verbose => return false,
             LazyNode::Sample(sample) => folded.sample(sample.weight, self.shared.time_us(sample)),
             _ if json => return false,
             LazyNode::Gap { from_ns, to_ns } => folded.gap(to_ns.saturating_sub(*from_ns)),
-            LazyNode::State { .. } => folded.state(),
             _ => return false,
         }
         true
     }
 
-    fn flush(&self, level: &mut Level, depth: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn flush(&self, level: &mut WalkLevel, depth: usize, out: &mut dyn Write) -> io::Result<()> {
         let whole = self.all.weight;
         if self.shared.options.json {
             return self.folded_objects(&mut level.folded, (whole, depth), out);
         }
-        level.folded.write(whole, &self.shared.indent(depth), (&self.shared.options.look, out))
+        level.folded.write(whole, &self.shared.indent(depth), (&self.shared.options.style, out))
     }
 }

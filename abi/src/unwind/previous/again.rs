@@ -40,8 +40,8 @@ pub enum Rest {
     Moved,
 }
 
-/// The link of a frame that a step has led to. Where the step came from does not matter: none is taken
-/// over but from a frame that has a link, too.
+/// The link of a frame that a step has led to. Where the step came from does not matter: none is
+/// taken over but from a frame that has a link, too.
 #[inline]
 pub(super) fn link(place: Place, pc: u64, reads: &Reads) -> u64 {
     let Place { sp, fp } = place;
@@ -150,8 +150,8 @@ where
     Walked { unwound, start: walk.base, taken: walk.taken, rest: walk.rest }
 }
 
-/// A walk under way. Its frames grow from the bottom of the room, those of the previous one lie at the
-/// top; where they meet in the same rest, the new ones are moved to it.
+/// A walk under way. Its frames grow from the bottom of the room, those of the previous one lie at
+/// the top; where they meet in the same rest, the new ones are moved to it.
 pub(super) struct Walk<'a> {
     pub(super) previous: Previous<'a>,
     /// The new frames are from here ...
@@ -248,8 +248,8 @@ impl<'a> Walk<'a> {
         self.old_sp == sp && link != 0 && self.previous.holds(self.old.start, word, fp)
     }
 
-    /// Sees to it that the next frame is not written over one that may still be met, or beyond the end.
-    /// False if the stack is as deep as it may be.
+    /// Sees to it that the next frame is not written over one that may still be met, or beyond the
+    /// end. False if the stack is as deep as it may be.
     #[cold]
     fn make_room(&mut self) -> bool {
         let depth = self.depth();

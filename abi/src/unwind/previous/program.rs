@@ -1,5 +1,5 @@
-//! A program with a stack of its own kind, which calls, returns, handles signals and changes stacks, and
-//! is sampled in between: for the tests of walks that take over from the one before.
+//! A program with a stack of its own kind, which calls, returns, handles signals and changes
+//! stacks, and is sampled in between: for the tests of walks that take over from the one before.
 //!
 //! # Safety
 //! Tables are read in memory that the test owns, with the length that it has.
@@ -78,7 +78,8 @@ pub(super) fn rule(block: u64) -> Rule {
         Rule { fp_op: fp_op::AT_FP, fp_off: 0, ..sp(6) },
         Rule { fp_op: fp_op::CLEAR, ..sp(2) },
         Rule { fp_op: fp_op::AT_SP, fp_off: 1, ..sp(3) },
-        // As the lazy binding of the dynamic linker has it: rbx is kept by one and used by the next.
+        // As the lazy binding of the dynamic linker has it: rbx is kept by one and used by the
+        // next.
         Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..sp(4) },
         Rule { cfa_off: 64, ..Rule::plain(op::REG_LEAF + 3) },
         Rule { op: op::SP_INJECTED, ..sp(2) },
@@ -105,7 +106,8 @@ impl Segment {
         words[0] = [MAGIC, u64::from(ABI_VERSION)];
         words[1][0] = size_of::<Header>() as u64;
         let flat = words.as_flattened_mut();
-        // Snapshot of generation 1 at 64, whose module is at 256; its parts are at the offsets that follow.
+        // Snapshot of generation 1 at 64, whose module is at 256; its parts are at the offsets that
+        // follow.
         flat[8..15].copy_from_slice(&[1, 1, 0, CODE, CODE + BLOCKS * BLOCK, 0, 256]);
         let pair = |low: u64, high: u64| low | high << 32;
         flat[32..38].copy_from_slice(&[
@@ -134,8 +136,8 @@ impl Segment {
 
     pub(super) fn tables(&self) -> Tables {
         assert_eq!(self.0.as_ptr() as usize % 16, 0);
-        // SAFETY: aligned as asserted, as long as said, and written through a unique reference alone,
-        // while no snapshot is used.
+        // SAFETY: aligned as asserted, as long as said, and written through a unique reference
+        // alone, while no snapshot is used.
         unsafe { Tables::new(self.0.as_ptr().cast(), size_of_val(&self.0[..])) }
     }
 

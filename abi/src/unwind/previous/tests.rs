@@ -1,5 +1,5 @@
-//! Walks that take over from the one before, against walks that do not, on stacks that change in every
-//! way between them.
+//! Walks that take over from the one before, against walks that do not, on stacks that change in
+//! every way between them.
 
 use super::super::walk::{Memory, Unwound};
 use super::super::{EndReason, RETURN_ADDRESS};
@@ -153,7 +153,8 @@ fn recursion_beyond_the_deepest_stack_is_taken_over_as_it_moves() {
     }
 }
 
-/// Memory that looks whether something is kept while the walk goes on, and that ends it at some load.
+/// Memory that looks whether something is kept while the walk goes on, and that ends it at some
+/// load.
 struct Interrupted<'a>(&'a mut Stacks, &'a AtomicU64, usize);
 
 impl Memory for Interrupted<'_> {
@@ -345,7 +346,8 @@ impl Memory for Holding {
     }
 }
 
-/// In code without unwind information a frame pointer of zero is the root's if a frame record has it.
+/// In code without unwind information a frame pointer of zero is the root's if a frame record has
+/// it.
 #[test]
 fn a_zero_from_a_record_is_a_root_however_it_is_reached() {
     let mut sampled = Sampled::new(2, &[1000, 700, 300]);

@@ -1,8 +1,9 @@
 //! A step out of x86_64 code without unwind information.
 //!
 //! # Invariants
-//! - Where the code is not known to keep frame pointers, nothing is believed but a return address whose
-//!   call leads to the function that runs: the stack also holds those of calls that are long over.
+//! - Where the code is not known to keep frame pointers, nothing is believed but a return address
+//!   whose call leads to the function that runs: the stack also holds those of calls that are long
+//!   over.
 
 use super::super::EndReason;
 use super::super::walk::{Climb, Lookup, Memory, word};
@@ -67,9 +68,9 @@ fn leave_record(frame: &mut Frame, caller_fp: u64, pc: u64) -> Result<(), EndRea
     Ok(())
 }
 
-/// Generated code that keeps its frames on a stack of its own, and calls C on the thread's: fp leads
-/// there. The register may hold anything where the code keeps no frames, so all that a frame record
-/// there has is looked at.
+/// Generated code that keeps its frames on a stack of its own, and calls C on the thread's: fp
+/// leads there. The register may hold anything where the code keeps no frames, so all that a frame
+/// record there has is looked at.
 fn switch_stack(
     frame: &mut Frame,
     lookup: &Lookup,
@@ -151,8 +152,9 @@ fn leaf_return(
     called.then_some((sp.wrapping_add(8), fp, first))
 }
 
-/// The call that returns to `ret` is one of the function that holds `pc`: what lies on the stack below
-/// a frame, and in parts of it that were never written, are the return addresses of other calls.
+/// The call that returns to `ret` is one of the function that holds `pc`: what lies on the stack
+/// below a frame, and in parts of it that were never written, are the return addresses of other
+/// calls.
 fn leads_here(ret: u64, pc: u64, lookup: &Lookup, memory: &mut impl Memory) -> bool {
     if !lookup.is_code(ret.wrapping_sub(1)) {
         return false;

@@ -1,8 +1,8 @@
 //! A step out of code that has moved sp to another stack and has no frame of its own there.
 //!
 //! # Invariants
-//! - The return address that is looked for is on the stack that was left, so it is always among what is
-//!   found; a second one, of a call that is over, says that neither is known.
+//! - The return address that is looked for is on the stack that was left, so it is always among
+//!   what is found; a second one, of a call that is over, says that neither is known.
 
 use super::super::rule::{Rule, fp_op, op};
 use super::super::walk::{Climb, Lookup, Memory};
@@ -12,9 +12,9 @@ use super::gap::call_target;
 /// Words that are looked at: recorders state no larger frames.
 const WORDS_MAX: u64 = 512;
 
-/// Where on the stack of the caller, whose frame fp leads to, the return address to it is, and which. The
-/// rule has the size of a frame that is as large as any caller's, and up to how many bytes in front of the
-/// pc the function starts.
+/// Where on the stack of the caller, whose frame fp leads to, the return address to it is, and
+/// which. The rule has the size of a frame that is as large as any caller's, and up to how many
+/// bytes in front of the pc the function starts.
 #[cold]
 pub(super) fn find_caller(
     frame: &mut Frame,

@@ -30,14 +30,16 @@ static void *gone(const char *what) {
     __atomic_add_fetch(&returned, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
-#define BLOCK(name, ...) static void *name(void *unused) { (void)unused; __VA_ARGS__; return gone(#name); }
+#define BLOCK(name, ...) \
+    static void *name(void *unused) { (void)unused; __VA_ARGS__; return gone(#name); }
 BLOCK(in_nanosleep, nanosleep(&age, NULL))
 BLOCK(in_clock_nanosleep, struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); t.tv_sec += 1000;
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
 BLOCK(in_read, char c; read(pipes[0], &c, 1))
 BLOCK(in_eventfd, long v; read(event, &v, 8))
 BLOCK(in_poll, struct pollfd p = {pipes[0], POLLIN, 0}; poll(&p, 1, 1000000))
-BLOCK(in_ppoll, struct pollfd p = {pipes[0], POLLIN, 0}; sigset_t s; sigemptyset(&s); ppoll(&p, 1, &age, &s))
+BLOCK(in_ppoll, struct pollfd p = {pipes[0], POLLIN, 0}; sigset_t s; sigemptyset(&s);
+      ppoll(&p, 1, &age, &s))
 BLOCK(in_select, fd_set s; FD_ZERO(&s); FD_SET(pipes[0], &s); struct timeval t = {1000, 0};
       select(pipes[0] + 1, &s, NULL, NULL, &t))
 BLOCK(in_epoll, struct epoll_event e; epoll_wait(epoll, &e, 1, -1))
@@ -46,7 +48,8 @@ BLOCK(in_futex, syscall(SYS_futex, &word, FUTEX_WAIT, 0, NULL, NULL, 0))
 BLOCK(in_futex_timed, syscall(SYS_futex, &word, FUTEX_WAIT, 0, &age, NULL, 0))
 BLOCK(in_pause, pause())
 BLOCK(in_sigsuspend, sigset_t s; sigemptyset(&s); sigaddset(&s, SIGTERM); sigsuspend(&s))
-BLOCK(in_sigtimedwait, sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR2); sigtimedwait(&s, NULL, &age))
+BLOCK(in_sigtimedwait, sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR2);
+      sigtimedwait(&s, NULL, &age))
 BLOCK(in_semop, struct sembuf b = {0, -1, 0}; semop(sem, &b, 1))
 BLOCK(in_msgrcv, struct { long t; char b[8]; } m; msgrcv(msg, &m, 8, 0, 0))
 BLOCK(in_accept, accept(listener, NULL, NULL))
@@ -69,7 +72,8 @@ int main(void) {
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    void *(*all[])(void *) = {in_nanosleep, in_clock_nanosleep, in_read, in_eventfd, in_poll, in_ppoll,
+    void *(*all[])(void *) = {in_nanosleep, in_clock_nanosleep, in_read, in_eventfd, in_poll,
+                              in_ppoll,
         in_select, in_epoll, in_epoll_timed, in_futex, in_futex_timed, in_pause, in_sigsuspend,
         in_sigtimedwait, in_semop, in_msgrcv, in_accept, in_recv, in_recv_timed};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {

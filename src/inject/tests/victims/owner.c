@@ -6,7 +6,10 @@
 static volatile sig_atomic_t done, open;
 static void stop(int s) { (void)s; done = 1; }
 static void unblock(int s) { (void)s; open = 1; }
-static void own(int s, siginfo_t *i, void *u) { (void)s; (void)u; write(1, i->si_code == SI_USER ? "o\n" : "x\n", 2); }
+static void own(int s, siginfo_t *i, void *u) {
+    (void)s; (void)u;
+    write(1, i->si_code == SI_USER ? "o\n" : "x\n", 2);
+}
 int main(int argc, char **argv) {
     int signal_ = atoi(argv[1]);
     struct sigaction act = {.sa_sigaction = own, .sa_flags = SA_SIGINFO};

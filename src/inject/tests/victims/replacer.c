@@ -3,14 +3,28 @@
 #include <unistd.h>
 static volatile sig_atomic_t done, replace, call;
 static struct sigaction old;
-static void on(int s) { if (s == SIGTERM) done = 1; if (s == SIGUSR1) replace = 1; if (s == SIGUSR2) call = 1; }
+static void on(int s) {
+    if (s == SIGTERM) done = 1;
+    if (s == SIGUSR1) replace = 1;
+    if (s == SIGUSR2) call = 1;
+}
 static void mine(int s) { (void)s; }
 int main(void) {
     signal(SIGTERM, on); signal(SIGUSR1, on); signal(SIGUSR2, on);
     write(1, "ready\n", 6);
     while (!done) {
-        if (replace) { replace = 0; struct sigaction a = {.sa_handler = mine}; sigaction(SIGTRAP, &a, &old); write(1, "r\n", 2); }
-        if (call) { call = 0; siginfo_t i = {0}; old.sa_sigaction(SIGTRAP, &i, 0); write(1, "c\n", 2); }
+        if (replace) {
+            replace = 0;
+            struct sigaction a = {.sa_handler = mine};
+            sigaction(SIGTRAP, &a, &old);
+            write(1, "r\n", 2);
+        }
+        if (call) {
+            call = 0;
+            siginfo_t i = {0};
+            old.sa_sigaction(SIGTRAP, &i, 0);
+            write(1, "c\n", 2);
+        }
         usleep(1000);
     }
     return 7;

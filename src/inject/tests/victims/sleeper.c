@@ -1,4 +1,5 @@
-// Single-threaded; sleeps once for 1.5 s. Ends with 0 if the sleep was neither cut short nor drawn out.
+// Single-threaded; sleeps once for 1.5 s. Ends with 0 if the sleep was neither cut short nor drawn
+// out.
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>

@@ -26,7 +26,8 @@ __asm__(
     ".irp i,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
     "mov $0x6000000+\\i,%eax; vmovd %eax,%xmm0; vpbroadcastd %xmm0,%ymm0\n"
     "vpcmpeqd %ymm0,%ymm\\i,%ymm0; vpmovmskb %ymm0,%eax; cmp $-1,%eax; jne 9f\n.endr\n"
-    ".irp i,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16\ncmpq $0x700000+\\i,-8*\\i(%rsp); jne 9f\n.endr\n"
+    ".irp i,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16\n"
+    "cmpq $0x700000+\\i,-8*\\i(%rsp); jne 9f\n.endr\n"
     "xor %eax,%eax; jmp 8f\n9: mov $1,%eax\n"
     "8: vzeroupper; pop %r15; pop %r14; pop %r13; pop %r12; pop %rbp; pop %rbx; ret\n");
 int main(void) {

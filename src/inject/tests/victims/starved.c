@@ -6,7 +6,11 @@
 static volatile sig_atomic_t done;
 static void stop(int s) { (void)s; done = 1; }
 static pthread_barrier_t started;
-static void *spin(void *p) { pthread_barrier_wait(&started); while (!done) __asm__ volatile("pause"); return p; }
+static void *spin(void *p) {
+    pthread_barrier_wait(&started);
+    while (!done) __asm__ volatile("pause");
+    return p;
+}
 int main(void) {
     sigset_t term;
     pthread_t t;

@@ -1,5 +1,5 @@
-// A hundred threads: some spin, some sleep, some come and go. SIGTERM ends it with 7, or with 1 if a
-// sleep was interrupted.
+// A hundred threads: some spin, some sleep, some come and go. SIGTERM ends it with 7, or with 1 if
+// a sleep was interrupted.
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -16,7 +16,11 @@ static void *doze(void *p) {
 static void *brief(void *p) { for (volatile int i = 0; i < 20000; i++) {} return p; }
 static void *bear(void *p) {
     struct timespec t = {0, 500000};
-    while (!done) { pthread_t b; if (!pthread_create(&b, NULL, brief, NULL)) pthread_join(b, NULL); nanosleep(&t, NULL); }
+    while (!done) {
+        pthread_t b;
+        if (!pthread_create(&b, NULL, brief, NULL)) pthread_join(b, NULL);
+        nanosleep(&t, NULL);
+    }
     return p;
 }
 int main(void) {

@@ -1,4 +1,4 @@
-//! What is told as a change, and how often that is false, of recordings made by chance.
+//! Reported changes of random recordings, and how often they are false.
 
 use super::*;
 
@@ -37,8 +37,8 @@ fn shares(more: f64) -> Vec<f64> {
 }
 
 /// A recording of a process that stays in a function for a while.
-fn recording(random: &mut Random, shares: &[f64]) -> (Whole, Vec<Series>) {
-    let (mut whole, mut parts) = (Whole::default(), vec![Series::default(); FUNCTIONS]);
+fn recording(random: &mut Random, shares: &[f64]) -> (SideTotal, Vec<BlockWeights>) {
+    let (mut whole, mut parts) = (SideTotal::default(), vec![BlockWeights::default(); FUNCTIONS]);
     let mut function = 0;
     for sample in 0..SAMPLES {
         if sample == 0 || random.next().is_multiple_of(ALIKE) {
@@ -56,14 +56,16 @@ fn recording(random: &mut Random, shares: &[f64]) -> (Whole, Vec<Series>) {
     (whole, parts)
 }
 
-type Estimate = fn(&Whole, &Series) -> Share;
+type Estimate = fn(&SideTotal, &BlockWeights) -> ShareEstimate;
 
-fn changes(seed: u64, more: f64, estimate: Estimate) -> Vec<Change> {
+fn changes(seed: u64, more: f64, estimate: Estimate) -> Vec<ShareChange> {
     let mut random = Random(seed);
     let (before, of_before) = recording(&mut random, &shares(0.0));
     let (after, of_after) = recording(&mut random, &shares(more));
     let pairs = of_before.iter().zip(&of_after);
-    pairs.map(|(old, new)| Change::new(estimate(&before, old), estimate(&after, new))).collect()
+    pairs
+        .map(|(old, new)| ShareChange::new(estimate(&before, old), estimate(&after, new)))
+        .collect()
 }
 
 #[test]
@@ -73,53 +75,53 @@ fn intervals_hold_what_did_not_change_as_often_as_they_say() {
         let outside = all.filter(|change| !change.noise).count();
         outside as f64 / (60 * FUNCTIONS) as f64
     };
-    let found = outside(Whole::share);
+    let found = outside(SideTotal::share);
     assert!((0.02..0.08).contains(&found), "{found}");
     // Independent samples are what these are not: a profiler that took them so would cry wolf.
-    let naive = outside(Whole::independent);
+    let naive = outside(SideTotal::independent);
     assert!(naive > 0.4, "{naive}");
 }
 
 #[test]
 fn of_two_recordings_of_the_same_nearly_nothing_is_told() {
-    let mut told = 0;
+    let mut reported = 0;
     for seed in 100..160 {
-        let mut all = changes(seed, 0.0, Whole::share);
+        let mut all = changes(seed, 0.0, SideTotal::share);
         tell_apart(all.iter_mut());
-        told += all.iter().filter(|change| !change.noise).count();
+        reported += all.iter().filter(|change| !change.noise).count();
     }
-    assert!(told <= 10, "{told} of {}", 60 * FUNCTIONS);
+    assert!(reported <= 10, "{reported} of {}", 60 * FUNCTIONS);
 }
 
 #[test]
 fn a_change_of_five_points_is_told_with_its_size() {
-    let (mut told, mut held, mut first) = (0, 0, 0);
+    let (mut reported, mut held, mut first) = (0, 0, 0);
     for seed in 200..240 {
-        let mut all = changes(seed, 0.05, Whole::share);
+        let mut all = changes(seed, 0.05, SideTotal::share);
         tell_apart(all.iter_mut());
         let planted = all[0];
-        told += u32::from(!planted.noise);
+        reported += u32::from(!planted.noise);
         held += u32::from((planted.difference() - 0.05).abs() <= planted.margin);
         assert!(planted.margin < 0.03, "{planted:?}");
-        let larger = |change: &Change| change.difference().abs() > planted.difference().abs();
+        let larger = |change: &ShareChange| change.difference().abs() > planted.difference().abs();
         first += u32::from(!all.iter().any(larger));
     }
-    assert_eq!(told, 40);
+    assert_eq!(reported, 40);
     assert!(held >= 34, "{held}");
     assert!(first >= 39, "{first}");
 }
 
 /// A side whose blocks are all the same.
-fn even(samples_a_block: u64) -> Whole {
-    let mut whole = Whole::default();
+fn even(samples_a_block: u64) -> SideTotal {
+    let mut whole = SideTotal::default();
     for block in 0..BLOCKS {
         (0..samples_a_block).for_each(|_| whole.add(block, 1));
     }
     whole
 }
 
-fn part(of: impl Fn(usize) -> u64) -> Series {
-    let mut series = Series::default();
+fn part(of: impl Fn(usize) -> u64) -> BlockWeights {
+    let mut series = BlockWeights::default();
     series.0.iter_mut().enumerate().for_each(|(block, weight)| *weight = of(block));
     series
 }
@@ -127,7 +129,7 @@ fn part(of: impl Fn(usize) -> u64) -> Series {
 #[test]
 fn no_share_is_surer_than_that_of_independent_samples() {
     let whole = even(50);
-    // The same in every block, as if there was no chance at all.
+    // Equal weights in every block, as if there were no chance at all.
     let share = whole.share(&part(|_| 10));
     assert_eq!(share.value, 0.2);
     let binomial = (0.2f64 * 0.8 / 1000.0).sqrt();
@@ -141,25 +143,25 @@ fn a_phase_of_one_block_makes_a_share_unsure() {
     let spread = whole.share(&part(|block| if block < 10 { 5 } else { 0 }));
     assert!((phase.value - spread.value).abs() < 1e-12);
     assert!(phase.variance > 20.0 * whole.independent(&part(|_| 2)).variance, "{phase:?}");
-    let nothing = whole.share(&Series::default());
-    assert!(Change::new(nothing, phase).noise);
-    assert!(!Change::new(nothing, whole.share(&part(|_| 2))).noise, "5 % in every block");
+    let nothing = whole.share(&BlockWeights::default());
+    assert!(ShareChange::new(nothing, phase).noise);
+    assert!(!ShareChange::new(nothing, whole.share(&part(|_| 2))).noise, "5 % in every block");
 }
 
 #[test]
 fn what_was_hit_once_is_no_news() {
     let whole = even(50);
     let once = whole.share(&part(|block| u64::from(block == 0)));
-    let never = whole.share(&Series::default());
-    assert!(Change::new(never, once).noise);
-    assert!(Change::new(once, never).noise);
+    let never = whole.share(&BlockWeights::default());
+    assert!(ShareChange::new(never, once).noise);
+    assert!(ShareChange::new(once, never).noise);
     let always = whole.share(&whole.series);
-    assert_eq!(Change::new(always, always).chance, 1.0);
+    assert_eq!(ShareChange::new(always, always).chance, 1.0);
 }
 
 #[test]
 fn heavy_samples_are_fewer_than_they_weigh() {
-    let mut heavy = Whole::default();
+    let mut heavy = SideTotal::default();
     (0..BLOCKS).for_each(|block| heavy.add(block, 50));
     let half = part(|block| if block % 2 == 0 { 50 } else { 0 });
     let light = even(50).independent(&part(|_| 25));
@@ -168,30 +170,30 @@ fn heavy_samples_are_fewer_than_they_weigh() {
 
 #[test]
 fn too_little_time_for_blocks_leaves_independent_samples() {
-    let mut whole = Whole::default();
+    let mut whole = SideTotal::default();
     (0..100).for_each(|_| whole.add(3, 1));
     assert!(whole.blocks() < 2.0);
     let half = part(|block| if block == 3 { 50 } else { 0 });
     assert_eq!(whole.share(&half), whole.independent(&half));
     // Nothing at all is no share, and no division by it.
-    let empty = Whole::default();
-    let change = Change::new(empty.share(&Series::default()), whole.share(&half));
+    let empty = SideTotal::default();
+    let change = ShareChange::new(empty.share(&BlockWeights::default()), whole.share(&half));
     assert!(change.margin.is_finite() && change.chance.is_finite(), "{change:?}");
 }
 
 #[test]
 fn everything_slower_is_a_change_of_the_rate() {
     let (slow, fast) = (even(100).mean(), even(50).mean());
-    assert!(!Change::new(fast, slow).noise);
-    assert!(Change::new(fast, fast).noise);
-    assert_eq!(Change::new(fast.times(0.01), slow.times(0.01)).difference(), 0.5);
+    assert!(!ShareChange::new(fast, slow).noise);
+    assert!(ShareChange::new(fast, fast).noise);
+    assert_eq!(ShareChange::new(fast.times(0.01), slow.times(0.01)).difference(), 0.5);
 }
 
 #[test]
 fn a_mean_is_as_sure_as_its_blocks_are_alike() {
     let turns = part(|block| if block % 2 == 0 { 9 } else { 11 });
-    let mean = Whole { series: turns, samples: 200, squares: 200.0 }.mean();
-    // Each block is off by one; of 20 blocks the mean has a twentieth of their variance.
+    let mean = SideTotal { series: turns, samples: 200, squares: 200.0 }.mean();
+    // Each block is off by one: the mean of 20 blocks has a twentieth of their variance.
     let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
     near(mean.value, 10.0);
     near(mean.variance, 20.0 / 19.0 / 20.0);
@@ -200,22 +202,22 @@ fn a_mean_is_as_sure_as_its_blocks_are_alike() {
     let scaled = mean.times(10.0);
     near(scaled.value, 100.0);
     near(scaled.variance, 100.0 * mean.variance);
-    near(Change::new(scaled, scaled).margin, 10.0 * Change::new(mean, mean).margin);
+    near(ShareChange::new(scaled, scaled).margin, 10.0 * ShareChange::new(mean, mean).margin);
 }
 
 #[test]
 fn many_changes_are_held_to_more_than_each_alone() {
-    let change = |chance| Change { before: 0.1, after: 0.2, margin: 0.1, chance, noise: true };
-    let told = |chances: &[f64]| {
-        let mut all: Vec<Change> = chances.iter().map(|chance| change(*chance)).collect();
+    let change = |chance| ShareChange { before: 0.1, after: 0.2, margin: 0.1, chance, noise: true };
+    let reported = |chances: &[f64]| {
+        let mut all: Vec<ShareChange> = chances.iter().map(|chance| change(*chance)).collect();
         tell_apart(all.iter_mut());
         all.iter().map(|change| !change.noise).collect::<Vec<_>>()
     };
-    assert_eq!(told(&[0.04]), [true]);
-    assert_eq!(told(&[0.04, 0.5]), [false, false]);
-    assert_eq!(told(&[0.5, 0.02]), [false, true]);
+    assert_eq!(reported(&[0.04]), [true]);
+    assert_eq!(reported(&[0.04, 0.5]), [false, false]);
+    assert_eq!(reported(&[0.5, 0.02]), [false, true]);
     // The last that is within its part takes those before it along.
-    assert_eq!(told(&[0.04, 0.03, 0.9, 0.035]), [false, false, false, false]);
-    assert_eq!(told(&[0.037, 0.03, 0.9, 0.035]), [true, true, false, true]);
-    assert_eq!(told(&[]), [] as [bool; 0]);
+    assert_eq!(reported(&[0.04, 0.03, 0.9, 0.035]), [false, false, false, false]);
+    assert_eq!(reported(&[0.037, 0.03, 0.9, 0.035]), [true, true, false, true]);
+    assert_eq!(reported(&[]), [] as [bool; 0]);
 }

@@ -1,15 +1,15 @@
-//! What a profile says of itself: the recording, its modules, and what markers are.
+//! The metadata of a profile: the recording, its modules, and the schema of markers.
 
 use serde_json::{Value, json};
 
 use super::model::VERSION;
-use super::spans::{NAME, ROOT, SPAN, tag_key};
+use super::span_markers::{NAME, ROOT, SPAN, tag_key};
 use crate::trace::Module;
 use crate::view::escape::escaped;
 use crate::view::mode::Mode;
 use crate::view::processes::Processes;
 use crate::view::profile::Profile;
-use crate::view::recording::Recording;
+use crate::view::recording_info::RecordingInfo;
 
 /// The head of a profile.
 pub(super) fn meta(profile: &Profile) -> Value {
@@ -18,7 +18,9 @@ pub(super) fn meta(profile: &Profile) -> Value {
         Mode::Cpu => recording.period_ns(),
         Mode::Wall => recording.number("wall_interval_ns").map(|ns| ns as f64),
     };
-    let category = |name: &str, color: &str| json!({ "name": name, "color": color, "subcategories": ["Other"] });
+    let category = |name: &str, color: &str| -> Value {
+        json!({ "name": name, "color": color, "subcategories": ["Other"] })
+    };
     json!({
         "version": 24,
         "preprocessedProfileVersion": VERSION,
@@ -44,8 +46,10 @@ pub(super) fn meta(profile: &Profile) -> Value {
 }
 
 /// The fields of the markers that spans are.
-fn schema(recording: &Recording) -> Value {
-    let field = |key: &str, label: &str| json!({ "key": key, "label": label, "format": "string", "searchable": true });
+fn schema(recording: &RecordingInfo) -> Value {
+    let field = |key: &str, label: &str| -> Value {
+        json!({ "key": key, "label": label, "format": "string", "searchable": true })
+    };
     let mut fields = vec![field(SPAN, "Span"), field(ROOT, "Root span")];
     let keys = recording.tags();
     for place in 0..traceprof_abi::context::TAGS {
@@ -84,8 +88,8 @@ fn lib(module: &Module) -> Value {
     })
 }
 
-/// The id of a module as Breakpad makes it of a build id: a GUID, whose first three numbers are little
-/// endian, and an age of 0.
+/// The id of a module as Breakpad makes it of a build id: a GUID, whose first three numbers are
+/// little endian, and an age of 0.
 fn breakpad_id(build_id: &[u8]) -> String {
     let mut bytes = [0u8; 16];
     for (byte, given) in bytes.iter_mut().zip(build_id) {

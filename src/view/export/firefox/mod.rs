@@ -1,16 +1,16 @@
-//! Profiles of the Firefox Profiler (profiler.firefox.com): every sample with its time, and the spans
-//! that threads work on as markers.
+//! Profiles of the Firefox Profiler (profiler.firefox.com): every sample with its time, and spans
+//! as markers.
 //!
 //! # Invariants
-//! - Memory is that of the samples of one thread, besides that of the profile.
+//! - Memory is that of the profile, and of the samples of one thread.
 //! - All texts are safe to show before they are written.
-//! - Weights are sampling periods or, of wall clock time, milliseconds.
+//! - Weights are sampling periods, or milliseconds of wall clock time.
 //! - A marker lasts from the first to the last of consecutive samples of a thread with one context.
 
 mod meta;
 mod model;
-mod spans;
-mod tables;
+mod span_markers;
+mod thread_tables;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,19 +18,19 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
-use crate::view::calls::Step;
+use crate::view::call_tree::StackStep;
+use crate::view::context::TagTexts;
 use crate::view::error::ViewError;
 use crate::view::escape::escaped;
-use crate::view::export::{ExportOptions, samples};
+use crate::view::export::{ExportOptions, thread_samples};
 use crate::view::mode::Mode;
-use crate::view::names::Names;
 use crate::view::processes::Processes;
 use crate::view::profile::{Profile, mark_of};
 use crate::view::selection::Selected;
-use crate::view::told::TagTexts;
-use model::Thread;
-use spans::Spans;
-use tables::Tables;
+use crate::view::step_names::StepNames;
+use model::FirefoxThread;
+use span_markers::SpanMarkers;
+use thread_tables::ThreadTables;
 
 /// Categories, by their places.
 const OTHER: u32 = 0;
@@ -44,11 +44,11 @@ pub(super) fn write(
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ViewError> {
-    let maker = Maker {
+    let maker = FirefoxBuilder {
         trace,
         selected,
         profile,
-        names: Names::of_functions(profile),
+        names: StepNames::of_functions(profile),
         processes: Processes::of(profile),
         tags: TagTexts::new(trace, &profile.recording.tags()),
         begin_ns: profile.recording.begin_ns().unwrap_or(0),
@@ -61,7 +61,7 @@ pub(super) fn write(
     // A kernel thread id may be used again, and must not be here.
     let mut lives: HashMap<u32, u32> = HashMap::new();
     let mut first = true;
-    for thread in samples::threads(trace, (selected, profile), options) {
+    for thread in thread_samples::threads(trace, (selected, profile), options) {
         let life = lives.entry(thread.thread.tid).or_default();
         if !std::mem::take(&mut first) {
             write!(out, ",")?;
@@ -78,29 +78,29 @@ fn put(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
 }
 
 /// Makes threads.
-struct Maker<'a> {
+struct FirefoxBuilder<'a> {
     trace: &'a LazyTrace,
     selected: &'a Selected,
     profile: &'a Profile,
-    names: Names,
+    names: StepNames,
     processes: Processes,
     tags: TagTexts<'a>,
     begin_ns: u64,
 }
 
-impl Maker<'_> {
-    fn thread(&self, summary: &ThreadSummary, life: u32) -> Result<Thread, ViewError> {
-        let mut rows = Rows {
+impl FirefoxBuilder<'_> {
+    fn thread(&self, summary: &ThreadSummary, life: u32) -> Result<FirefoxThread, ViewError> {
+        let mut rows = ThreadRows {
             profile: self.profile,
-            tables: Tables::new(self.profile, &self.names),
-            spans: Spans::default(),
+            tables: ThreadTables::new(self.profile, &self.names),
+            spans: SpanMarkers::default(),
             begin_ns: self.begin_ns,
             last_ns: self.begin_ns,
         };
-        samples::of_thread(self.trace, self.selected, summary.id, &mut |sample, stack| {
+        thread_samples::of_thread(self.trace, self.selected, summary.id, &mut |sample, stack| {
             rows.add(sample, stack);
         })?;
-        let Rows { mut tables, spans, .. } = rows;
+        let ThreadRows { mut tables, spans, .. } = rows;
         spans.write(&mut tables, &self.tags, self.begin_ns)?;
         let mut thread = tables.thread;
         let named = &summary.thread;
@@ -122,19 +122,20 @@ impl Maker<'_> {
 }
 
 /// Gathers the samples of a thread.
-struct Rows<'a> {
+struct ThreadRows<'a> {
     profile: &'a Profile,
-    tables: Tables<'a>,
-    spans: Spans,
+    tables: ThreadTables<'a>,
+    spans: SpanMarkers,
     begin_ns: u64,
     last_ns: u64,
 }
 
-impl Rows<'_> {
+impl ThreadRows<'_> {
     fn add(&mut self, sample: &Sample, stack: &[LocationId]) {
         let wait = self.profile.waits.find(sample);
-        let frames = stack.iter().map(|location| Step::Frame(*location));
-        let steps = mark_of(sample, stack).into_iter().chain(frames).chain(wait.map(Step::Wait));
+        let frames = stack.iter().map(|location| StackStep::Frame(*location));
+        let steps =
+            mark_of(sample, stack).into_iter().chain(frames).chain(wait.map(StackStep::Wait));
         let index = self.tables.stack(steps);
         let weight = u64::from(sample.weight);
         let period_ns = self.profile.recording.period_ns().unwrap_or(0.0);

@@ -1,16 +1,16 @@
-//! The tables of a thread in the processed profile of the Firefox Profiler, version 55: columns of equal
-//! length, which refer to each other by index.
+//! The tables of a thread in the processed profile of the Firefox Profiler, version 55: columns of
+//! equal length, which refer to each other by index.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What the version is called in a profile; the profiler upgrades older ones when it loads them.
+/// The version number in a profile; the profiler upgrades older ones when it loads them.
 pub(super) const VERSION: u32 = 55;
 
 /// A thread with all that its samples refer to.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Thread {
+pub(super) struct FirefoxThread {
     pub(super) name: String,
     pub(super) is_main_thread: bool,
     pub(super) pid: String,
@@ -24,8 +24,8 @@ pub(super) struct Thread {
     pub(super) unregister_time: Option<f64>,
     pub(super) paused_ranges: [(); 0],
     pub(super) show_markers_in_timeline: bool,
-    pub(super) samples: Samples,
-    pub(super) markers: Markers,
+    pub(super) samples: SampleTable,
+    pub(super) markers: MarkerTable,
     pub(super) stack_table: StackTable,
     pub(super) frame_table: FrameTable,
     pub(super) func_table: FuncTable,
@@ -36,7 +36,7 @@ pub(super) struct Thread {
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Samples {
+pub(super) struct SampleTable {
     pub(super) length: usize,
     pub(super) weight_type: &'static str,
     pub(super) weight: Vec<f64>,
@@ -49,7 +49,7 @@ pub(super) struct Samples {
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Markers {
+pub(super) struct MarkerTable {
     pub(super) length: usize,
     pub(super) name: Vec<u32>,
     pub(super) category: Vec<u32>,

@@ -1,5 +1,5 @@
-//! Who was recorded, and where, as the semantic conventions of OpenTelemetry call it: the resource of a
-//! process.
+//! The resource of a process, after the semantic conventions of OpenTelemetry: the program and the
+//! host.
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Word;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
@@ -9,12 +9,12 @@ use crate::trace::Value;
 use crate::view::escape::escaped;
 use crate::view::processes;
 use crate::view::profile::Profile;
-use crate::view::recording::{Recording, words};
+use crate::view::recording_info::{RecordingInfo, words};
 
-/// What the metadata of what a process tells of itself begins with.
-const TOLD: &str = "otel.";
+/// The prefix of metadata that a process published about itself.
+const PUBLISHED: &str = "otel.";
 const SERVICE: &str = "service.name";
-/// What is ours to say, whatever the process tells of itself.
+/// The attributes that the recorder decides, whatever the process published.
 const OURS: [&str; 7] = [PID, EXECUTABLE, COMMAND, COMMAND_ARGS, COMMAND_LINE, HOST, OS];
 const PID: &str = "process.pid";
 const EXECUTABLE: &str = "process.executable.name";
@@ -28,11 +28,11 @@ const OS: &str = "os.type";
 pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
     let recording = &profile.recording;
     let mut attributes = vec![attribute(PID, Word::IntValue(pid))];
-    attributes.extend(told(recording));
+    attributes.extend(published(recording));
     let command_line = command_line(pid, recording);
     let executable = executable(pid, profile, command_line.first().copied());
     if !attributes.iter().any(|it| it.key == SERVICE) {
-        // As the conventions say it of services that do not say what they are.
+        // The conventions name unknown services like this.
         let name = executable.as_ref().map_or_else(
             || "unknown_service".to_owned(),
             |executable| format!("unknown_service:{executable}"),
@@ -55,13 +55,14 @@ pub(super) fn of_process(pid: i64, profile: &Profile) -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// What the process tells of itself. Of several processes nobody says which of them told it.
-fn told(recording: &Recording) -> Vec<KeyValue> {
+/// The attributes that the process published. With several processes it is unknown which one
+/// published them.
+fn published(recording: &RecordingInfo) -> Vec<KeyValue> {
     if !recording.processes().is_empty() {
         return Vec::new();
     }
     let own = recording.metadata.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix(TOLD)?;
+        let name = key.strip_prefix(PUBLISHED)?;
         let value = match value {
             Value::Text(said) => text(said),
             Value::List(_) => list(words(value).into_iter().map(text).collect()),
@@ -73,20 +74,22 @@ fn told(recording: &Recording) -> Vec<KeyValue> {
 }
 
 /// The words of a process's command line, if the trace has them.
-fn command_line(pid: i64, recording: &Recording) -> Vec<&str> {
+fn command_line(pid: i64, recording: &RecordingInfo) -> Vec<&str> {
     let listed = recording.processes();
     if let Some(process) = listed.into_iter().rfind(|it| i64::try_from(it.pid) == Ok(pid)) {
         return process.command_line;
     }
-    // What is not listed is of the process that was asked for.
+    // An unlisted process is the one that the user named.
     let is_asked = recording.number("pid").is_some_and(|asked| i64::try_from(asked) == Ok(pid));
     let line = recording.metadata.get("command_line").filter(|_| is_asked);
     line.map(words).unwrap_or_default()
 }
 
-/// The name of the file that a process executes: of the last program that it was seen to execute, else
-/// as it was called by its command line. What the kernel calls it is the name of its first thread, which
-/// many set: only where there is nothing else.
+/// The file name of the program of a process: the last one that it executed, else the one in its
+/// command line.
+///
+/// The kernel's name is that of the first thread, which many programs set, so it is the last
+/// resort.
 fn executable(pid: i64, profile: &Profile, command: Option<&str>) -> Option<String> {
     let recording = &profile.recording;
     let file = executed(pid, recording).and_then(file_name).or_else(|| command.and_then(program));
@@ -102,29 +105,29 @@ fn executable(pid: i64, profile: &Profile, command: Option<&str>) -> Option<Stri
 }
 
 /// The file of the last program that a process executed and that was sampled.
-fn executed(pid: i64, recording: &Recording) -> Option<&str> {
+fn executed(pid: i64, recording: &RecordingInfo) -> Option<&str> {
     let asked = recording.number("pid");
     let is_it = |of: Option<u64>| of.or(asked).is_some_and(|of| i64::try_from(of) == Ok(pid));
     let mut programs = recording.executed().into_iter();
     let last = programs.rfind(|it| it.not_sampled.is_none() && is_it(it.pid))?;
-    // What the recorder could not see.
+    // The recorder could not see the name.
     Some(last.name).filter(|name| *name != "[unknown]")
 }
 
-/// The file's name in the first word of a command line, unless it is a title that a process has given
-/// itself, as `nginx: master process` is.
+/// The file's name in the first word of a command line, unless it is a title that a process has
+/// given itself, as `nginx: master process` is.
 fn program(word: &str) -> Option<&str> {
     // Some write all of their command line into one word.
     let path = word.split(" -").next().unwrap_or(word);
     let is_title = path.contains(": ")
         || path.ends_with(':')
         || (path.contains(' ') && !path.starts_with('/'));
-    // That of a login shell is `-bash`.
+    // A login shell is `-bash`.
     file_name(path.strip_prefix('-').unwrap_or(path)).filter(|_| !is_title)
 }
 
 fn file_name(path: &str) -> Option<&str> {
-    // As the kernel says it of a file that has been replaced.
+    // The kernel's mark of a replaced file.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     path.rsplit('/').next().filter(|name| !name.is_empty())
 }

@@ -1,14 +1,14 @@
 //! Profiles of pprof: gzipped protobuf, which `go tool pprof` and many others read.
 //!
-//! Values are numbers of samples and nanoseconds of CPU or wall clock time; labels say the process, the
-//! thread, the span, the root and the tags.
+//! Values are numbers of samples and nanoseconds of CPU or wall clock time; labels say the process,
+//! the thread, the span, the root and the tags.
 //!
 //! # Invariants
 //! - Each value adds up to that of all samples, but for those of threads that are left out.
 //! - Addresses are those in the module's file: a module is a mapping that begins at 0.
 
+mod pprof_tables;
 pub(super) mod proto;
-mod tables;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -18,17 +18,17 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::trace::LocationId;
-use crate::view::calls::{Call, Count, Step};
+use crate::view::call_tree::{CallNode, Count, StackStep};
+use crate::view::context::{ContextText, TagText};
 use crate::view::escape::escaped;
 use crate::view::export::ExportOptions;
 use crate::view::idle::idle_threads;
 use crate::view::mode::Mode;
-use crate::view::names::Names;
 use crate::view::processes::Processes;
 use crate::view::profile::{Profile, ThreadProfile};
-use crate::view::told::{Context, TagWord};
+use crate::view::step_names::StepNames;
+use pprof_tables::PprofTables;
 use proto::{Label, Sample, ValueType};
-use tables::Tables;
 
 /// Labels that are not an application's.
 const OWN_LABELS: [&str; 7] =
@@ -36,7 +36,7 @@ const OWN_LABELS: [&str; 7] =
 /// The name of the process, where there are several.
 pub(super) const PROCESS: &str = "process";
 pub(super) const TAG_PREFIX: &str = "tag.";
-/// What an empty text is called.
+/// The placeholder for an empty text.
 const EMPTY: &str = "(empty)";
 
 /// Writes all stacks.
@@ -52,7 +52,7 @@ pub(super) fn write(
 
 /// The profile with all stacks.
 pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile {
-    let mut made = Maker::new(profile);
+    let mut made = PprofBuilder::new(profile);
     let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
     for (place, thread) in profile.threads.iter().enumerate() {
         if !idle.get(place).copied().unwrap_or(false) {
@@ -63,19 +63,19 @@ pub(super) fn make(profile: &Profile, options: &ExportOptions) -> proto::Profile
 }
 
 /// Makes the profile.
-struct Maker<'a> {
+struct PprofBuilder<'a> {
     profile: &'a Profile,
-    names: Names,
+    names: StepNames,
     processes: Processes,
-    tables: Tables<'a>,
+    tables: PprofTables<'a>,
     samples: Vec<Sample>,
 }
 
-impl<'a> Maker<'a> {
+impl<'a> PprofBuilder<'a> {
     fn new(profile: &'a Profile) -> Self {
-        let names = Names::of_functions(profile);
+        let names = StepNames::of_functions(profile);
         let processes = Processes::of(profile);
-        Self { profile, names, processes, tables: Tables::new(profile), samples: Vec::new() }
+        Self { profile, names, processes, tables: PprofTables::new(profile), samples: Vec::new() }
     }
 
     /// Adds the samples of a thread.
@@ -88,7 +88,7 @@ impl<'a> Maker<'a> {
             }
             let path = path(calls, index);
             let context = match path.last() {
-                Some(Step::Group(group)) => {
+                Some(StackStep::Group(group)) => {
                     self.profile.groups.as_ref().and_then(|groups| groups.context(*group))
                 }
                 _ => None,
@@ -104,19 +104,22 @@ impl<'a> Maker<'a> {
     }
 
     /// The locations of a stack that is given leaf first.
-    fn locations(&mut self, path: &[Step<LocationId>]) -> Vec<u64> {
+    fn locations(&mut self, path: &[StackStep<LocationId>]) -> Vec<u64> {
         let mut ids = Vec::new();
         let mut rest = path;
         while let Some((step, outer)) = rest.split_first() {
             rest = outer;
             match step {
-                Step::Thread | Step::Group(_) | Step::Context(_) => {}
-                Step::Frame(location) => {
+                StackStep::Thread | StackStep::Group(_) | StackStep::ContextText(_) => {}
+                StackStep::Frame(location) => {
                     let inlined = self.tables.inlined(*location, outer);
                     rest = outer.get(inlined.len()..).unwrap_or_default();
                     ids.push(self.tables.code(*location, &inlined));
                 }
-                Step::Truncated | Step::Dropped | Step::Empty | Step::Wait(_) => {
+                StackStep::Truncated
+                | StackStep::Dropped
+                | StackStep::Empty
+                | StackStep::Wait(_) => {
                     let name = self.names.text(step.map(|location| self.names.id(location)));
                     ids.push(self.tables.mark(name));
                 }
@@ -146,7 +149,7 @@ impl<'a> Maker<'a> {
         labels
     }
 
-    fn context_labels(&mut self, context: &Context, labels: &mut Vec<Label>) {
+    fn context_labels(&mut self, context: &ContextText, labels: &mut Vec<Label>) {
         if let Some(span) = context.span {
             labels.push(self.text("span_id", &span.to_string()));
         }
@@ -157,8 +160,8 @@ impl<'a> Maker<'a> {
         for (name, value) in &context.tags {
             let key = tag_key(name);
             labels.push(match value {
-                TagWord::Number(number) => self.number(&key, *number),
-                TagWord::Text(text) => self.text(&key, text),
+                TagText::Number(number) => self.number(&key, *number),
+                TagText::Text(text) => self.text(&key, text),
             });
         }
     }
@@ -185,7 +188,7 @@ impl<'a> Maker<'a> {
                 ("wall", "nanoseconds", recording.number("wall_interval_ns").unwrap_or(0))
             }
             (Mode::Cpu, Some(period_ns)) => ("cpu", "nanoseconds", period_ns.round() as u64),
-            // Nobody has said how long they are.
+            // The trace lacks the length of a period.
             (Mode::Cpu, None) => ("periods", "count", 1),
         };
         let begin_ns = recording.begin_ns().unwrap_or(0);
@@ -214,9 +217,10 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// The label of a tag: its name, unless that could be taken for another label.
+/// The label of a tag: its name, unless another label has that name.
 fn tag_key(name: &str) -> Cow<'_, str> {
-    // What looks as if it were prefixed is so once more: different names have different labels.
+    // A name that already has the prefix gets it once more, so different names have different
+    // labels.
     if OWN_LABELS.contains(&name.trim_start_matches(TAG_PREFIX)) {
         format!("{TAG_PREFIX}{name}").into()
     } else {
@@ -225,7 +229,7 @@ fn tag_key(name: &str) -> Cow<'_, str> {
 }
 
 /// The stack of a call, leaf first, without the thread.
-fn path(calls: &[Call<LocationId>], index: usize) -> Vec<Step<LocationId>> {
+fn path(calls: &[CallNode<LocationId>], index: usize) -> Vec<StackStep<LocationId>> {
     let mut path = Vec::new();
     let mut at = index;
     while at != 0 {

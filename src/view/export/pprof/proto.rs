@@ -1,5 +1,5 @@
-//! The messages of a profile of pprof, as `profile.proto` of github.com/google/pprof has them; fields
-//! that we never set are left out.
+//! The messages of a profile of pprof, as `profile.proto` of github.com/google/pprof has them;
+//! fields that we never set are left out.
 
 use prost::Message;
 
@@ -31,7 +31,7 @@ pub(in crate::view::export) struct Profile {
     pub(in crate::view::export) default_sample_type: i64,
 }
 
-/// What a value is, and its unit.
+/// The type of a value, and its unit.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(in crate::view::export) struct ValueType {
     #[prost(int64, tag = "1")]

@@ -1,0 +1,439 @@
+//! One step up an x86_64 stack.
+//!
+//! # Invariants
+//! - Within one stack the CFA grows with every step, so a walk ends at the upper bound; it changes
+//!   stacks a bounded number of times.
+//! - Below `sp` only an exact frame is read, and only its red zone.
+//! - Registers other than sp and fp are known in the leaf, and in a frame that a signal
+//!   interrupted. Only rbx is followed further, through modules that say where it is.
+
+mod gap;
+mod switch;
+
+use super::EndReason;
+use super::rule::{Rule, fp_op, op};
+use super::tables::RBX_LOST;
+use super::walk::{Climb, Lookup, Machine, Memory, Place, Resume, word};
+use gap::cross_gap;
+
+/// Bytes below sp that belong to the running function.
+const RED_ZONE: u64 = 128;
+/// Stack switches followed in one walk: rustc and other deep recursions move to new stacks.
+const SWITCHES_MAX: u32 = 64;
+/// Lowest address that can hold code: the first page is never mapped.
+const CODE_MIN: u64 = 4096;
+/// One past the highest user address with five-level page tables.
+const USER_END: u64 = 1 << 56;
+/// From sp in the trampoline, which is at the `ucontext`, to the first saved register.
+const UCONTEXT_GREGS: u64 = 40;
+/// DWARF numbers of the registers in the order of a `ucontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx,
+/// rax, rcx, rsp.
+const UCONTEXT_ORDER: [usize; 16] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7];
+/// DWARF number of rbx.
+const RBX: usize = 3;
+/// DWARF number of the frame pointer.
+pub const RBP: usize = 6;
+/// DWARF number of the stack pointer.
+pub const RSP: usize = 7;
+
+/// The registers to unwind from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// rip.
+    pub pc: u64,
+    /// rsp.
+    pub sp: u64,
+    /// rbp.
+    pub fp: u64,
+    /// All sixteen, in DWARF order: rax rdx rcx rbx rsi rdi rbp rsp r8 ... r15.
+    pub gpr: [u64; 16],
+}
+
+/// A frame on the way up.
+#[derive(Debug)]
+pub struct Frame {
+    registers: Registers,
+    exact: bool,
+    /// All general registers are known.
+    is_whole: bool,
+    /// rbx in a frame that is not exact, if it is known.
+    rbx: Option<u64>,
+    /// sp and fp are those that lay behind a frame record in code without unwind information.
+    of_record: bool,
+    /// No stack is known at sp.
+    lost: bool,
+    switches: u32,
+}
+
+impl Machine for Registers {
+    type Frame = Frame;
+
+    fn leaf(&self) -> Frame {
+        let (rbx, of_record, lost, switches) = (None, false, false, SWITCHES_MAX);
+        Frame { registers: *self, exact: true, is_whole: true, rbx, of_record, lost, switches }
+    }
+}
+
+impl Climb for Frame {
+    fn pc(&self) -> u64 {
+        self.registers.pc
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    #[inline]
+    fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
+        step(self, lookup, memory)
+    }
+}
+
+impl Resume for Frame {
+    #[inline]
+    fn place(&self) -> Option<Place> {
+        let Registers { sp, fp, .. } = self.registers;
+        // What is whole, or lost, is exact. Where fp came from matters if it is zero.
+        let is_root = self.of_record && fp == 0;
+        let is_all = !self.exact && self.rbx.is_none() && !is_root;
+        is_all.then_some(Place { sp, fp })
+    }
+
+    #[inline]
+    fn enter(&mut self, pc: u64, place: Place) {
+        self.registers.pc = pc;
+        (self.registers.sp, self.registers.fp) = (place.sp, place.fp);
+        // Of one that would be told by it nothing is kept.
+        self.of_record = false;
+    }
+}
+
+impl Frame {
+    fn register(&self, number: u8) -> Result<u64, EndReason> {
+        let value = match number as usize {
+            any if self.is_whole => self.registers.gpr.get(any).copied(),
+            RSP if self.exact => Some(self.registers.sp),
+            RBP if self.exact => Some(self.registers.fp),
+            RBX => self.rbx,
+            _ => None,
+        };
+        value.ok_or(EndReason::BadRule)
+    }
+
+    /// Counts a change of stacks.
+    fn count_switch(&mut self) -> Result<(), EndReason> {
+        self.switches = self.switches.checked_sub(1).ok_or(EndReason::Range)?;
+        Ok(())
+    }
+
+    /// Lowest address that the frame may read.
+    fn floor(&self, memory: &impl Memory) -> u64 {
+        let sp = self.registers.sp;
+        let floor = if self.exact { red_zone(sp) } else { sp };
+        floor.max(memory.bounds().0)
+    }
+
+    #[inline]
+    fn enter_caller(&mut self, cfa: u64, fp: u64, pc: u64) -> Result<(), EndReason> {
+        if pc == 0 {
+            // What starts a thread or a fiber clears both. Elsewhere a zero is no return address
+            // but whatever lies in the place that wrong unwind information names.
+            return Err(if fp == 0 { EndReason::Root } else { EndReason::Range });
+        }
+        if !(CODE_MIN..USER_END).contains(&pc) {
+            return Err(EndReason::Range);
+        }
+        self.registers.sp = cfa;
+        self.registers.fp = fp;
+        self.registers.pc = pc;
+        (self.exact, self.is_whole) = (false, false);
+        (self.rbx, self.of_record) = (None, false);
+        Ok(())
+    }
+}
+
+/// Where the running function's memory below sp begins.
+fn red_zone(sp: u64) -> u64 {
+    sp.saturating_sub(RED_ZONE)
+}
+
+/// Moves `frame` to its caller.
+#[inline]
+fn step(frame: &mut Frame, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
+    let look = frame.pc().wrapping_sub(u64::from(!frame.exact));
+    let (rule, rbx) = lookup.rule(look)?;
+    let (lo, hi) = memory.bounds();
+    let Registers { sp, fp, .. } = frame.registers;
+    if frame.lost || sp < lo || sp > hi {
+        return Err(if rule.op == op::STOP { EndReason::Root } else { EndReason::Range });
+    }
+    let add = |base: u64| base.wrapping_add_signed(i64::from(rule.cfa_off));
+    let floor = frame.floor(memory);
+    let plt = |threshold: u64| add(sp).wrapping_add(u64::from(look & 15 >= threshold) << 3);
+    let cfa = match rule.op {
+        op::SP => add(sp),
+        op::FP | op::FP_STD | op::FP_SWITCH => add(fp),
+        op::DEREF_SP => word(memory, floor, add(sp))?,
+        op::DEREF_FP => word(memory, floor, add(fp))?,
+        op::DEREF_SP_8 => word(memory, floor, add(sp))?.wrapping_add(8),
+        op::DEREF_FP_8 => word(memory, floor, add(fp))?.wrapping_add(8),
+        op::DEREF_SP_ADD => {
+            let [low, middle, high, above] = rule.cfa_off.to_le_bytes();
+            let at = sp.wrapping_add(u64::from(u32::from_le_bytes([low, middle, high, 0])));
+            word(memory, floor, at)?.wrapping_add(u64::from(above) << 3)
+        }
+        op::PLT_11 => plt(11),
+        op::PLT_10 => plt(10),
+        op::PLT_9 => plt(9),
+        op::SP_INJECTED => return leave_injected(frame, rule, add(sp), memory),
+        op::FP_CALLER => return leave_to_caller(frame, rule, lookup, memory),
+        op::SIGNAL => return return_from_signal(frame, memory),
+        op::FROM_REGISTERS | op::FROM_CONTEXT if frame.exact => {
+            return resume(frame, rule, memory);
+        }
+        op::STOP => return Err(EndReason::Root),
+        op::GAP_FP => return cross_gap(frame, false, lookup, memory),
+        op::GAP_GUESS => return cross_gap(frame, true, lookup, memory),
+        op if op.wrapping_sub(op::REG_LEAF) < op::REGISTERS => {
+            add(frame.register(op.wrapping_sub(op::REG_LEAF))?)
+        }
+        op if op.wrapping_sub(op::INDEXED_LEAF) < op::REGISTERS && frame.exact => {
+            let index = frame.register(op.wrapping_sub(op::INDEXED_LEAF))?;
+            word(memory, floor, add(sp).wrapping_add(index.wrapping_mul(8)))?.wrapping_add(8)
+        }
+        op if op.wrapping_sub(op::RA_REG_LEAF) < op::REGISTERS && frame.exact => {
+            let pc = frame.register(op.wrapping_sub(op::RA_REG_LEAF))?;
+            return leave_through_register(frame, rule, add(sp), pc, memory);
+        }
+        _ => return Err(EndReason::BadRule),
+    };
+    leave(frame, rule, rbx, cfa, memory)
+}
+
+/// Returns to the caller whose CFA is known; its pc is under the CFA.
+#[inline]
+fn leave(
+    frame: &mut Frame,
+    rule: Rule,
+    rbx: i16,
+    cfa: u64,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let Registers { sp, fp, .. } = frame.registers;
+    let mut floor = frame.floor(memory);
+    let offset = i64::from(rule.fp_off).wrapping_mul(8);
+    let saved_fp = fp.wrapping_add_signed(offset);
+    // On the stack that is left, where it is another one.
+    let beside = match rule.fp_op {
+        fp_op::AT_SP => Some(word(memory, floor, sp.wrapping_add_signed(offset))?),
+        fp_op::AT_FP if frame.exact && (saved_fp < floor || saved_fp >= cfa) => Some(fp),
+        fp_op::AT_FP => Some(word(memory, floor, saved_fp)?),
+        _ => None,
+    };
+    let (_, hi) = memory.bounds();
+    if cfa <= sp || cfa > hi {
+        switch_stack(frame, rule.op, cfa, memory)?;
+        floor = memory.bounds().0;
+    }
+    let at_cfa = cfa.wrapping_add_signed(offset);
+    let fp = match (rule.fp_op, beside) {
+        // Popped already, and nobody knows what lies below sp: the register has the value again.
+        (fp_op::AT_CFA, _)
+            if frame.exact && at_cfa < memory.bounds().0 && at_cfa >= red_zone(sp) =>
+        {
+            fp
+        }
+        (fp_op::AT_CFA, _) => word(memory, floor, at_cfa)?,
+        (fp_op::CLEAR, _) => 0,
+        (_, Some(value)) => value,
+        _ => fp,
+    };
+    let pc = word(memory, floor, cfa.wrapping_sub(8))?;
+    let caller_rbx = match rbx {
+        RBX_LOST => None,
+        0 => frame.register(RBX as u8).ok(),
+        slot => word(memory, floor, cfa.wrapping_add_signed(i64::from(slot).wrapping_mul(8))).ok(),
+    };
+    frame.enter_caller(cfa, fp, pc)?;
+    frame.rbx = caller_rbx;
+    Ok(())
+}
+
+/// Returns to where the caller was interrupted. Of its registers only sp and fp are known.
+#[cold]
+fn leave_injected(
+    frame: &mut Frame,
+    rule: Rule,
+    cfa: u64,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    leave(frame, rule, RBX_LOST, cfa, memory)?;
+    frame.exact = true;
+    Ok(())
+}
+
+/// Returns from a function without a frame on the stack that fp leads to.
+#[cold]
+fn leave_to_caller(
+    frame: &mut Frame,
+    rule: Rule,
+    lookup: &Lookup,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let fp = frame.registers.fp;
+    // It takes hundreds of loads, whether anything is found or not.
+    frame.count_switch()?;
+    match switch::find_caller(frame, rule, lookup, memory) {
+        Some((slot, pc)) => frame.enter_caller(slot.wrapping_add(8), fp, pc),
+        None => leave(frame, Rule::FP_SWITCH, RBX_LOST, fp.wrapping_add(16), memory),
+    }
+}
+
+/// Moves to the stack that the CFA lies on, where the rule can lead to another one: a function that
+/// changed sp keeps its frame through fp or through a saved sp.
+#[cold]
+fn switch_stack(
+    frame: &mut Frame,
+    op: u8,
+    cfa: u64,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let (lo, hi) = memory.bounds();
+    // Go's stacks lie side by side in its heap, which is one range.
+    let elsewhere = cfa <= lo || cfa > hi || op == op::FP_SWITCH;
+    let can_switch = matches!(
+        op,
+        op::FP | op::FP_STD | op::FP_SWITCH | op::DEREF_SP_ADD | op::DEREF_SP..=op::DEREF_FP_8
+    );
+    frame.count_switch()?;
+    if elsewhere && can_switch && cfa > 8 && memory.rebound(cfa.wrapping_sub(8)) {
+        Ok(())
+    } else {
+        Err(EndReason::Range)
+    }
+}
+
+/// Returns to a caller whose address is still, or again, in a register.
+fn leave_through_register(
+    frame: &mut Frame,
+    rule: Rule,
+    cfa: u64,
+    pc: u64,
+    memory: &mut impl Memory,
+) -> Result<(), EndReason> {
+    let fp = match rule.fp_op {
+        fp_op::SAME => frame.registers.fp,
+        _ => return Err(EndReason::BadRule),
+    };
+    // The address may have been popped: then the CFA is sp itself. No second step is like this
+    // one, which only an exact frame can take.
+    if cfa < frame.registers.sp || cfa > memory.bounds().1 {
+        return Err(EndReason::Range);
+    }
+    frame.enter_caller(cfa, fp, pc)
+}
+
+/// Goes on where the frame is about to jump to, whichever stack that is on.
+#[cold]
+fn resume(frame: &mut Frame, rule: Rule, memory: &mut impl Memory) -> Result<(), EndReason> {
+    let [base, places @ ..] = rule.cfa_off.to_le_bytes();
+    let [sp, fp, pc] = if rule.op == op::FROM_REGISTERS {
+        let [sp, fp, pc] = places;
+        [frame.register(sp)?, frame.register(fp)?, frame.register(pc)?]
+    } else {
+        let context = frame.register(base)?;
+        if !memory.rebound(context) {
+            return Err(EndReason::Unreadable);
+        }
+        let mut load = |slot| word(memory, context, context.wrapping_add(u64::from(slot) << 3));
+        let [sp, fp, pc] = places;
+        [load(sp)?, load(fp)?, load(pc)?]
+    };
+    frame.count_switch()?;
+    if !memory.rebound(sp) {
+        return Err(EndReason::Range);
+    }
+    frame.enter_caller(sp, fp, pc)
+}
+
+/// Takes all registers from the `ucontext` at sp.
+#[cold]
+fn return_from_signal(frame: &mut Frame, memory: &mut impl Memory) -> Result<(), EndReason> {
+    let sp = frame.registers.sp;
+    let mut at = sp.wrapping_add(UCONTEXT_GREGS);
+    let mut registers = Registers::default();
+    for number in UCONTEXT_ORDER {
+        let value = word(memory, sp, at)?;
+        if let Some(register) = registers.gpr.get_mut(number) {
+            *register = value;
+        }
+        at = at.wrapping_add(8);
+    }
+    registers.pc = word(memory, sp, at)?;
+    registers.fp = registers.gpr.get(RBP).copied().unwrap_or(0);
+    registers.sp = registers.gpr.get(RSP).copied().unwrap_or(0);
+    if registers.pc >= USER_END {
+        return Err(EndReason::Range);
+    }
+    let (_, hi) = memory.bounds();
+    if registers.sp <= sp || registers.sp > hi {
+        frame.count_switch()?;
+    }
+    frame.lost = !memory.rebound(registers.sp);
+    frame.registers = registers;
+    (frame.exact, frame.is_whole) = (true, true);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_frame_that_was_not_interrupted_the_pointers_alone_are_known() {
+        let gpr = core::array::from_fn(|number| number as u64 * 16);
+        let mut frame = Registers { pc: 0x5000, sp: 7 * 16, fp: 6 * 16, gpr }.leaf();
+        assert_eq!([0, 3, 6, 7].map(|it| frame.register(it)), [Ok(0), Ok(48), Ok(96), Ok(112)]);
+        frame.enter_caller(0x7000, 0x7010, 0x6000).unwrap();
+        assert!((0..16).all(|number| frame.register(number) == Err(EndReason::BadRule)));
+        // As one that a call was injected into.
+        frame.exact = true;
+        let known = [Err(EndReason::BadRule), Ok(0x7010), Ok(0x7000), Err(EndReason::BadRule)];
+        assert_eq!([0, 6, 7, 15].map(|it| frame.register(it)), known);
+    }
+
+    #[test]
+    fn a_frame_whose_zero_comes_from_a_record_is_not_taken_over() {
+        let mut frame = Registers::default().leaf();
+        assert!(frame.place().is_none(), "it is exact");
+        frame.enter_caller(0x7000, 0x7010, 0x40_0000).unwrap();
+        frame.of_record = true;
+        assert!(frame.place().is_some());
+        frame.registers.fp = 0;
+        assert!(frame.place().is_none());
+        // One that may be taken over and has a zero has it from elsewhere.
+        frame.enter(0x40_0000, Place { sp: 0x7000, fp: 0 });
+        assert!(!frame.of_record && frame.place().is_some());
+    }
+
+    #[test]
+    fn a_zero_is_a_root_where_the_frame_pointer_is_zero_as_well() {
+        let mut frame = Registers::default().leaf();
+        assert_eq!(frame.enter_caller(0x7000, 0, 0), Err(EndReason::Root));
+        assert_eq!(frame.enter_caller(0x7000, 0x7010, 0), Err(EndReason::Range));
+    }
+
+    #[test]
+    fn stacks_are_changed_a_bounded_number_of_times() {
+        let mut frame = Registers::default().leaf();
+        assert!((0..SWITCHES_MAX).all(|_| frame.count_switch().is_ok()));
+        assert_eq!(frame.count_switch(), Err(EndReason::Range));
+    }
+
+    #[test]
+    fn ucontext_order_names_every_register_once() {
+        let mut seen = UCONTEXT_ORDER;
+        seen.sort_unstable();
+        assert_eq!(seen, core::array::from_fn(|number| number));
+    }
+}

@@ -1,0 +1,16 @@
+//! The clock of samples.
+
+use traceprof_abi::layout::{ClockMode, ControlBlock};
+use traceprof_abi::sync::Ordering;
+
+use crate::sys;
+
+/// The samples' clock.
+pub fn now(control: &ControlBlock) -> u64 {
+    // Relaxed: set before the handler was installed.
+    if control.clock_mode.load(Ordering::Relaxed) == ClockMode::Tsc as u32 {
+        traceprof_abi::clock::ticks()
+    } else {
+        sys::monotonic_ns()
+    }
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Prints what a run of the tests skipped, and the twenty tests that took longest.
+#
+#   scripts/slowest.sh JUNIT-FILE
+set -euo pipefail
+
+if skipped=$(grep -o 'SKIP: [^<]*' "$1"); then
+    printf '\nSkipped:\n'
+    sort <<<"$skipped" | uniq -c
+fi
+printf '\nThe twenty slowest tests, in seconds:\n'
+sed -nE 's/.*<testcase name="([^"]*)" classname="([^"]*)".* time="([^"]*)".*/\3 \2 \1/p' "$1" |
+    sort -rn | head -n 20 | awk '{ printf "%8.1f  %s %s\n", $1, $2, $3 }'

@@ -1,0 +1,132 @@
+//! Refuses options of `print` that contradict each other.
+
+use crate::cli::arguments::{GroupKey, PrintArguments};
+use crate::view::flat_profile::RowType;
+
+/// Refuses options that contradict each other.
+///
+/// # Errors
+/// A sentence for the user that says what to do instead.
+pub(super) fn check(arguments: &PrintArguments) -> Result<(), String> {
+    let sets: [fn(&PrintArguments) -> Option<String>; 4] =
+        [of_timeline, of_summary, of_top, of_trees];
+    let wrong = sets.into_iter().find_map(|set| set(arguments));
+    wrong.map_or(Ok(()), Err)
+}
+
+/// The message for the first of these options that is given.
+fn first(given: &[(bool, &str, &str)], with: &str) -> Option<String> {
+    let (_, option, instead) = given.iter().find(|(is_given, ..)| *is_given)?;
+    Some(format!("{option} cannot be used with {with}: {instead}"))
+}
+
+fn of_timeline(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.timeline;
+    let trees = "leave out --timeline";
+    first(
+        &[
+            (is_given(arguments.summary), "--summary", trees),
+            (
+                is_given(arguments.threads),
+                "--threads",
+                "--timeline has each thread on its own anyway",
+            ),
+            (is_given(arguments.aggregate), "--aggregate", trees),
+            (is_given(arguments.inverted), "--inverted", trees),
+            (
+                is_given(arguments.by.is_some()),
+                "--by",
+                "leave out --timeline, or choose samples with --span, --tag or --thread",
+            ),
+            (is_given(arguments.top.is_some()), "--top", trees),
+            (
+                is_given(arguments.idle),
+                "--idle",
+                "--timeline shows idle threads anyway; choose threads with --thread",
+            ),
+        ],
+        "--timeline",
+    )
+}
+
+fn of_summary(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.summary;
+    let either = "leave out one of them";
+    first(
+        &[
+            (is_given(arguments.verbose), "--verbose", either),
+            (is_given(arguments.follow), "--follow", "leave out --summary to see what is added"),
+            (is_given(arguments.top.is_some()), "--top", "--top has a summary anyway"),
+            (is_given(arguments.threads), "--threads", either),
+            (is_given(arguments.aggregate), "--aggregate", either),
+            (is_given(arguments.inverted), "--inverted", either),
+            (is_given(arguments.by.is_some()), "--by", "use --by with --top, or leave it out"),
+            (is_given(arguments.depth.is_some()), "--depth", either),
+        ],
+        "--summary",
+    )
+}
+
+fn of_top(arguments: &PrintArguments) -> Option<String> {
+    let is_given = |given: bool| given && arguments.top.is_some();
+    first(
+        &[
+            (is_given(arguments.verbose), "--verbose", "use --by line"),
+            (is_given(arguments.threads), "--threads", "use --by thread, or --thread NAME"),
+            (is_given(arguments.aggregate), "--aggregate", "--top is for all threads anyway"),
+            (is_given(arguments.inverted), "--inverted", "--top is sorted by self time anyway"),
+            (is_given(arguments.depth.is_some()), "--depth", "leave out one of them"),
+        ],
+        "--top",
+    )
+}
+
+fn of_trees(arguments: &PrintArguments) -> Option<String> {
+    let PrintArguments { threads, aggregate, inverted, verbose, follow, json, timeline, .. } =
+        *arguments;
+    let by = arguments.by.as_ref();
+    let (by_thread, by_process) = (by == Some(&GroupKey::Thread), by == Some(&GroupKey::Process));
+    let groups = matches!(by, Some(GroupKey::Samples(_)));
+    let steps = matches!(by, Some(GroupKey::Steps(RowType::Module | RowType::Line)));
+    let rules = [
+        (
+            json && follow && !timeline,
+            "--json cannot be used with --follow: add --timeline, or use --json after the end of \
+             the recording",
+        ),
+        (threads && aggregate, "--threads cannot be used with --aggregate: leave out one of them"),
+        (
+            threads && by_thread,
+            "--threads cannot be used with --by thread: either separates threads",
+        ),
+        (
+            threads && by_process,
+            "--threads cannot be used with --by process: use --threads, or --process with \
+             --threads",
+        ),
+        (
+            threads && groups,
+            "--threads cannot be used with --by span, root-span or tag:NAME, which make one tree \
+             of all threads: choose threads with --thread",
+        ),
+        (
+            inverted && by_thread,
+            "--inverted cannot be used with --by thread: use --inverted --threads",
+        ),
+        (
+            inverted && by_process,
+            "--inverted cannot be used with --by process: choose one process with --process",
+        ),
+        (
+            inverted && groups,
+            "--inverted cannot be used with --by span, root-span or tag:NAME: choose one with \
+             --span, --root-span or --tag",
+        ),
+        (
+            verbose && steps,
+            "--verbose cannot be used with --by module or line: leave out --verbose, or use it \
+             alone",
+        ),
+    ];
+    rules.into_iter().find(|(is_given, _)| *is_given).map(|(_, text)| text.to_owned())
+}

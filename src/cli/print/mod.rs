@@ -1,0 +1,36 @@
+//! `traceprof print`.
+
+mod conflicts;
+mod file_watch;
+mod follow;
+mod printer;
+
+use anyhow::anyhow;
+
+use self::printer::Printer;
+use super::arguments::{GroupKey, PrintArguments};
+use super::exit::{ExitCode, Failure};
+use super::input;
+use super::output::Destination;
+use crate::view::Selection;
+
+/// Prints the trace.
+pub(super) fn run(arguments: PrintArguments) -> Result<ExitCode, Failure> {
+    conflicts::check(&arguments).map_err(|text| Failure::new(ExitCode::Usage, anyhow!(text)))?;
+    let output = Destination::new(arguments.output.clone(), arguments.force, &arguments.file)?;
+    let printer = Printer::new(&arguments, output == Destination::Standard);
+    let by = match arguments.by {
+        Some(GroupKey::Samples(by)) => Some(by),
+        _ => None,
+    };
+    let selection = Selection { by, ..Selection::from(arguments.selection) };
+    if arguments.follow {
+        return follow::run(&arguments.file, selection, &printer);
+    }
+    let trace = input::open(&arguments.file)?;
+    let noted = trace.notices().len();
+    let selected = input::select(&trace, &selection)?;
+    output.write(|out| printer.whole(&trace, &selected, out).map_err(Failure::of_view))?;
+    input::note_new(&trace, noted);
+    Ok(ExitCode::Ok)
+}

@@ -1,0 +1,130 @@
+//! `record --json`: the result of a recording as one JSON object.
+//!
+//! # Invariants
+//! - Keys keep their names and meanings; later versions may add keys.
+//! - There is an object even if the recording failed. Its `exit_code` is that of the command.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use serde_json::{Map, json};
+
+use crate::cli::exit::{ExitCode, Failure};
+use crate::cli::output::{Destination, unwritable};
+use crate::record::Summary;
+use crate::trace::{Metadata, Saved, Value, index_path};
+
+/// Writes the object to the standard output. `recorded` is `None` if there is no recording.
+pub(super) fn write(recorded: Option<&Summary>, failure: Option<&Failure>) -> Result<(), Failure> {
+    let object = object(recorded, failure);
+    Destination::Standard.write(|out: &mut dyn Write| {
+        serde_json::to_writer(&mut *out, &object).map_err(io::Error::from).map_err(unwritable)?;
+        writeln!(out).map_err(unwritable)
+    })
+}
+
+fn object(recorded: Option<&Summary>, failure: Option<&Failure>) -> serde_json::Value {
+    let code = failure.map_or(ExitCode::Ok, |failure| failure.code);
+    let mut object = Map::new();
+    let mut set = |key: &str, value| object.insert(key.to_owned(), value);
+    set("exit_code", json!(code.number()));
+    set("meaning", json!(code.meaning()));
+    set("reason", json!(failure.map(Failure::message)));
+    if let Some(summary) = recorded {
+        let output = summary.output.as_ref();
+        set("pid", json!(summary.pid));
+        set("ended", json!(summary.ended));
+        set("output", json!(output.map(|path| path.to_string_lossy())));
+        let index = output.map(|path| index_path(path));
+        set("index", json!(index.as_ref().map(|path| path.to_string_lossy())));
+        let parts = summary.parts.0.iter().map(|path| path.to_string_lossy());
+        set("parts", json!(parts.collect::<Vec<_>>()));
+        set("parts_written", json!(summary.parts.1));
+        set("saved", json!(summary.saves.iter().map(saved).collect::<Vec<_>>()));
+        set("data_bytes", json!(summary.written.data_bytes));
+        set("index_bytes", json!(summary.written.index_bytes));
+        set("samples_in_file", json!(summary.written.samples));
+        set("collected_bytes", json!(summary.written.collected_bytes));
+        set("quality_percent", json!(summary.quality_percent));
+        set("command_status", json!(summary.command_status.map(status)));
+        set("left_in_target", json!(summary.left));
+        set("figures", json!(figures(&summary.figures)));
+    }
+    object.into()
+}
+
+fn status(status: ExitStatus) -> serde_json::Value {
+    json!({ "code": status.code(), "signal": status.signal() })
+}
+
+fn saved(saved: &Saved) -> serde_json::Value {
+    let (written, error) = (saved.outcome.as_ref().ok(), saved.outcome.as_ref().err());
+    json!({
+        "output": saved.path.to_string_lossy(),
+        "samples": written.map(|written| written.samples),
+        "data_bytes": written.map(|written| written.data_bytes),
+        "error": error,
+    })
+}
+
+fn figures(metadata: &Metadata) -> BTreeMap<&str, serde_json::Value> {
+    metadata.iter().map(|(key, value)| (key.as_str(), figure(value))).collect()
+}
+
+fn figure(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Unsigned(number) => json!(number),
+        Value::Text(text) => json!(text),
+        Value::List(values) => values.iter().map(figure).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::record::tests::summary;
+
+    #[test]
+    fn a_recording_is_told_with_all_its_figures() {
+        let list = Value::List(vec![Value::Unsigned(41_000), Value::Text("x".to_owned())]);
+        let figures = [("cpu_time_ns".to_owned(), Value::Unsigned(7)), ("list".to_owned(), list)];
+        let summary = Summary { figures: figures.into(), ..summary() };
+        let failure = Failure::new(ExitCode::LowQuality, anyhow::anyhow!("too\nlow"));
+        let object = object(Some(&summary), Some(&failure));
+        let expected = json!({
+            "exit_code": 5,
+            "meaning": "the recording is done, but its quality is below --fail-under",
+            "reason": "too low",
+            "pid": 7,
+            "ended": null,
+            "output": "out.trace",
+            "index": "out.trace.idx",
+            "parts": [],
+            "parts_written": 0,
+            "saved": [],
+            "data_bytes": 0,
+            "index_bytes": 0,
+            "samples_in_file": 0,
+            "collected_bytes": 0,
+            "quality_percent": 90.0,
+            "command_status": { "code": 3, "signal": null },
+            "left_in_target": [],
+            "figures": { "cpu_time_ns": 7, "list": [41_000, "x"] },
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn a_refusal_is_told_too() {
+        let failure = Failure::new(ExitCode::TargetGone, anyhow::anyhow!("process 7 is gone"));
+        let expected = json!({
+            "exit_code": 7,
+            "meaning": "the target ended before there was any data",
+            "reason": "process 7 is gone",
+        });
+        assert_eq!(object(None, Some(&failure)), expected);
+        assert_eq!(object(None, None)["exit_code"], 0);
+    }
+}

@@ -1,0 +1,211 @@
+//! `traceprof record`: records, prints the closing report, and chooses the exit code.
+
+mod json;
+mod options;
+mod pid_file;
+mod progress;
+mod ready_fd;
+
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use anyhow::anyhow;
+
+pub(super) use self::options::options;
+use self::pid_file::{PidFile, check_name};
+use self::ready_fd::{Ready, ReadyObserver};
+use super::arguments::RecordArguments;
+use super::exit::{ExitCode, Failure};
+use super::option_values::Percent;
+use super::output::{Destination, unwritable};
+use crate::inspect::dry_run;
+use crate::record::{Summary, record};
+use crate::view::escape::{escaped, shell_quoted};
+
+/// Records and reports.
+pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {
+    let is_json = arguments.json;
+    let mut summary = None;
+    let ended = run_into(arguments, &mut summary);
+    if is_json {
+        let written = json::write(summary.as_ref(), ended.as_ref().err());
+        return ended.and(written);
+    }
+    ended
+}
+
+fn run_into(arguments: RecordArguments, recorded: &mut Option<Summary>) -> Result<(), Failure> {
+    // First, while nothing else is open.
+    let ready = arguments.ready_fd.map(Ready::take).transpose()?;
+    let (quiet, fail_under) = (arguments.quiet, arguments.fail_under);
+    let (is_dry, pidfile) = (arguments.dry_run, arguments.pidfile.clone());
+    let options = options(arguments)?;
+    pidfile.as_deref().map(|path| check_name(path, &options.output)).transpose()?;
+    if is_dry {
+        pidfile.as_deref().map(PidFile::check).transpose()?;
+        let steps = dry_run(&options).map_err(Failure::of_recording)?;
+        let write = |out: &mut dyn Write| list(&steps, 0, out).map_err(unwritable);
+        return Destination::Standard.write(write);
+    }
+    let pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
+    let mut observer = ReadyObserver { inner: progress::observer(quiet), ready };
+    let ended = record(&options, &mut observer);
+    // Clears the live line before anything else is printed.
+    drop((observer, pidfile));
+    let summary = ended.map_err(Failure::of_recording)?;
+    if !quiet {
+        // A closed standard error leaves nobody to tell; the trace is written anyway.
+        let _ = trailer(&summary, &mut io::stderr().lock());
+    }
+    outcome(recorded.insert(summary), fail_under)
+}
+
+/// The closing report.
+fn trailer(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let labels = summary.text.iter().map(|(label, _)| label.chars().count());
+    let width = labels.max().unwrap_or(0).max("command".len());
+    list(&summary.text, width, out)?;
+    if let Some(status) = summary.command_status {
+        writeln!(out, "{:width$}  {}", "command", ended(status))?;
+    }
+    if let Some(output) = &summary.output {
+        let output = shell_quoted(&output.display().to_string());
+        writeln!(out, "{:width$}  traceprof print {}", "view", escaped(&output))?;
+    }
+    Ok(())
+}
+
+/// Prints labels and values; the labels take at least `least` columns.
+fn list(lines: &[(String, String)], least: usize, out: &mut dyn Write) -> io::Result<()> {
+    let width = lines.iter().map(|(label, _)| label.chars().count()).fold(least, usize::max);
+    let mut lines = lines.iter();
+    lines.try_for_each(|(label, value)| {
+        writeln!(out, "{:width$}  {}", escaped(label), escaped(value))
+    })
+}
+
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// The outcome of a finished recording.
+fn outcome(summary: &Summary, fail_under: Option<Percent>) -> Result<(), Failure> {
+    let quality = summary.quality_percent;
+    let output = summary.output.as_ref().map(|output| format!("{} is written", output.display()));
+    let output = output.unwrap_or_else(|| "no save was requested".to_owned());
+    if let Some(text) = &summary.cut_short {
+        return Err(Failure::new(ExitCode::Output, anyhow!(text.clone())));
+    }
+    if !summary.left.is_empty() {
+        let error = anyhow!(
+            "left in the target, which runs on unharmed: {}; `traceprof detach --pid {}` removes \
+             it, and so does the next recording",
+            summary.left.join("; "),
+            summary.pid
+        );
+        return Err(Failure::new(ExitCode::LeftBehind, error));
+    }
+    if let Some(why) = &summary.nothing {
+        let error = anyhow!("no samples: {why}; {output}");
+        return Err(Failure::new(ExitCode::NoSamples, error));
+    }
+    match fail_under {
+        // NaN is not good enough either.
+        Some(Percent(least)) if quality < least || quality.is_nan() => {
+            let error =
+                anyhow!("the quality of {quality:.2} % is below --fail-under {least} %; {output}");
+            Err(Failure::new(ExitCode::LowQuality, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::record::RecordError;
+    use crate::trace::{Metadata, Written};
+
+    pub(in crate::cli) fn summary() -> Summary {
+        Summary {
+            text: vec![
+                ("engine".to_owned(), "perf".to_owned()),
+                ("samples".to_owned(), "10 in 1 thread".to_owned()),
+            ],
+            samples: 10,
+            rooted: 9,
+            command_status: Some(ExitStatus::from_raw(3 << 8)),
+            output: Some(PathBuf::from("out.trace")),
+            written: Written::default(),
+            parts: (Vec::new(), 0),
+            saves: Vec::new(),
+            figures: Metadata::new(),
+            ended: None,
+            cut_short: None,
+            pid: 7,
+            left: Vec::new(),
+            nothing: None,
+            quality_percent: 90.0,
+        }
+    }
+
+    fn code(result: Result<(), Failure>) -> ExitCode {
+        result.map_or_else(|failure| failure.code, |()| ExitCode::Ok)
+    }
+
+    #[test]
+    fn the_outcome_follows_the_output_then_samples_then_quality() {
+        assert_eq!(code(outcome(&summary(), None)), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), Some(Percent(90.0)))), ExitCode::Ok);
+        assert_eq!(code(outcome(&summary(), Some(Percent(90.1)))), ExitCode::LowQuality);
+        let nothing = || Some("no CPU time".to_owned());
+        let empty = Summary { samples: 0, nothing: nothing(), ..summary() };
+        assert_eq!(code(outcome(&empty, Some(Percent(99.0)))), ExitCode::NoSamples);
+        let cut_short = Summary {
+            cut_short: Some("no space".to_owned()),
+            samples: 0,
+            nothing: nothing(),
+            ..summary()
+        };
+        assert_eq!(code(outcome(&cut_short, Some(Percent(99.0)))), ExitCode::Output);
+        let left = Summary { left: vec!["a segment".to_owned()], samples: 0, ..summary() };
+        assert_eq!(code(outcome(&left, None)), ExitCode::LeftBehind);
+        let unknown = Summary { quality_percent: f64::NAN, ..summary() };
+        assert_eq!(code(outcome(&unknown, Some(Percent(1.0)))), ExitCode::LowQuality);
+    }
+
+    #[test]
+    fn every_reason_has_its_code() {
+        let error = || anyhow!("why");
+        let check = |error, expected| assert_eq!(Failure::of_recording(error).code, expected);
+        check(RecordError::NotPermitted(error()), ExitCode::NotPermitted);
+        check(RecordError::TargetGone(error()), ExitCode::TargetGone);
+        check(RecordError::Output(error()), ExitCode::Output);
+        check(RecordError::Usage("why".to_owned()), ExitCode::Usage);
+        check(RecordError::Other(error()), ExitCode::Failure);
+    }
+
+    #[test]
+    fn the_trailer_is_aligned_and_tells_how_the_command_ended() {
+        let mut text = Vec::new();
+        trailer(&summary(), &mut text).unwrap();
+        let expected = "engine   perf\nsamples  10 in 1 thread\ncommand  exited with code 3\n\
+                        view     traceprof print out.trace\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        assert_eq!(ended(ExitStatus::from_raw(9)), "killed by signal 9");
+        let mut wide = summary();
+        wide.text.push(("thread slots".to_owned(), "1 used".to_owned()));
+        let mut text = Vec::new();
+        trailer(&wide, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\nthread slots  1 used\n"), "{text}");
+        assert!(text.starts_with("engine        perf\n"), "{text}");
+    }
+}

@@ -1,0 +1,29 @@
+//! `traceprof stacks`.
+
+mod json;
+mod text;
+
+use std::io::Write;
+
+use super::arguments::StacksArguments;
+use super::exit::Failure;
+use super::output::{Destination, unwritable};
+use crate::inspect::stacks::stacks;
+use crate::view::escape::escaped;
+
+/// Prints the stacks of the process.
+pub(super) fn run(arguments: &StacksArguments) -> Result<(), Failure> {
+    let found = stacks(arguments.pid, arguments.kernel).map_err(Failure::of_recording)?;
+    for notice in &found.notices {
+        // A closed standard error leaves nobody to tell.
+        let _ = writeln!(std::io::stderr(), "note: {}", escaped(notice));
+    }
+    Destination::Standard.write(|out| {
+        let written = if arguments.json {
+            json::write(&found, out)
+        } else {
+            text::write(&found, arguments.verbose, out)
+        };
+        written.map_err(unwritable)
+    })
+}

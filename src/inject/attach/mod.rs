@@ -1,0 +1,286 @@
+//! The attach: one stop maps the segments, a check from outside confirms them, one stop starts the
+//! agent.
+//!
+//! The two stops are never one chain: it would jump into a mapping that failed.
+
+pub(super) mod held_program;
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::Operation;
+use traceprof_abi::sync::Ordering;
+
+use super::agent_entry::{self, FrameArea};
+use super::data_segment::{AttachedData, HOLD_BYTE};
+use super::error::InjectError;
+use super::plan::{AttachPlan, SharedSegment};
+use super::report::AttachReport;
+use super::restore;
+use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
+use super::stop::Stopped;
+use super::syscall::Syscall;
+use super::target::identity;
+use super::worker::execution::Execution;
+use super::worker::gadgets::Gadgets;
+use super::worker::stack::stack_top;
+use super::worker::{UsedThread, read_mappings, with_a_thread};
+use crate::fault::{self, Point};
+use crate::proc::Mapping;
+
+/// Longest wait for the mappings to appear.
+const MAPPED_MAX: Duration = Duration::from_secs(1);
+
+/// Maps the segments and starts the agent. After an error the target is as it was.
+pub(super) fn attach(
+    plan: &AttachPlan,
+    data: &AttachedData,
+    held: Option<Stopped>,
+) -> Result<AttachReport, InjectError> {
+    match maps_and_starts(plan, data, held) {
+        Ok(report) => Ok(report),
+        Err(InjectError::Executed) => Err(InjectError::Executed),
+        // The target ended, which caused the failure.
+        Err(_) if identity::check(plan.pid, plan.start_time).is_err() => Err(InjectError::Gone),
+        Err(error) => match restore::restore(plan, data, restore::PATIENCE) {
+            Ok(report) => Err(match report.residue {
+                None if identity::check(plan.pid, plan.start_time).is_err() => InjectError::Gone,
+                None => error,
+                Some(residue) => InjectError::Residue { cause: Box::new(error), residue },
+            }),
+            Err(InjectError::Residue { residue, .. }) => {
+                Err(InjectError::Residue { cause: Box::new(error), residue })
+            }
+            Err(_) => Err(error),
+        },
+    }
+}
+
+fn maps_and_starts(
+    plan: &AttachPlan,
+    data: &AttachedData,
+    held: Option<Stopped>,
+) -> Result<AttachReport, InjectError> {
+    let execution = Execution::of(plan.pid);
+    let mappings = read_mappings(plan.pid)?;
+    let Some(gadgets) = Gadgets::find(plan.pid, execution, &mappings) else {
+        // Nothing can be read of a target that is being killed; soon it is seen to be gone.
+        std::thread::sleep(Duration::from_millis(20));
+        read_mappings(plan.pid)?;
+        identity::check(plan.pid, plan.start_time)?;
+        return Err(InjectError::BadPlan {
+            reason: "the target's code holds no system call".to_owned(),
+        });
+    };
+    let map = |stopped: Stopped| map_with(stopped, plan, gadgets, &mappings);
+    let first = match held {
+        Some(stopped) => map(stopped)?,
+        None => with_a_thread(plan, &mappings, &map)?,
+    };
+    await_maps(plan, gadgets, &first, &mappings)?;
+    fault::at(Point::MapSeen);
+    let second = agent_entry::run(plan, data, Operation::Install, FrameArea::Fresh)?;
+    let stops_ns = [first.stopped, second].map(|stopped| stopped.as_nanos() as u64).to_vec();
+    Ok(AttachReport { stops_ns, bare_call: first.bare_call, tid: first.tid })
+}
+
+/// How the mapping stop ends.
+enum Ending {
+    Launch(Box<Chain>),
+    Release,
+}
+
+fn map_with(
+    mut stopped: Stopped,
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    mappings: &[Mapping],
+) -> Result<UsedThread, InjectError> {
+    let tid = stopped.tid();
+    let mut bare_call = false;
+    Ok(match map_steps(&mut stopped, plan, gadgets, mappings, &mut bare_call)? {
+        Ending::Launch(chain) => {
+            let launched = stopped.launch(*chain)?;
+            fault::at(Point::MapLaunched);
+            UsedThread::launched(launched, bare_call)
+        }
+        Ending::Release => {
+            UsedThread { tid, stopped: stopped.release()?, bare_call, launched: None }
+        }
+    })
+}
+
+fn map_steps(
+    stopped: &mut Stopped,
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    mappings: &[Mapping],
+    bare_call: &mut bool,
+) -> Result<Ending, InjectError> {
+    let gadgets = gadgets.confirm(stopped).ok_or(InjectError::Executed)?;
+    stopped.prepare()?;
+    fault::at(Point::MapStopped);
+    let may_launch = stopped.may_be_launched();
+    let mut todo: Vec<(&str, &SharedSegment)> = plan.segments().to_vec();
+    let top = match stack_top(stopped, mappings) {
+        Some(top) if gadgets.syscall_return.is_some() => top,
+        _ => {
+            *bare_call = true;
+            let call = plan.data.attach();
+            let got = stopped.run_bare_call(gadgets.syscall, &call)?;
+            attached("data", &plan.data, got)?;
+            fault::at(Point::MapBare);
+            todo.retain(|(name, _)| *name != "data");
+            plan.first_top()
+        }
+    };
+    let Some(syscall_return) = gadgets.syscall_return else {
+        return map_bare(stopped, plan, gadgets.syscall, &todo);
+    };
+    let restorer = match gadgets.restorer {
+        Some(restorer) => restorer,
+        None => {
+            // The frames return through a restorer in the segment that this step attaches.
+            let chain_gadgets = ChainGadgets { syscall_return, restorer: plan.restorer_avma };
+            walk_maps(stopped, chain_gadgets, top, &[("code", &plan.code)])?;
+            fault::at(Point::MapOwnRestorer);
+            todo.retain(|(name, _)| *name != "code");
+            plan.restorer_avma
+        }
+    };
+    let chain_gadgets = ChainGadgets { syscall_return, restorer };
+    if !may_launch {
+        refuse_hold(plan)?;
+        walk_maps(stopped, chain_gadgets, top, &todo)?;
+        fault::at(Point::MapStepped);
+        return Ok(Ending::Release);
+    }
+    let mut steps: Vec<ChainStep> =
+        todo.iter().map(|(_, s)| ChainStep::Syscall(s.attach())).collect();
+    steps.extend(hold_steps(plan));
+    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    Ok(Ending::Launch(Box::new(chain)))
+}
+
+/// Maps without a chain: the target's code has no `syscall; ret`.
+fn map_bare(
+    stopped: &mut Stopped,
+    plan: &AttachPlan,
+    instruction: u64,
+    todo: &[(&str, &SharedSegment)],
+) -> Result<Ending, InjectError> {
+    refuse_hold(plan)?;
+    for (name, segment) in todo {
+        let got = stopped.run_bare_call(instruction, &segment.attach())?;
+        attached(name, segment, got)?;
+    }
+    Ok(Ending::Release)
+}
+
+fn walk_maps(
+    stopped: &mut Stopped,
+    chain_gadgets: ChainGadgets,
+    top: u64,
+    todo: &[(&str, &SharedSegment)],
+) -> Result<(), InjectError> {
+    let steps: Vec<ChainStep> = todo.iter().map(|(_, s)| ChainStep::Syscall(s.attach())).collect();
+    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    let results = stopped.run_stepwise(&chain, &steps)?;
+    for ((name, segment), got) in todo.iter().zip(results) {
+        attached(name, segment, got)?;
+    }
+    Ok(())
+}
+
+fn attached(name: &str, segment: &SharedSegment, got: i64) -> Result<(), InjectError> {
+    if got as u64 == segment.avma {
+        return Ok(());
+    }
+    let errno = i32::try_from(-got).unwrap_or(0);
+    Err(InjectError::MapFailed { segment: name.to_owned(), errno })
+}
+
+fn hold_steps(plan: &AttachPlan) -> Vec<ChainStep> {
+    let Some(fd) = plan.hold_fd else { return Vec::new() };
+    let buffer = plan.data.avma + HOLD_BYTE;
+    vec![
+        ChainStep::Syscall(Syscall::new(libc::SYS_read, &[fd as u64, buffer, 1])),
+        ChainStep::Syscall(Syscall::new(libc::SYS_close, &[fd as u64])),
+    ]
+}
+
+fn refuse_hold(plan: &AttachPlan) -> Result<(), InjectError> {
+    match plan.hold_fd {
+        None => Ok(()),
+        Some(_) => Err(InjectError::BadPlan {
+            reason: "this program cannot be held at its start; attach to it by pid".to_owned(),
+        }),
+    }
+}
+
+/// Waits until the kernel shows the mappings; our request alone proves nothing.
+fn await_maps(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    used: &UsedThread,
+    before: &[Mapping],
+) -> Result<(), InjectError> {
+    let since = Instant::now();
+    loop {
+        identity::check(plan.pid, plan.start_time)?;
+        let mappings = read_mappings(plan.pid)?;
+        if stack_end(&mappings) != stack_end(before) {
+            return Err(InjectError::Executed);
+        }
+        let missing: Vec<_> =
+            plan.segments().into_iter().filter(|(_, s)| !s.is_in(&mappings)).collect();
+        let Some((name, segment)) = missing.first() else { return Ok(()) };
+        if used.is_overdue(since, MAPPED_MAX) {
+            if used.withdraw(plan)? {
+                return Err(InjectError::EntrySilent);
+            }
+            let mappings = read_mappings(plan.pid)?;
+            if segment.is_in(&mappings) {
+                // It was mapped while the thread was withdrawn.
+                continue;
+            }
+            let errno = diagnose(plan, gadgets, segment, &mappings)?;
+            return Err(InjectError::MapFailed { segment: (*name).to_owned(), errno });
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The end of the main thread's stack: fixed as long as the program runs, and different in the next
+/// one.
+fn stack_end(mappings: &[Mapping]) -> Option<u64> {
+    mappings.iter().find(|mapping| mapping.path == "[stack]").map(|mapping| mapping.end)
+}
+
+/// Finds out why a mapping failed. A launched chain keeps no results, so one more call is stepped.
+fn diagnose(
+    plan: &AttachPlan,
+    gadgets: Gadgets,
+    segment: &SharedSegment,
+    mappings: &[Mapping],
+) -> Result<i32, InjectError> {
+    let errno = std::sync::atomic::AtomicI32::new(0);
+    let try_again = |mut stopped: Stopped| {
+        let tid = stopped.tid();
+        let outcome = match gadgets.confirm(&stopped) {
+            Some(gadgets) => {
+                stopped.prepare()?;
+                stopped.run_bare_call(gadgets.syscall, &segment.attach())
+            }
+            None => return Err(InjectError::Executed),
+        };
+        let got = outcome.unwrap_or(0);
+        // Relaxed: read by the thread that joins this one.
+        errno.store(i32::try_from(-got).unwrap_or(0).max(0), Ordering::Relaxed);
+        Ok(UsedThread { tid, stopped: stopped.release()?, bare_call: true, launched: None })
+    };
+    match with_a_thread(plan, mappings, &try_again) {
+        Err(InjectError::Executed) => Err(InjectError::Executed),
+        // Without an answer the reason stays unknown.
+        _ => Ok(errno.into_inner()),
+    }
+}

@@ -1,0 +1,344 @@
+//! The restore: takes all changes back, in the one safe order.
+//!
+//! The caller has closed its perf events. A stop makes each thread raise its outstanding signals.
+//! So after all threads have stopped and their timers are deleted, nothing of ours is raised any
+//! more.
+//!
+//! A signal that a thread blocks is flushed by ignoring it for a moment. That would flush the
+//! application's own pending signal, too, so it is done only where a sampling signal is pending.
+//! Only then the old action comes back: restored while threads run, it would kill a program now and
+//! then.
+//!
+//! # Invariants
+//! - Nothing is unmapped while a thread is in the agent's code or on its stack.
+//! - If the application replaced our action, it may have kept our handler's address to call it.
+//!   Then everything stays mapped.
+
+mod held_threads;
+mod in_use;
+pub(super) mod residue;
+mod signal_actions;
+mod stop_all;
+mod uninterruptible;
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::{AgentState, Operation};
+use traceprof_abi::sync::Ordering;
+
+use self::held_threads::HeldThreads;
+use self::in_use::InUse;
+use self::signal_actions::SignalActions;
+use self::stop_all::{HELD_MAX, StopAllOutcome, ThreadStopper};
+use super::agent_entry::{self, FrameArea};
+use super::data_segment::AttachedData;
+use super::error::InjectError;
+use super::plan::{AttachPlan, SharedSegment};
+use super::ptrace::tracing_thread::on_tracing_thread;
+use super::report::DetachReport;
+use super::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
+use super::stop::{self, Stopped};
+use super::syscall::Syscall;
+use super::target::identity;
+use super::worker::execution::Execution;
+use super::worker::gadgets::Gadgets;
+use super::worker::remote_calls::{RemoteCalls, expect_zero};
+use super::worker::stack::stack_top;
+use super::worker::{UsedThread, read_mappings};
+use crate::fault::{self, Point};
+use crate::proc::{self, Mapping};
+
+/// How long a restore tries while a command waits for it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// The same while the target's threads wait for a processor, which they get in the end.
+const STARVED_PATIENCE: Duration = Duration::from_secs(30);
+/// Pause between attempts.
+const RETRY: Duration = Duration::from_millis(20);
+/// Longest wait for a launched chain to detach the segments.
+const UNMAPPED_MAX: Duration = Duration::from_secs(1);
+/// The outcome of one attempt.
+enum Attempt {
+    Done(DetachReport),
+    /// A thread did not stop, or did not leave the agent's code; the others were held for so long.
+    Stuck {
+        tid: i32,
+        held_for: Duration,
+    },
+    /// All is restored except the mappings.
+    Mapped(DetachReport),
+}
+
+/// The changes that one stop took back.
+enum TakenBack {
+    All,
+    /// A thread was launched to detach the segments.
+    Launched(Box<UsedThread>),
+    /// The agent stays mapped, for this reason.
+    Left(String),
+}
+
+/// Takes all changes back. An agent that stays is inert, and named in the report or the error.
+pub(super) fn restore(
+    plan: &AttachPlan,
+    data: &AttachedData,
+    patience: Duration,
+) -> Result<DetachReport, InjectError> {
+    // AcqRel: the Release pairs with the handler's Acquire of the state, after which handlers
+    // return at once; the Acquire pairs with the entry's Release and makes the saved action
+    // visible.
+    data.control().state.swap(AgentState::Stopped as u32, Ordering::AcqRel);
+    fault::at(Point::RestoreStarted);
+    // An agent wrote where its entry is before it had a timer, so a later recorder knows that, too.
+    let has_entry = plan.entry_avma != plan.code.avma;
+    // A program that was executed meanwhile has neither code nor timers; do not stop it to find
+    // out.
+    let is_there = || read_mappings(plan.pid).is_ok_and(|mappings| plan.code.is_in(&mappings));
+    if has_entry && data.timers().next().is_some() && is_there() {
+        // A running thread deletes them faster than a stepped one, while others run. Remaining
+        // timers are deleted below.
+        let _ = agent_entry::run(plan, data, Operation::Disarm, FrameArea::Shared);
+        fault::at(Point::RestoreDisarmed);
+    }
+    let since = Instant::now();
+    let starved = patience.max(STARVED_PATIENCE);
+    // Holds the longest stop of several attempts.
+    let mut longest = DetachReport::default();
+    let mut sleeper = None;
+    loop {
+        if identity::check(plan.pid, plan.start_time).is_err() {
+            return Ok(DetachReport::default());
+        }
+        let attempted = Instant::now();
+        let is_late = |patience| since.elapsed() >= patience;
+        let in_use = InUse { plan, data, returns_through_agent: false };
+        let restore = Restore { plan, data, in_use, sleeper, until: since + patience };
+        let outcome = on_tracing_thread(move || restore.attempt());
+        stop::count_withheld(data);
+        let mut rest = attempted.elapsed();
+        let (failure, patience) = match outcome {
+            Ok(Attempt::Done(report)) => return Ok(longest.and(report)),
+            Ok(Attempt::Mapped(report)) if is_late(starved) => return Ok(longest.and(report)),
+            Ok(Attempt::Mapped(report)) => {
+                longest = longest.and(report);
+                (InjectError::EntrySilent, starved)
+            }
+            Ok(Attempt::Stuck { tid, held_for }) => {
+                longest.stopped_ns = longest.stopped_ns.max(held_for.as_nanos() as u64);
+                let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
+                (rest, sleeper) = (held_for, (state == 'D').then_some(tid));
+                let patience = if state == 'R' { starved } else { patience };
+                (InjectError::WouldNotStop { tid, state }, patience)
+            }
+            Err(InjectError::EntrySilent) => (InjectError::EntrySilent, starved),
+            Err(error) => (error, patience),
+        };
+        // The obstacle may go away: a debugger, or a child that has not yet executed.
+        if is_late(patience) && !failure.is_gone() {
+            let whole = || "the agent, which swallows its signal and does nothing".to_owned();
+            let residue = longest.residue.unwrap_or_else(whole);
+            return Err(InjectError::Residue { cause: Box::new(failure), residue });
+        }
+        // The threads were held for most of the failed attempt, so they run for as long.
+        std::thread::sleep(rest.max(RETRY));
+    }
+}
+
+struct Restore<'a> {
+    plan: &'a AttachPlan,
+    data: &'a AttachedData,
+    in_use: InUse<'a>,
+    /// A thread in uninterruptible sleep: it is stopped first, while all others run.
+    sleeper: Option<i32>,
+    /// When the wait for that thread ends.
+    until: Instant,
+}
+
+impl Restore<'_> {
+    fn attempt(mut self) -> Result<Attempt, InjectError> {
+        let mut stopper = ThreadStopper::of(self.plan.pid);
+        if let Some(tid) = self.sleeper
+            && !stopper.catch_sleeper(tid, self.until)?
+        {
+            return Ok(Attempt::Stuck { tid, held_for: Duration::ZERO });
+        }
+        let execution = Execution::of(self.plan.pid);
+        let mappings = self.mappings()?;
+        let mapped = |segment: &SharedSegment| segment.is_in(&mappings);
+        if !self.plan.segments().into_iter().any(|(_, segment)| mapped(segment)) {
+            return Ok(Attempt::Done(DetachReport::default()));
+        }
+        let gadgets = Gadgets::find(self.plan.pid, execution, &mappings);
+        let gadgets = gadgets.ok_or(InjectError::Executed)?;
+        self.in_use.returns_through_agent = gadgets.restorer.is_none();
+        stopper.inspect_threads();
+        let outcome_of_stop = stopper.stop_all(self.in_use, &mappings)?;
+        let since = stopper.since();
+        let mut worker = match outcome_of_stop {
+            StopAllOutcome::All(worker) => *worker,
+            StopAllOutcome::Nobody => return Ok(Attempt::Done(DetachReport::default())),
+            StopAllOutcome::Stuck(tid) => {
+                stopper.held.release()?;
+                return Ok(Attempt::Stuck { tid, held_for: since.elapsed() });
+            }
+        };
+        let threads = stopper.held.tids().count() + 1;
+        worker.hold_until(since + HELD_MAX);
+        fault::at(Point::RestoreStopped);
+        let taken = self.take_back(worker, stopper.held, gadgets, &mappings)?;
+        let stopped_ns = since.elapsed().as_nanos() as u64;
+        let report = |residue| DetachReport { stopped_ns, threads, residue, unfinished: false };
+        let launched = match taken {
+            TakenBack::Left(residue) => return Ok(Attempt::Done(report(Some(residue)))),
+            TakenBack::All => None,
+            TakenBack::Launched(used) => Some(*used),
+        };
+        match self.still_mapped(launched)? {
+            None => {
+                fault::at(Point::RestoreDone);
+                Ok(Attempt::Done(report(None)))
+            }
+            left => Ok(Attempt::Mapped(DetachReport { unfinished: true, ..report(left) })),
+        }
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>, InjectError> {
+        proc::mappings(self.plan.pid).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => InjectError::Gone,
+            _ => InjectError::system("reading maps", &error),
+        })
+    }
+
+    /// Waits until the segments are unmapped; a launched chain detaches them by itself.
+    fn still_mapped(&self, launched: Option<UsedThread>) -> Result<Option<String>, InjectError> {
+        let since = Instant::now();
+        loop {
+            let mappings = self.mappings()?;
+            let segments = self.plan.segments().into_iter();
+            let left: Vec<&str> =
+                segments.filter(|(_, s)| s.is_in(&mappings)).map(|(name, _)| name).collect();
+            if left.is_empty() {
+                return Ok(None);
+            }
+            if launched.as_ref().is_none_or(|used| used.is_overdue(since, UNMAPPED_MAX)) {
+                if let Some(used) = &launched {
+                    // It may have finished its chain during the withdrawal, which another attempt
+                    // finds out.
+                    used.withdraw(self.plan)?;
+                }
+                return Ok(Some(format!("the {} segment stays mapped", left.join(" and "))));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Restores the actions, releases the other threads, and unmaps.
+    fn take_back(
+        &self,
+        mut worker: Stopped,
+        mut held: HeldThreads,
+        gadgets: Gadgets,
+        mappings: &[Mapping],
+    ) -> Result<TakenBack, InjectError> {
+        let on_stack = stack_top(&worker, mappings);
+        let remote = RemoteCalls {
+            gadgets: ChainGadgets {
+                syscall_return: gadgets.syscall_return.unwrap_or(gadgets.syscall),
+                restorer: gadgets.restorer.unwrap_or(self.plan.restorer_avma),
+            },
+            top: on_stack.unwrap_or(self.plan.first_top()),
+        };
+        let outcome = match gadgets.confirm(&worker) {
+            Some(confirmed) if confirmed == gadgets => {
+                let actions = SignalActions { plan: self.plan, data: self.data, remote };
+                worker
+                    .prepare()
+                    .and_then(|()| self.put_back_in_vfork_children(actions, &mut held, mappings))
+                    .and_then(|()| actions.put_back(&mut worker, &held, mappings))
+            }
+            _ => Err(InjectError::Executed),
+        };
+        held.release()?;
+        fault::at(Point::RestoreOthersReleased);
+        // Nothing needs to wait for it any more: it detaches the segments on its chain.
+        let may_launch = worker.may_be_launched()
+            && gadgets.syscall_return.is_some()
+            && gadgets.restorer.is_some();
+        if matches!(outcome, Ok(None)) && on_stack.is_some() && may_launch {
+            let steps = self.unmap_steps(mappings);
+            let chain = Chain::new(&worker.saved, &steps, remote.gadgets, remote.top);
+            let launched = worker.launch(chain)?;
+            fault::at(Point::RestoreLaunched);
+            return Ok(TakenBack::Launched(Box::new(UsedThread::launched(launched, false))));
+        }
+        let outcome = match outcome {
+            Ok(Some(residue)) => Ok(TakenBack::Left(residue)),
+            Ok(None) => self
+                .unmap(&mut worker, remote, on_stack.is_some(), mappings)
+                .map(|()| TakenBack::All),
+            Err(error) => Err(error),
+        };
+        let released = worker.release();
+        outcome.and_then(|taken| released.map(|_| taken))
+    }
+
+    /// Restores the actions of `vfork` children, on their own stacks if possible, else on the
+    /// worker's.
+    fn put_back_in_vfork_children(
+        &self,
+        actions: SignalActions<'_>,
+        held: &mut HeldThreads,
+        mappings: &[Mapping],
+    ) -> Result<(), InjectError> {
+        if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
+            return Ok(());
+        }
+        for child in &mut held.vfork_children {
+            child.prepare()?;
+            let top = stack_top(child, mappings).unwrap_or(self.plan.first_top());
+            let remote = RemoteCalls { top, ..actions.remote };
+            SignalActions { remote, ..actions }.put_back_in_child(child)?;
+        }
+        Ok(())
+    }
+
+    /// The calls that detach the attached segments, the data last.
+    fn unmap_steps(&self, mappings: &[Mapping]) -> Vec<ChainStep> {
+        let mut segments = vec![&self.plan.tables, &self.plan.code, &self.plan.data];
+        segments.retain(|segment| segment.is_in(mappings));
+        segments.into_iter().map(|segment| ChainStep::Syscall(segment.detach())).collect()
+    }
+
+    /// Detaches with frames what the frames do not need, and the rest with bare calls.
+    fn unmap(
+        &self,
+        worker: &mut Stopped,
+        remote: RemoteCalls,
+        on_stack: bool,
+        mappings: &[Mapping],
+    ) -> Result<(), InjectError> {
+        let AttachPlan { tables, code, data, .. } = self.plan;
+        let there = |segments: &[&SharedSegment]| -> Vec<Syscall> {
+            segments.iter().filter(|it| it.is_in(mappings)).map(|it| it.detach()).collect()
+        };
+        let returns_through_agent = code.contains(remote.gadgets.restorer);
+        let has_frames = on_stack || data.is_in(mappings);
+        let framed = match (returns_through_agent, on_stack) {
+            _ if !has_frames || (returns_through_agent && !code.is_in(mappings)) => 0,
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 3,
+        };
+        let in_order = [tables, code, data];
+        let (framed, bare) = in_order.split_at(framed);
+        let steps: Vec<ChainStep> = there(framed).into_iter().map(ChainStep::Syscall).collect();
+        if !steps.is_empty() {
+            remote.run(worker, &steps)?;
+            fault::at(Point::RestoreUnmapped);
+        }
+        for call in there(bare) {
+            expect_zero("shmdt", worker.run_bare_call(remote.gadgets.syscall_return, &call)?)?;
+            fault::at(Point::RestoreUnmappedBare);
+        }
+        Ok(())
+    }
+}

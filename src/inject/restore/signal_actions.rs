@@ -1,0 +1,166 @@
+//! Deletes timers, flushes signals and restores the application's actions while all threads are
+//! stopped.
+//!
+//! # Invariants
+//! - An action comes back only when nothing of ours can be raised any more: a sampling signal that
+//!   meets the application's action or the default one kills the program.
+//! - The signal's action is changed only if it is ours.
+
+use traceprof_abi::layout::{REPLACED, SIGNALS};
+use traceprof_abi::sync::Ordering;
+
+use super::held_threads::HeldThreads;
+use crate::fault::{self, Point};
+use crate::inject::data_segment::{AttachedData, CURRENT_ACTION, IGNORE_ACTION, OLD_ACTION};
+use crate::inject::error::InjectError;
+use crate::inject::plan::AttachPlan;
+use crate::inject::sigreturn_chain::ChainStep;
+use crate::inject::stop::Stopped;
+use crate::inject::syscall::Syscall;
+use crate::inject::worker::remote_calls::RemoteCalls;
+use crate::proc::Mapping;
+
+/// Value of an action's `installed` from the moment before it is restored.
+const TAKING_BACK: u32 = REPLACED + 1;
+/// Calls of one chain that deletes timers.
+const DELETED_AT_ONCE: usize = 16;
+
+/// The signals of an agent, and the thread that restores their actions.
+#[derive(Clone, Copy)]
+pub(super) struct SignalActions<'a> {
+    pub(super) plan: &'a AttachPlan,
+    pub(super) data: &'a AttachedData,
+    pub(super) remote: RemoteCalls,
+}
+
+impl SignalActions<'_> {
+    /// Deletes the timers, flushes pending signals, and restores the actions. Returns what could
+    /// not be restored.
+    pub(super) fn put_back(
+        self,
+        worker: &mut Stopped,
+        held: &HeldThreads,
+        mappings: &[Mapping],
+    ) -> Result<Option<String>, InjectError> {
+        if !self.plan.data.is_in(mappings) || !self.plan.code.is_in(mappings) {
+            // Nothing is installed before the segments are attached, and nothing while they are
+            // detached.
+            return Ok(None);
+        }
+        self.delete_timers(worker)?;
+        let mut residue = None;
+        for index in 0..SIGNALS {
+            let Some(signal) = self.signal(index) else { continue };
+            // After the timers are gone: the worker uses CPU time.
+            let flush = worker.has_sampling_signal(signal)
+                || held.has_sampling_signal(self.plan.pid, signal);
+            let replaced = self.put_action_back(worker, index, signal, flush)?;
+            residue = residue.or(replaced);
+        }
+        Ok(residue)
+    }
+
+    /// Restores the actions in a process that shares the memory but has its own actions. Nothing of
+    /// ours is raised there.
+    pub(super) fn put_back_in_child(self, child: &mut Stopped) -> Result<(), InjectError> {
+        for index in 0..SIGNALS {
+            let Some(signal) = self.signal(index) else { continue };
+            let act = |new: u64, old: u64| ChainStep::Syscall(Syscall::sigaction(signal, new, old));
+            self.remote.run(child, &[act(0, self.at(CURRENT_ACTION))])?;
+            // Relaxed: written by the kernel on behalf of a process that has stopped.
+            let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
+            if self.plan.code.contains(current) {
+                self.prepare_old(index);
+                self.remote.run(child, &[act(self.at(OLD_ACTION), 0)])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn at(self, offset: u64) -> u64 {
+        self.plan.data.avma + offset
+    }
+
+    /// Writes the action that was installed before ours.
+    fn prepare_old(self, index: usize) {
+        let action = &self.data.control().signals[index];
+        // Relaxed: read by the kernel on behalf of a thread that is held.
+        for (word, saved) in self.data.action(OLD_ACTION).iter().zip(&action.old_action) {
+            word.store(saved.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// The signal that was named after the attach, or the plan's.
+    fn signal(self, index: usize) -> Option<i32> {
+        let planned = self.plan.signals[index];
+        // Relaxed: written before the signal's handler was installed.
+        let added = self.data.control().signals[index].signal.load(Ordering::Relaxed) as i32;
+        [added, planned].into_iter().find(|signal| (1..=64).contains(signal))
+    }
+
+    fn delete_timers(self, worker: &mut Stopped) -> Result<(), InjectError> {
+        let timers: Vec<i32> = self.data.timers().collect();
+        for some in timers.chunks(DELETED_AT_ONCE) {
+            let delete = |timer: &i32| {
+                ChainStep::Syscall(Syscall::new(libc::SYS_timer_delete, &[*timer as u64]))
+            };
+            let steps: Vec<ChainStep> = some.iter().map(delete).collect();
+            // A missing timer was deleted by its own last expiry.
+            self.remote.run_fallible(worker, &steps)?;
+        }
+        self.data.forget_timers();
+        fault::at(Point::RestoreTimersGone);
+        Ok(())
+    }
+
+    fn put_action_back(
+        self,
+        worker: &mut Stopped,
+        index: usize,
+        signal: i32,
+        flush: bool,
+    ) -> Result<Option<String>, InjectError> {
+        let action = &self.data.control().signals[index];
+        let act = |new: u64, old: u64| ChainStep::Syscall(Syscall::sigaction(signal, new, old));
+        self.remote.run(worker, &[act(0, self.at(CURRENT_ACTION))])?;
+        fault::at(Point::RestoreActionKnown);
+        // Relaxed, here and below: written by the kernel on behalf of a thread that has stopped.
+        let current = self.data.action(CURRENT_ACTION)[0].load(Ordering::Relaxed);
+        let installed = action.installed.load(Ordering::Relaxed);
+        // An earlier attempt may have come this far and no further.
+        let is_flushed = installed == TAKING_BACK && current == libc::SIG_IGN as u64;
+        let is_back = installed == TAKING_BACK
+            && current == action.old_action[0].load(Ordering::Relaxed)
+            && !is_flushed;
+        if is_back {
+            action.installed.store(0, Ordering::Relaxed);
+            return Ok(None);
+        }
+        if !self.plan.code.contains(current) && !is_flushed {
+            let was_ours = installed != 0;
+            return Ok(was_ours.then(|| {
+                format!(
+                    "the application replaced the handler of signal {signal} and may still call \
+                     ours; the agent stays mapped and does nothing"
+                )
+            }));
+        }
+        let [_, flags, restorer, mask] = self.data.action(IGNORE_ACTION) else {
+            return Err(InjectError::BadPlan { reason: "no room for an action".to_owned() });
+        };
+        self.data.action(IGNORE_ACTION)[0].store(libc::SIG_IGN as u64, Ordering::Relaxed);
+        for word in [flags, restorer, mask] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.prepare_old(index);
+        if installed != 0 {
+            action.installed.store(TAKING_BACK, Ordering::Relaxed);
+        }
+        let steps = [act(self.at(IGNORE_ACTION), 0), act(self.at(OLD_ACTION), 0)];
+        self.remote.run(worker, if flush { &steps } else { &steps[1..] })?;
+        fault::at(Point::RestoreActionBack);
+        // Relaxed: read by a later attempt, if this one fails.
+        action.installed.store(0, Ordering::Relaxed);
+        Ok(None)
+    }
+}

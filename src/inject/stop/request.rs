@@ -1,0 +1,67 @@
+//! A stop that was requested from a thread, and has not been seen yet.
+//!
+//! Most threads stop within some tens of microseconds. Some never do: those in uninterruptible
+//! sleep, such as the parent of a `vfork`. A tracer of many threads polls each of them now and
+//! then. A thread that has not stopped cannot be detached; only the end of the tracing thread
+//! releases it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::{NotStopped, SETTLED_MAX, Stopped, failed, wait_interrupt};
+use crate::inject::ptrace::Tracee;
+use crate::proc;
+
+/// Longest wait for the delivery of signals to a thread in a call.
+const SIGNALS_MAX: Duration = Duration::from_millis(50);
+
+/// A requested stop.
+#[derive(Debug)]
+pub(in crate::inject) struct StopRequest {
+    tracee: Tracee,
+    /// When the thread was last seen to run.
+    seen_running: Instant,
+}
+
+/// The result of a poll.
+pub(in crate::inject) enum StopPoll {
+    Stopped(Box<Stopped>),
+    NotYet(StopRequest),
+}
+
+impl StopRequest {
+    /// Seizes a thread of a process and requests its stop.
+    pub(in crate::inject) fn send(pid: i32, tid: i32) -> Result<StopRequest, NotStopped> {
+        let tracee = Tracee::seize(tid).map_err(|error| failed("PTRACE_SEIZE", &error))?;
+        if proc::task_stat(pid, tid).is_err() {
+            // The tid belongs to another process by now. It continues, and the end of this thread
+            // detaches it.
+            return Err(failed("PTRACE_SEIZE", &io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        let seen_running = Instant::now();
+        tracee.interrupt().map_err(|error| failed("PTRACE_INTERRUPT", &error))?;
+        Ok(StopRequest { tracee, seen_running })
+    }
+
+    pub(in crate::inject) fn tid(&self) -> i32 {
+        self.tracee.tid()
+    }
+
+    /// Whether the thread has stopped. It does not wait for the stop, but for signals that are
+    /// about to be delivered.
+    pub(in crate::inject) fn poll(self) -> Result<StopPoll, NotStopped> {
+        let now = Instant::now();
+        let StopRequest { tracee, seen_running } = self;
+        match wait_interrupt(&tracee, now) {
+            Err(NotStopped::Timeout) => {
+                Ok(StopPoll::NotYet(StopRequest { tracee, seen_running: now }))
+            }
+            Err(failure) => Err(failure),
+            Ok(group) => {
+                let mut stopped = Stopped::take(tracee, group, seen_running, now + SETTLED_MAX)?;
+                stopped.take_signals(now + SIGNALS_MAX)?;
+                Ok(StopPoll::Stopped(Box::new(stopped)))
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Sampling signals that are withheld from a thread, because their handler would end its call.
+//!
+//! The counts are the process's, as threads are released in many places, also by `drop`. A guardian
+//! adds them to the agent's counters; a capture in the target of another recording reports them.
+
+use traceprof_abi::layout::{AgentState, Counter};
+use traceprof_abi::sync::Ordering;
+
+use super::Stopped;
+use crate::inject::data_segment::AttachedData;
+
+/// Relaxed everywhere: plain counts; the tracing threads are joined before they are read.
+static SIGNALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+/// Timer expiries that were folded into those signals.
+static EXTRA_EXPIRIES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+impl Stopped {
+    /// Whether the signal that the thread has stopped for is a sampling signal. It is counted then,
+    /// and the caller resumes the thread without it.
+    pub(super) fn withholds_sampling_signal(&self) -> bool {
+        let Some(signal) = self.tracee.taken().ok().filter(|taken| taken.is_sampling()) else {
+            return false;
+        };
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+        EXTRA_EXPIRIES.fetch_add(u64::from(signal.overruns()), Ordering::Relaxed);
+        true
+    }
+}
+
+/// Adds what was withheld since the last time to the agent's counters. A stopped agent would not
+/// have made samples of it.
+pub(in crate::inject) fn count_withheld(data: &AttachedData) {
+    let (signals, extra_expiries) = take_withheld();
+    let control = data.control();
+    // Relaxed: only this process changes it.
+    match control.state.load(Ordering::Relaxed) == AgentState::Stopped as u32 {
+        true => control.count_by(Counter::Off, signals),
+        false => {
+            control.count_by(Counter::Withheld, signals);
+            control.count_by(Counter::LostOverruns, extra_expiries);
+        }
+    }
+}
+
+/// Signals, and the expiries folded into them, since the last time.
+pub(in crate::inject) fn take_withheld() -> (u64, u64) {
+    (SIGNALS.swap(0, Ordering::Relaxed), EXTRA_EXPIRIES.swap(0, Ordering::Relaxed))
+}

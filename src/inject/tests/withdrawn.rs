@@ -1,0 +1,136 @@
+//! Threads that are withdrawn from a chain, and put back at difficult places.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::stand_in::{StandIn, start_guardian};
+use super::victim::{Look, Victim, build};
+use super::{FILTERED, alone, attach_and_detach, await_unchanged, preflight, spinner};
+use crate::inject::InjectError;
+use crate::inject::sigreturn_chain::{Chain, ChainGadgets, ChainStep};
+use crate::inject::stop::{self, Launched};
+use crate::inject::syscall::Syscall;
+use crate::inject::worker::execution::Execution;
+use crate::inject::worker::gadgets::Gadgets;
+use crate::inject::worker::stack::stack_top;
+use crate::proc;
+
+const NARROW: &str = include_str!("victims/narrow.c");
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Launches the only thread on a chain of one call without an effect.
+fn launch(pid: i32) -> Launched {
+    let mappings = proc::mappings(pid).unwrap();
+    let gadgets = Gadgets::find(pid, Execution::of(pid), &mappings).unwrap();
+    let mut stopped = stop::stop(pid, WAIT, WAIT).unwrap();
+    stopped.prepare().unwrap();
+    let top = stack_top(&stopped, &mappings).unwrap();
+    let chain_gadgets = ChainGadgets {
+        syscall_return: gadgets.syscall_return.unwrap(),
+        restorer: gadgets.restorer.unwrap(),
+    };
+    let steps = [ChainStep::Syscall(Syscall::new(libc::SYS_getppid, &[]))];
+    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    stopped.launch(chain).unwrap()
+}
+
+fn await_state(pid: i32, state: char) {
+    let deadline = Instant::now() + WAIT;
+    while proc::task_stat(pid, pid).unwrap().state != state {
+        assert!(Instant::now() < deadline, "it is not in state {state}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn thread_is_taken_off_a_chain_that_it_has_not_begun() {
+    let _alone = alone();
+    let victim = spinner();
+    let stand_in = StandIn::new(victim.pid);
+    let before = Look::at(victim.pid, true);
+    for _ in 0..20 {
+        // As long as job control stops it, it cannot start.
+        victim.signal(Signal::SIGSTOP);
+        await_state(victim.pid, 'T');
+        let launched = launch(victim.pid);
+        assert!(launched.withdraw(&stand_in.plan).unwrap(), "it was at the chain's beginning");
+        assert!(!launched.withdraw(&stand_in.plan).unwrap(), "it was put back");
+        victim.signal(Signal::SIGCONT);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(await_unchanged(victim.pid, true, &before), before);
+    victim.expect(7);
+}
+
+#[test]
+fn thread_that_came_home_is_left_as_it_is() {
+    let _alone = alone();
+    let victim = spinner();
+    let stand_in = StandIn::new(victim.pid);
+    for _ in 0..20 {
+        let launched = launch(victim.pid);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!launched.withdraw(&stand_in.plan).unwrap());
+    }
+    victim.expect(7);
+}
+
+/// At the withdrawal it sleeps again, in a call that a stop would break.
+#[test]
+fn failed_mapping_does_not_break_the_wait_of_the_thread() {
+    let _alone = alone();
+    let victim = Victim::start(Command::new(build("narrow", NARROW, &[])));
+    for _ in 0..3 {
+        let stand_in = StandIn::new(victim.pid);
+        let outcome = start_guardian().attach(&stand_in.plan);
+        assert!(matches!(outcome, Err(InjectError::MapFailed { .. })), "{outcome:?}");
+    }
+    victim.expect(7);
+}
+
+/// No system call has number -1, which such filters forbid.
+#[test]
+fn filter_that_forbids_what_is_no_call_is_not_shown_one() {
+    let _alone = alone();
+    for how in ["kill", "refuse"] {
+        let mut command = Command::new(build("filtered", FILTERED, &[]));
+        command.arg(how);
+        let victim = Victim::start(command);
+        await_state(victim.pid, 'S');
+        preflight(victim.pid).unwrap();
+        for _ in 0..3 {
+            attach_and_detach(victim.pid);
+        }
+        victim.expect(7);
+    }
+}
+
+/// Nothing blocks SIGSTOP, and a thread that is stepped meets it in the middle.
+#[test]
+fn stop_that_comes_while_a_thread_is_led_is_not_lost() {
+    let _alone = alone();
+    let mut command = Command::new(build("filtered", FILTERED, &[]));
+    command.arg("kill");
+    let victim = Victim::start(command);
+    for round in 0..40u64 {
+        await_state(victim.pid, 'S');
+        let stand_in = StandIn::new(victim.pid);
+        let mut guardian = start_guardian();
+        let pid = victim.pid;
+        let stopper = std::thread::spawn(move || {
+            let deadline = Instant::now() + WAIT;
+            while proc::status(pid).unwrap().tracer == 0 && Instant::now() < deadline {}
+            std::thread::sleep(Duration::from_micros(round * 10));
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        });
+        let attached = guardian.attach(&stand_in.plan);
+        stopper.join().unwrap();
+        await_state(victim.pid, 'T');
+        victim.signal(Signal::SIGCONT);
+        attached.unwrap();
+        assert_eq!(guardian.detach().unwrap().residue, None);
+    }
+    victim.expect(7);
+}

@@ -1,0 +1,137 @@
+//! The choice of the thread that bears an injection best.
+
+use super::stack::may_be_roomy;
+use crate::inject::arch;
+use crate::proc::{self, Activity, Mapping};
+
+/// Threads that are ranked before the best of them is taken.
+const RANKED_MAX: usize = 256;
+/// Threads under filters that are ranked before all are assumed to have one.
+const FILTERED_MAX: usize = 32;
+/// Threads that are tried before the attach fails.
+const TRIED_MAX: usize = 8;
+/// Rank of a running thread, between those asleep in restartable and in broken calls.
+const RANK_RUNNING: u8 = 1;
+
+/// How badly a thread bears an injection; the smallest rank is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ThreadRank {
+    is_uninterruptible: bool,
+    has_restart_block: bool,
+    is_narrow: bool,
+    has_children: bool,
+    sleep: u8,
+    /// It is preferred to better ones because no seccomp filter applies to it.
+    is_unfiltered: bool,
+}
+
+impl ThreadRank {
+    /// The reason for this choice, for the user.
+    fn why(self) -> &'static str {
+        match self {
+            ThreadRank { is_uninterruptible: true, .. } => {
+                "it sleeps uninterruptibly, as all others do"
+            }
+            ThreadRank { is_unfiltered: true, .. } => {
+                "no seccomp filter applies to it, unlike to better ones"
+            }
+            ThreadRank { has_restart_block: true, .. } => {
+                "it sleeps with a time limit, which is kept; no thread sleeps without one"
+            }
+            ThreadRank { is_narrow: true, .. } => {
+                "its stack may not be written, and no other one either: one call is made with \
+                 nothing behind it"
+            }
+            ThreadRank { has_children: true, .. } => "it has children, as all others do",
+            ThreadRank { sleep: 0, .. } => "it sleeps in a call that the kernel restarts by itself",
+            ThreadRank { sleep: RANK_RUNNING, .. } => {
+                "it runs, and no thread sleeps in a better call"
+            }
+            ThreadRank { .. } => "it sleeps in a call that is issued again",
+        }
+    }
+}
+
+/// Whether the thread has children whose ends the process ignores. While the thread is traced,
+/// those ends wake other threads and end their calls.
+pub(in crate::inject) fn has_ignored_children(pid: i32, tid: i32) -> bool {
+    proc::has_children(pid, tid) && ignores_children(pid, tid)
+}
+
+fn ignores_children(pid: i32, tid: i32) -> bool {
+    const CHILD: u64 = 1 << (libc::SIGCHLD - 1);
+    proc::task_status(pid, tid).is_ok_and(|status| status.unseen() & CHILD != 0)
+}
+
+/// The thread that an attach would stop first, and why.
+pub fn first_choice(pid: i32, mappings: &[Mapping]) -> Option<(i32, &'static str)> {
+    ranked(pid, mappings).first().map(|(rank, tid)| (*tid, rank.why()))
+}
+
+/// Threads of a process, the best first.
+pub(in crate::inject) fn candidates(pid: i32, mappings: &[Mapping]) -> Vec<i32> {
+    ranked(pid, mappings).into_iter().map(|(_, tid)| tid).take(TRIED_MAX).collect()
+}
+
+/// Ranks the threads of a process.
+///
+/// A thread asleep in a restartable call is inside no restartable sequence, and no other thread
+/// waits for it. A thread with a restart block comes last, as it must be stepped. A thread with
+/// children is best left alone. Threads that will not stop are used only if there are no others. A
+/// thread without seccomp filters is preferred to all, because filters may be newer than their
+/// check.
+fn ranked(pid: i32, mappings: &[Mapping]) -> Vec<(ThreadRank, i32)> {
+    let mut ranked = Vec::new();
+    let mut best = 0;
+    for tid in proc::tasks(pid).unwrap_or_default().into_iter().take(RANKED_MAX) {
+        let Ok(stat) = proc::task_stat(pid, tid) else { continue };
+        if proc::has_ended(stat.state) {
+            continue;
+        }
+        let activity = proc::task_activity(pid, tid);
+        let (sleep, is_roomy) = match activity {
+            Ok(Activity::Syscall { number, args, sp, .. }) => {
+                (arch::sleep_rank(number, &args), may_be_roomy(mappings, sp))
+            }
+            _ => (RANK_RUNNING, true),
+        };
+        // A thread that waits for a child has one, though the child may have ended since.
+        let waits_for_child = matches!(activity, Ok(Activity::Syscall { number, .. })
+            if [libc::SYS_wait4, libc::SYS_waitid].contains(&(number as i64)));
+        let rank = ThreadRank {
+            is_uninterruptible: stat.state == 'D',
+            has_restart_block: sleep == arch::RANK_RESTART_BLOCK,
+            is_narrow: !is_roomy,
+            has_children: (waits_for_child || proc::has_children(pid, tid))
+                && ignores_children(pid, tid),
+            sleep,
+            is_unfiltered: false,
+        };
+        ranked.push((rank, tid));
+        if sleep == 0 && is_roomy && !rank.is_uninterruptible && !rank.has_children {
+            best += 1;
+            if best == FILTERED_MAX || is_unfiltered(pid, tid) {
+                break;
+            }
+        }
+    }
+    ranked.sort_unstable();
+    // One check is enough where there are no filters. The worst ranks are worse than any filter.
+    let is_better = |(rank, tid): &(ThreadRank, i32)| {
+        !rank.is_uninterruptible
+            && !rank.is_narrow
+            && !rank.has_children
+            && is_unfiltered(pid, *tid)
+    };
+    let free = ranked.iter().take(FILTERED_MAX).position(is_better);
+    if let Some(at @ 1..) = free {
+        ranked[at].0.is_unfiltered = true;
+        ranked[..=at].rotate_right(1);
+    }
+    ranked
+}
+
+/// Whether no seccomp filter applies to the thread.
+pub(in crate::inject) fn is_unfiltered(pid: i32, tid: i32) -> bool {
+    proc::task_status(pid, tid).is_ok_and(|status| status.seccomp == 0)
+}

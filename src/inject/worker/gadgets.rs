@@ -1,0 +1,91 @@
+//! Searches the target's code for the few instructions that chains run through.
+
+use std::ffi::OsStr;
+
+use super::execution::Execution;
+use crate::inject::arch::{RESTORERS, SYSCALL, SYSCALL_RETURN};
+use crate::inject::stop::Stopped;
+use crate::proc::{self, Mapping};
+
+/// Bytes of each mapping that are searched.
+const SEARCH_MAX: u64 = 64 << 20;
+
+/// The instructions that were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::inject) struct Gadgets {
+    /// The execution that they belong to.
+    execution: Execution,
+    /// A system call instruction.
+    pub(in crate::inject) syscall: u64,
+    /// `syscall; ret`.
+    pub(in crate::inject) syscall_return: Option<u64>,
+    /// A signal restorer.
+    pub(in crate::inject) restorer: Option<u64>,
+}
+
+impl Gadgets {
+    /// Searches the mapped code, likely places first; `None` if it contains no system call at all.
+    /// The mappings were read in this execution.
+    pub(in crate::inject) fn find(
+        pid: i32,
+        execution: Execution,
+        mappings: &[Mapping],
+    ) -> Option<Gadgets> {
+        let mut code: Vec<&Mapping> =
+            mappings.iter().filter(|m| m.exec && m.read && is_code(m)).collect();
+        code.sort_by_key(|mapping| preference(&mapping.path));
+        let (mut syscall, mut syscall_return, mut restorer) = (None, None, None);
+        for mapping in code {
+            if syscall_return.is_some() && restorer.is_some() {
+                break;
+            }
+            let len = (mapping.end - mapping.start).min(SEARCH_MAX) as usize;
+            let Ok(bytes) = proc::read_memory(pid, mapping.start, len) else { continue };
+            let find =
+                |pattern: &[u8]| position(&bytes, pattern).map(|at| mapping.start + at as u64);
+            // The vDSO has system calls, but no reliable ones with a return behind them.
+            if mapping.path != "[vdso]" {
+                syscall_return = syscall_return.or_else(|| find(SYSCALL_RETURN));
+                restorer = restorer.or_else(|| RESTORERS.into_iter().find_map(find));
+            }
+            syscall = syscall.or_else(|| find(SYSCALL));
+        }
+        Some(Gadgets { execution, syscall: syscall_return.or(syscall)?, syscall_return, restorer })
+    }
+
+    /// Confirms the instructions at the stop. Another program may have been executed, or a library
+    /// unloaded, since the search.
+    pub(in crate::inject) fn confirm(self, stopped: &Stopped) -> Option<Gadgets> {
+        let restores = |&address: &u64| RESTORERS.iter().any(|form| stopped.holds(address, form));
+        let confirmed = Gadgets {
+            execution: self.execution,
+            syscall: self.syscall,
+            syscall_return: self
+                .syscall_return
+                .filter(|&address| stopped.holds(address, SYSCALL_RETURN)),
+            restorer: self.restorer.filter(restores),
+        };
+        let is_same = self.execution.is_of(stopped) && stopped.holds(self.syscall, SYSCALL);
+        is_same.then_some(confirmed)
+    }
+}
+
+fn is_code(mapping: &Mapping) -> bool {
+    (mapping.inode != 0 && !mapping.write && !mapping.shared) || mapping.path == "[vdso]"
+}
+
+/// The C library and the loader are never unmapped.
+fn preference(path: &OsStr) -> u8 {
+    let path = path.to_string_lossy();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    match name {
+        "[vdso]" => 3,
+        _ if name.starts_with("libc.") || name.starts_with("libc-") => 0,
+        _ if name.starts_with("ld-") => 1,
+        _ => 2,
+    }
+}
+
+fn position(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|window| window == pattern)
+}

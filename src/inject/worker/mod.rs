@@ -1,0 +1,119 @@
+//! The worker: the thread of the target that is stopped and used.
+
+pub(super) mod choice;
+pub(super) mod execution;
+pub(super) mod gadgets;
+pub(super) mod remote_calls;
+pub(super) mod stack;
+
+use std::time::{Duration, Instant};
+
+use super::error::InjectError;
+use super::plan::AttachPlan;
+use super::ptrace::tracing_thread::on_tracing_thread;
+use super::stop::{self, Launched, NotStopped, Stopped};
+use super::target::identity;
+use crate::proc::{self, Mapping};
+
+/// Longest wait for one thread to stop.
+pub(super) const STOP_MAX: Duration = Duration::from_millis(200);
+/// The same for a thread that waits for a processor. It loses nothing by the wait, and among a
+/// thousand others its turn comes after seconds.
+pub(super) const QUEUED_MAX: Duration = Duration::from_secs(4);
+/// Longest wait for a launched thread that still waits for a processor.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// A thread that was used, and how.
+pub(super) struct UsedThread {
+    /// Its tid.
+    pub(super) tid: i32,
+    /// How long it was stopped.
+    pub(super) stopped: Duration,
+    /// It made a bare call, with nothing behind it.
+    pub(super) bare_call: bool,
+    /// It was launched on a chain.
+    pub(super) launched: Option<Launched>,
+}
+
+impl UsedThread {
+    /// A thread that was launched.
+    pub(super) fn launched(launched: Launched, bare_call: bool) -> UsedThread {
+        let (tid, stopped) = (launched.tid(), launched.stopped);
+        UsedThread { tid, stopped, bare_call, launched: Some(launched) }
+    }
+
+    /// Whether the thread's time is up, and it is not just waiting for a processor.
+    pub(super) fn is_overdue(&self, since: Instant, limit: Duration) -> bool {
+        let waited = since.elapsed();
+        waited >= limit && (waited >= TURN_MAX || !proc::is_runnable(self.tid))
+    }
+
+    /// Takes an overdue thread off its chain; `false` if it had finished.
+    pub(super) fn withdraw(&self, plan: &AttachPlan) -> Result<bool, InjectError> {
+        self.launched.as_ref().map_or(Ok(false), |launched| launched.withdraw(plan))
+    }
+}
+
+/// The target's mappings; a target without any is about to end.
+pub(super) fn read_mappings(pid: i32) -> Result<Vec<Mapping>, InjectError> {
+    match proc::mappings(pid) {
+        // It is about to end, and its memory is gone.
+        Ok(mappings) if mappings.is_empty() => Err(InjectError::Gone),
+        Ok(mappings) => Ok(mappings),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(InjectError::Gone),
+        Err(error) => Err(InjectError::system("reading maps", &error)),
+    }
+}
+
+/// As [`with_a_listed_thread`], but reads the list of threads again when all of them have ended.
+/// That is ordinary in a process whose threads live for a millisecond.
+pub(super) fn with_a_thread(
+    plan: &AttachPlan,
+    mappings: &[Mapping],
+    work: &(impl Fn(Stopped) -> Result<UsedThread, InjectError> + Sync),
+) -> Result<UsedThread, InjectError> {
+    const LISTS_MAX: usize = 20;
+    let mut outcome = with_a_listed_thread(plan, mappings, work);
+    for _ in 1..LISTS_MAX {
+        match outcome {
+            Err(InjectError::Gone) => identity::check(plan.pid, plan.start_time)?,
+            outcome => return outcome,
+        }
+        outcome = with_a_listed_thread(plan, mappings, work);
+    }
+    outcome
+}
+
+/// Stops the best thread that can be stopped and passes it to `work`. Each attempt runs in a thread
+/// of its own: nothing but its end releases a tracee that did not stop.
+fn with_a_listed_thread(
+    plan: &AttachPlan,
+    mappings: &[Mapping],
+    work: &(impl Fn(Stopped) -> Result<UsedThread, InjectError> + Sync),
+) -> Result<UsedThread, InjectError> {
+    let mut last = InjectError::Gone;
+    for tid in choice::candidates(plan.pid, mappings) {
+        identity::check(plan.pid, plan.start_time)?;
+        let outcome = on_tracing_thread(|| match stop::stop(tid, STOP_MAX, QUEUED_MAX) {
+            Ok(stopped) => Ok(work(stopped)),
+            Err(failure) => Err(failure),
+        });
+        match outcome {
+            Ok(Ok(used)) => return Ok(used),
+            // The thread ended before it was launched; another one will do.
+            Ok(Err(InjectError::Gone)) => last = InjectError::Gone,
+            Ok(Err(error)) => return Err(error),
+            Err(NotStopped::Timeout) => {
+                let state = proc::task_stat(plan.pid, tid).map_or('?', |stat| stat.state);
+                last = InjectError::WouldNotStop { tid, state };
+            }
+            Err(NotStopped::Gone(InjectError::Gone)) => last = InjectError::Gone,
+            Err(NotStopped::Failed(error)) => {
+                last = identity::explain(plan.pid, tid, error);
+            }
+            Err(failure) => last = failure.into(),
+        }
+    }
+    identity::check(plan.pid, plan.start_time)?;
+    Err(last)
+}

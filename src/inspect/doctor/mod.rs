@@ -1,0 +1,176 @@
+//! What this host and a process permit, what prevents a recording, and what a recording would be.
+//!
+//! The same code that a recording runs before it changes anything runs here, with the same words.
+//! No conclusion is drawn twice: the outcome is that of the recording's own checks.
+
+mod host;
+mod modules;
+mod target;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::inject::Guardian;
+use crate::record::contract::error::{NO_GUARDIAN, RecordError};
+use crate::record::contract::options::{EngineChoice, Files, Measure, Options, Target};
+use crate::record::contract::pattern::OutputPattern;
+use crate::record::contract::sampling::Choice;
+use crate::record::run::plan::{self, Sampled};
+use crate::record::source::engine::{Concern, Gravity};
+use crate::record::target::namespace::check_proc;
+use crate::trace::WriterOptions;
+
+/// The risk that a user must know before using `perf` on a program that matters.
+pub const SIGTRAP_WINDOW: &str = "with --engine perf a program that resets the action of SIGTRAP \
+    while perf events are open dies at the next sample: the kernel gives that signal no choice. \
+    The recorder watches the action and closes the events when it changes, but what happens \
+    between the reset and that check cannot be prevented, only watched; --engine timer is the \
+    absolute guarantee, as its signal does nothing by default";
+
+/// The effect of a finding on a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Nothing stands in the way.
+    Fine,
+    /// A recording works, but sees less or takes the other engine.
+    Limit,
+    /// A recording is refused.
+    Obstacle,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The subject.
+    pub subject: String,
+    /// The effect on a recording.
+    pub state: Severity,
+    /// What was found, or why it prevents a recording.
+    pub seen: String,
+    /// A command line that changes it.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn fine(subject: &str, seen: impl Into<String>) -> Self {
+        let (subject, seen) = (subject.to_owned(), seen.into());
+        Self { subject, state: Severity::Fine, seen, remedy: None }
+    }
+
+    fn limit(subject: &str, seen: impl Into<String>, remedy: Option<String>) -> Self {
+        Self { state: Severity::Limit, remedy, ..Self::fine(subject, seen) }
+    }
+
+    fn obstacle(subject: &str, seen: impl Into<String>, remedy: Option<String>) -> Self {
+        Self { state: Severity::Obstacle, remedy, ..Self::fine(subject, seen) }
+    }
+}
+
+/// The engine that a recording would use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Prospect {
+    /// The engine's name in the trace and in the closing report.
+    pub engine: String,
+    /// The reason for this engine.
+    pub why: String,
+    /// Whether time in the kernel would be sampled.
+    pub kernel_included: bool,
+}
+
+/// A process that was examined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Examined {
+    /// The process id.
+    pub pid: i32,
+    /// The name; empty if there is no such process.
+    pub name: String,
+    /// The findings.
+    pub findings: Vec<Finding>,
+}
+
+/// The result of an examination.
+#[derive(Debug)]
+pub struct Diagnosis {
+    /// Findings about the host and the user.
+    pub host: Vec<Finding>,
+    /// Findings about the process, if one was given.
+    pub target: Option<Examined>,
+    /// What a recording of it, or of an ordinary process of this user, would be.
+    pub outcome: Result<Prospect, RecordError>,
+}
+
+/// Examines the host, and a process if one is given.
+///
+/// Nothing is changed, but threads with seccomp filters may be stopped for a moment to read them.
+/// The caller has no other threads yet.
+///
+/// # Errors
+/// Fails if something is missing without which nothing can be examined.
+pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
+    let guardian = Guardian::start().context(NO_GUARDIAN);
+    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let target = pid.map(|pid| target::examine(pid, &mut guardian));
+    let outcome = check_proc().and_then(|()| match pid {
+        Some(pid) => of_process(pid, &mut guardian),
+        None => of_host(),
+    });
+    Ok(Diagnosis { host: host::findings(), target, outcome })
+}
+
+fn of_process(pid: i32, guardian: &mut Guardian) -> Result<Prospect, RecordError> {
+    let options = defaults(pid);
+    let no_timers = plan::check(pid, &options, guardian)?.no_timers;
+    prospect(Sampled { pid, is_started: false, hold_fd: None, no_timers }, &options)
+}
+
+/// Predicts a recording of another process of this user, in whose place this one stands.
+fn of_host() -> Result<Prospect, RecordError> {
+    let pid = std::process::id() as i32;
+    prospect(Sampled { pid, is_started: false, hold_fd: None, no_timers: None }, &defaults(pid))
+}
+
+fn prospect(sampled: Sampled, options: &Options) -> Result<Prospect, RecordError> {
+    let before = plan::before(sampled, options)?;
+    let Choice { engine, why, .. } = before.choice;
+    Ok(Prospect { engine: engine.name().to_owned(), why, kernel_included: before.setup.kernel })
+}
+
+/// Returns the options of `record` without further arguments.
+fn defaults(pid: i32) -> Options {
+    const FREQ_HZ: u32 = 199;
+    Options {
+        target: Target::Pid(pid),
+        output: PathBuf::new(),
+        pattern: OutputPattern::literal(Path::new("")),
+        files: Files::One,
+        triggers: Vec::new(),
+        writer: WriterOptions::default(),
+        duration: None,
+        freq_hz: FREQ_HZ,
+        max_overhead_percent: None,
+        measure: Measure::Cpu,
+        engine: EngineChoice::Auto,
+        subprocesses: false,
+        follow_exec: false,
+        allow_seccomp: false,
+        kernel: true,
+        jvm_names: false,
+        debuginfod: false,
+        preserve: 0,
+        verify_detach: false,
+    }
+}
+
+/// Converts a concern about `perf`, which never prevents a recording with timers.
+fn of_concern(concern: Concern) -> Finding {
+    let Concern { subject, gravity, seen, why_not, remedy } = concern;
+    let is_fine = why_not.is_none();
+    let text = why_not.unwrap_or(seen);
+    match is_fine {
+        true => Finding::fine(subject, text),
+        false => Finding::limit(subject, text, remedy.filter(|_| gravity != Gravity::Danger)),
+    }
+}

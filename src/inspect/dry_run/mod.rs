@@ -1,0 +1,242 @@
+//! The steps that a recording would take, without taking them.
+//!
+//! # Invariants
+//! - The checks, and the choices that follow from them, are the recording's own. Whatever is chosen
+//!   anew each time (the addresses, the thread) is chosen as it would be now.
+
+mod files;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use traceprof_abi::layout::{self, PRIMING, SAMPLING};
+
+use crate::inject::{self, Guardian};
+use crate::proc;
+use crate::record::contract::error::{NO_GUARDIAN, NO_HOLE, RecordError, target_error};
+use crate::record::contract::options::{Named, Options, Target};
+use crate::record::contract::sampling::Engine;
+use crate::record::run::plan::{self, Sampled};
+use crate::record::run::processes;
+use crate::record::target::attach::AttachInputs;
+use crate::record::target::command;
+use crate::record::target::namespace::check_proc;
+use crate::record::write::output;
+
+/// A step: its label, and what happens.
+type PlannedStep = (String, String);
+
+/// Makes the checks of a recording and returns the steps that would follow.
+///
+/// The caller has no other threads yet.
+///
+/// # Errors
+/// Fails as the recording would.
+pub fn dry_run(options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
+    output::check_early(options)?;
+    check_proc()?;
+    let (mut settled, mut first) = (Cow::Borrowed(options), None);
+    let mut steps = match &options.target {
+        Target::Pid(pid) => of_process(*pid, options)?,
+        Target::Pids(pids) => of_processes(pids, options)?,
+        Target::Name(named) => {
+            let named = Named { wait: None, ..named.clone() };
+            let found = processes::named::find(&named)?;
+            first = found.first().copied();
+            if let Some(first) = first {
+                settled = output::named(options, first)?;
+            }
+            of_processes(&found, options)?
+        }
+        Target::Command(command) => of_command(command, options)?,
+    };
+    if options.subprocesses {
+        let text = "recorded as well, each with an agent of its own; new ones as they are seen";
+        steps.push(step("descendants", text));
+    }
+    steps.extend(options.measure.wall_interval().map(waiting));
+    steps.extend(files::steps(&settled, first));
+    steps.extend([
+        step("exec", exec(options)),
+        step("end", end(options)),
+        step(
+            "detach",
+            "every thread is stopped once, everything is restored, the segments are detached",
+        ),
+        step("dry run", "nothing of this was done"),
+    ]);
+    Ok(steps)
+}
+
+fn step(label: &str, text: impl Into<String>) -> PlannedStep {
+    (label.to_owned(), text.into())
+}
+
+/// Returns the steps for the processes that can be recorded, and why others cannot; fails if none
+/// can.
+fn of_processes(pids: &[i32], options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
+    let mut steps = Vec::new();
+    let mut refused = Vec::new();
+    for &pid in pids {
+        match of_process(pid, options) {
+            Ok(of_one) => steps.extend(of_one),
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    if steps.is_empty() {
+        let none = || RecordError::TargetGone(anyhow!("there is no process to record"));
+        return Err(refused.into_iter().next().map_or_else(none, |(_, error)| error));
+    }
+    let refusals = refused
+        .iter()
+        .map(|(pid, error)| step("not recorded", format!("process {pid}: {}", error.text())));
+    steps.extend(refusals);
+    Ok(steps)
+}
+
+fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
+    let guardian = Guardian::start().context(NO_GUARDIAN);
+    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let judgement = plan::check(pid, options, &mut guardian)?;
+    let no_timers = judgement.no_timers;
+    let before =
+        plan::before(Sampled { pid, is_started: false, hold_fd: None, no_timers }, options)?;
+    let gone = |error| target_error(pid, error);
+    let status = proc::status(pid).map_err(gone)?;
+    let mappings = proc::mappings(pid).map_err(gone)?;
+    let (tid, why) = inject::first_choice(pid, &mappings)
+        .with_context(|| format!("process {pid} has no thread to stop"))
+        .map_err(RecordError::TargetGone)?;
+    let base =
+        inject::find_gap(&mappings, layout::SPAN).context(NO_HOLE).map_err(RecordError::Other)?;
+    let modules = mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0).count();
+    let threads = status.threads;
+    Ok(vec![
+        step("target", format!("process {pid} \"{}\", threads: {threads}", status.name)),
+        step("seccomp", judgement.seen),
+        engine(&before),
+        step(
+            "tables",
+            format!("unwind tables of the code in {modules} mappings are compiled first"),
+        ),
+        step("map", segments(base)),
+        step("stop", format!("thread {tid}, twice for about a tenth of a millisecond: {why}")),
+        signal(&before),
+        sampling(&before, threads, options),
+    ])
+}
+
+/// Returns the steps for a program, found as at its start; this process stands for it.
+fn of_command(
+    command: &[std::ffi::OsString],
+    options: &Options,
+) -> Result<Vec<PlannedStep>, RecordError> {
+    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let missing = || {
+        RecordError::Other(anyhow!(
+            "starting {name}: there is no such program that can be executed; give its path, or \
+            check PATH"
+        ))
+    };
+    let path = command.first().and_then(|name| command::find(name)).ok_or_else(missing)?;
+    if !command::is_executable(&path) {
+        return Err(missing());
+    }
+    let pid = std::process::id() as i32;
+    let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers: None };
+    let before = plan::before(sampled, options)?;
+    let held = match command::takes_all_signals(path.as_os_str()) {
+        true => "attached to as soon as it has installed its own handlers",
+        false => "held before its first instruction until the agent is there",
+    };
+    Ok(vec![
+        step("start", format!("{}, {held}", path.display())),
+        engine(&before),
+        step("map", segments_anywhere()),
+        signal(&before),
+        sampling(&before, 1, options),
+    ])
+}
+
+fn engine(before: &AttachInputs) -> PlannedStep {
+    let kernel = if before.setup.kernel { "with" } else { "without" };
+    let choice = &before.choice;
+    let text = format!("{}: {}; {kernel} time in the kernel", choice.engine.name(), choice.why);
+    step("engine", text)
+}
+
+/// The parts of the agent: name, distance from its start, length and access.
+const PARTS: [(&str, u64, u64, &str); 3] = [
+    ("code", 0, layout::CODE_LEN, "r-x"),
+    ("tables", layout::TABLES_DISTANCE, layout::TABLES_LEN, "r--"),
+    ("data", layout::DATA_DISTANCE, layout::DATA_LEN, "rw-"),
+];
+
+fn segments(base: u64) -> String {
+    let part = |(name, distance, len, access): (&str, u64, u64, &str)| {
+        format!("{name} {:#x} {} KiB {access}", base + distance, len >> 10)
+    };
+    format!("{} (shared memory, filled as it is used)", PARTS.map(part).join(", "))
+}
+
+fn segments_anywhere() -> String {
+    let part = |(name, _, len, access): (&str, u64, u64, &str)| {
+        format!("{name} {} KiB {access}", len >> 10)
+    };
+    format!("{} (shared memory, filled as it is used)", PARTS.map(part).join(", "))
+}
+
+fn signal(before: &AttachInputs) -> PlannedStep {
+    let named = [(SAMPLING, "perf events"), (PRIMING, "timers")];
+    let used = named.iter().filter(|(place, _)| before.signals[*place] != 0);
+    let used = used
+        .map(|(place, what)| format!("{} for {what}", proc::signal_name(before.signals[*place])));
+    let used = used.collect::<Vec<_>>().join(", ");
+    step("signals", format!("{used}: a handler in front of the application's own"))
+}
+
+fn sampling(before: &AttachInputs, threads: u32, options: &Options) -> PlannedStep {
+    let what = match before.choice.engine {
+        Engine::Perf => "a perf event, opened from outside and inherited by new threads",
+        Engine::Timer => "a CPU timer, armed by its own handlers",
+    };
+    let period = before.setup.period_ns as f64 / 1e6;
+    let budget = options.max_overhead_percent.map(|percent| {
+        format!(", or less often where that would cost more than {percent} % of what it uses")
+    });
+    step(
+        "sampling",
+        format!(
+            "each thread (now {threads}) gets {what}; a sample every {period:.3} ms of CPU time{}",
+            budget.unwrap_or_default()
+        ),
+    )
+}
+
+/// Describes the additional work of mode `wall`.
+fn waiting(interval: Duration) -> PlannedStep {
+    let interval = interval.as_secs_f64() * 1e3;
+    step(
+        "waiting",
+        format!(
+            "threads that do not run are checked from outside every {interval:.3} ms; one that \
+             went to sleep elsewhere is stopped for a moment if its stack cannot be read otherwise"
+        ),
+    )
+}
+
+fn exec(options: &Options) -> &'static str {
+    match options.follow_exec {
+        true => "a program that the target executes is attached to as well",
+        false => "if the target executes another program, the recording ends",
+    }
+}
+
+fn end(options: &Options) -> String {
+    let until = "the target's end, Ctrl-C or SIGTERM";
+    match options.duration {
+        Some(duration) => format!("after {:.3} s, or with {until}", duration.as_secs_f64()),
+        None => format!("with {until}"),
+    }
+}

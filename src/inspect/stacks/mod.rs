@@ -1,0 +1,223 @@
+//! The stacks of all threads of a process at one time, without an agent.
+//!
+//! Each thread is stopped only while its registers and its stack are copied
+//! ([`inject::capture()`]). Everything else happens while the target runs. Its modules are opened
+//! and their tables compiled before the first stop, and stacks are unwound and named after the last
+//! one.
+
+mod activity;
+mod frame_names;
+
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context;
+use traceprof_abi::layout;
+use traceprof_abi::unwind::EndReason;
+
+use crate::inject::{self, Capture, Captures, NotCaptured, ThreadSnapshot};
+use crate::proc::{self, Mapping};
+use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use crate::record::contract::error::{RecordError, inject_error, refusal_error, target_error};
+use crate::record::name::contexts::Contexts;
+use crate::record::target::modules::{AddressMap, Modules};
+use crate::record::target::namespace::check_proc;
+use crate::record::target::shm::{SharedMemory, Use};
+use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy, TableWriter};
+
+pub use self::activity::{SleepingCall, ThreadActivity};
+pub use self::frame_names::NamedFrame;
+pub use crate::record::name::contexts::ThreadWork;
+
+/// All threads of a process at one time.
+#[derive(Debug)]
+pub struct ProcessStacks {
+    /// The process id.
+    pub pid: i32,
+    /// The arguments of the process.
+    pub command_line: Vec<OsString>,
+    /// The threads in order of their ids.
+    pub threads: Vec<ThreadStack>,
+    /// Samples that a recording of the process lost to this inspection.
+    pub withheld: u64,
+    /// Messages for the user about files that could not be opened or read.
+    pub notices: Vec<String>,
+}
+
+impl ProcessStacks {
+    /// Returns the longest stop of a thread in nanoseconds.
+    pub fn longest_stop_ns(&self) -> Option<u64> {
+        self.threads.iter().filter_map(|thread| thread.stopped_ns).max()
+    }
+}
+
+/// One thread at that time.
+#[derive(Debug)]
+pub struct ThreadStack {
+    /// The thread id.
+    pub tid: i32,
+    /// The name, state and kernel functions.
+    pub seen: ThreadActivity,
+    /// The system call that it sleeps in.
+    pub call: Option<SleepingCall>,
+    /// What it worked on just before its stop.
+    pub work: Option<ThreadWork>,
+    /// The kernel function in which a thread waits that did not stop.
+    pub wait_channel: Option<String>,
+    /// The functions, innermost first.
+    pub frames: Vec<NamedFrame>,
+    /// The reason why the stack ends there.
+    pub end: Option<EndReason>,
+    /// The reason why there is no stack.
+    pub missed: Option<String>,
+    /// The longest time that it was stopped.
+    pub stopped_ns: Option<u64>,
+}
+
+/// Reads the stacks of every thread of a process, with their kernel functions if `kernel` is true.
+///
+/// # Errors
+/// The kind of [`RecordError`] determines the exit code; the target is restored in any case.
+pub fn stacks(pid: i32, kernel: bool) -> Result<ProcessStacks, RecordError> {
+    check_proc()?;
+    let facts = inject::preflight_to_capture(pid).map_err(refusal_error)?;
+    let gone = |error| target_error(pid, error);
+    let command_line = proc::command_line(pid).unwrap_or_default();
+    let mappings = proc::mappings(pid).map_err(gone)?;
+    let mut process = InspectedProcess::open(pid, &mappings)?;
+    let mut contexts = Contexts::of_process(pid, &mappings, &process.modules.current());
+    let outside = contexts.outside();
+    let see = |tid| (ThreadActivity::read(pid, tid, kernel), outside.read(tid));
+    let captured = inject::capture(pid, facts.start_time, &mappings, see).map_err(inject_error)?;
+    let Captures { threads: captures, withheld } = captured;
+    if captures.iter().all(|capture| capture.outcome == Err(NotCaptured::Gone)) {
+        return Err(inject_error(inject::InjectError::Gone));
+    }
+    process.follow();
+    let threads = process.threads(captures, &mut contexts).map_err(gone)?;
+    Ok(ProcessStacks { pid, command_line, threads, withheld, notices: process.modules.notices })
+}
+
+/// The parts of a process that its stacks need.
+struct InspectedProcess {
+    pid: i32,
+    modules: Modules<'static>,
+    tables: SharedMemory,
+}
+
+impl InspectedProcess {
+    /// Opens its files and compiles their tables.
+    fn open(pid: i32, mappings: &[Mapping]) -> Result<Self, RecordError> {
+        let tables = SharedMemory::create(Use::Tables, layout::TABLES_LEN)
+            .context("creating a segment for the unwind tables")
+            .map_err(RecordError::Other)?;
+        let writer = TableWriter::new(tables.words());
+        // A recording's agent is treated like any other code.
+        let mut modules = Modules::new(pid, writer, 0..0);
+        modules.refresh(mappings).map_err(|error| RecordError::Other(error.into()))?;
+        Ok(Self { pid, modules, tables })
+    }
+
+    /// Reads new mappings; if the process has ended, the earlier ones must do.
+    fn follow(&mut self) {
+        let mappings = proc::mappings(self.pid).unwrap_or_default();
+        if !mappings.is_empty()
+            && let Err(error) = self.modules.refresh(&mappings)
+        {
+            self.modules.notices.push(error.to_string());
+        }
+    }
+
+    fn threads(
+        &self,
+        captures: Vec<Capture<(ThreadActivity, ThreadContext)>>,
+        contexts: &mut Contexts,
+    ) -> io::Result<Vec<ThreadStack>> {
+        let addresses = self.modules.current();
+        let mut unwinder = RemoteUnwinder::default();
+        let mut unwound = Vec::new();
+        for Capture { tid, seen: (seen, context), outcome } in captures {
+            let stack = match &outcome {
+                Ok(stopped) => Some(self.unwind(&mut unwinder, tid, stopped)),
+                Err(_) => None,
+            };
+            let work = contexts.describe(context);
+            let thread = ThreadStack { work, ..self.thread(tid, seen, &outcome) };
+            unwound.push((thread, stack));
+        }
+        name(unwound, &addresses)
+    }
+
+    fn unwind(
+        &self,
+        unwinder: &mut RemoteUnwinder,
+        tid: i32,
+        stopped: &ThreadSnapshot,
+    ) -> RemoteStack {
+        let tables = self.tables.as_tables();
+        let Some(snapshot) = tables.snapshot() else {
+            // Published when the modules were opened.
+            return RemoteStack { frames: Vec::new(), end: EndReason::NoModule, late: None };
+        };
+        let copy = StackCopy { avma: stopped.stack_avma, bytes: &stopped.stack };
+        let mut read = |avma, into: &mut [u8]| inject::read_part(tid, avma, into);
+        unwinder.unwind(&snapshot, &stopped.registers, copy, &mut read)
+    }
+
+    /// Returns everything about a thread except its frames.
+    fn thread(
+        &self,
+        tid: i32,
+        seen: ThreadActivity,
+        outcome: &Result<ThreadSnapshot, NotCaptured>,
+    ) -> ThreadStack {
+        let seen = match outcome {
+            Ok(stopped) => seen.at_stop(stopped),
+            Err(_) => seen,
+        };
+        let missed = outcome.as_ref().err();
+        ThreadStack {
+            tid,
+            call: seen.call(self.pid),
+            wait_channel: missed.and_then(|_| proc::wait_channel(self.pid, tid)),
+            work: None,
+            frames: Vec::new(),
+            end: None,
+            missed: missed.map(|missed| why(missed, seen.state)),
+            stopped_ns: outcome.as_ref().ok().map(|stopped| stopped.stopped_ns),
+            seen,
+        }
+    }
+}
+
+fn name(
+    unwound: Vec<(ThreadStack, Option<RemoteStack>)>,
+    addresses: &Arc<AddressMap>,
+) -> io::Result<Vec<ThreadStack>> {
+    let frames = unwound.iter().filter_map(|(_, stack)| stack.as_ref());
+    let names = frame_names::FrameNaming::of(frames.flat_map(|stack| &stack.frames), addresses)?;
+    let named = unwound.into_iter().map(|(thread, stack)| match stack {
+        Some(stack) => ThreadStack { frames: names.stack(&stack), end: Some(stack.end), ..thread },
+        None => thread,
+    });
+    Ok(named.collect())
+}
+
+/// Says why a thread has no stack.
+fn why(missed: &NotCaptured, state: char) -> String {
+    match missed {
+        NotCaptured::Gone => "it has ended".to_owned(),
+        NotCaptured::Late if state == 'R' => {
+            "it did not stop: it waits for a processor; try again when it runs".to_owned()
+        }
+        NotCaptured::Late => {
+            "it did not stop: it waits inside the kernel, where no stop reaches it".to_owned()
+        }
+        NotCaptured::Foreign => "it runs 32-bit code, which is not supported".to_owned(),
+        NotCaptured::Failed(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,394 @@
+//! What `/proc` shows of processes and threads: the only user of the procfs crate.
+//!
+//! The crate opens the process's directory once, so that all reads of one call concern one process,
+//! and parses `stat` and `syscall`. `maps` and `status` are parsed here from bytes: paths and
+//! thread names need not be UTF-8, and a profiler must not fail on such a name.
+//!
+//! # Invariants
+//! - A process or thread that is gone is an ordinary result: [`io::ErrorKind::NotFound`].
+//!
+//! # Does not
+//! - stop, signal or change anything.
+
+mod activity;
+mod auxiliary;
+mod awaited_signals;
+mod child_lifetime;
+mod descriptor_names;
+mod descriptors;
+mod executable;
+mod kcmp;
+mod limits;
+mod machine;
+mod map_file;
+mod mapping;
+mod memory_identity;
+mod namespace;
+mod pidfd;
+mod root;
+mod schedule;
+mod signal_name;
+mod sockets;
+mod syscall_names;
+mod task_directory;
+mod thread_pointer;
+mod timers;
+mod times;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use procfs::process::{Process, Stat};
+use procfs::{FromRead, ProcError};
+use serde::{Deserialize, Serialize};
+
+pub use activity::{Activity, descriptor, kernel_stack, task_activity, wait_channel};
+pub use auxiliary::{drawn_bytes, may_read_thread_pointer, signal_frame_len};
+pub use awaited_signals::{awaited_in_call, signalfd_masks};
+pub use child_lifetime::kill_with_starter;
+pub use descriptor_names::{DescriptorNames, waited_descriptor};
+pub use descriptors::descriptors;
+pub use executable::{ElfKind, command_line, elf_kind, executable};
+pub use kcmp::shares_memory;
+pub use limits::{Limits, is_dumpable, limits};
+pub use machine::{has_processor_flag, memory_len, sysctl};
+pub use map_file::map_file;
+pub use mapping::{Mapping, mappings};
+pub use memory_identity::Memory;
+pub use namespace::{Namespace, is_initial_user_namespace, is_of_own_namespace, same_namespace};
+pub use pidfd::{open_pidfd, wait_readable};
+pub use root::{Root, descriptor_path, open_regular};
+pub use schedule::{TaskClock, Turns};
+pub use signal_name::signal_name;
+pub use syscall_names::{call_name, call_names};
+pub use task_directory::{TaskFolder, start_ns, tick_ns};
+pub use thread_pointer::thread_pointer;
+pub use timers::{PosixTimer, posix_timers};
+pub use times::{mode_times_ns, system_time_ns, task_cpu_or_ticks_ns};
+
+/// The contents of `/proc/PID/status` or `/proc/PID/task/TID/status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name (comm), with bytes that are not UTF-8 replaced.
+    pub name: String,
+    /// State letter: `R`, `S`, `D`, `T` (stopped), `t` (traced), `Z`, `X`, `I`.
+    pub state: char,
+    /// Thread group id: the pid of the process.
+    pub tgid: i32,
+    /// Pid of the parent.
+    pub parent: i32,
+    /// Pid of the tracer, 0 if there is none.
+    pub tracer: i32,
+    /// Real user id.
+    pub uid: u32,
+    /// Effective user id.
+    pub euid: u32,
+    /// Saved user id.
+    pub suid: u32,
+    /// Real group id.
+    pub gid: u32,
+    /// Effective group id.
+    pub egid: u32,
+    /// Saved group id.
+    pub sgid: u32,
+    /// The thread's id in its innermost pid namespace.
+    pub inner_pid: i32,
+    /// The process's id in its innermost pid namespace.
+    pub inner_tgid: i32,
+    /// Number of threads.
+    pub threads: u32,
+    /// Whether it has memory of its own: not a kernel thread, not a zombie.
+    pub has_memory: bool,
+    /// Whether it is a kernel thread.
+    pub kernel_thread: bool,
+    /// Seccomp mode: 0 none, 1 strict, 2 filter.
+    pub seccomp: u32,
+    /// Number of its seccomp filters, where the kernel tells.
+    pub seccomp_filters: Option<u32>,
+    /// Whether it runs on a shadow stack.
+    pub shadow_stack: bool,
+    /// Signals pending for the thread; bit 0 is signal 1, as in the four that follow.
+    pub pending: u64,
+    /// Signals pending for the process.
+    pub shared_pending: u64,
+    /// Blocked by the thread.
+    pub blocked: u64,
+    /// Ignored by the process.
+    pub ignored: u64,
+    /// Caught by the process.
+    pub caught: u64,
+    /// Effective capabilities.
+    pub cap_effective: u64,
+    /// Signals in the queues of its user, and their limit.
+    pub queued: (u64, u64),
+    /// Memory that it has locked, in KiB.
+    pub locked_kib: u64,
+    /// Its address space, in KiB.
+    pub size_kib: u64,
+}
+
+impl Status {
+    /// Whether the thread blocks a signal, which is from 1 to 64.
+    pub fn blocks(&self, signal: i32) -> bool {
+        holds(self.blocked, signal)
+    }
+
+    /// Whether the process has a handler for a signal, which is from 1 to 64.
+    pub fn catches(&self, signal: i32) -> bool {
+        holds(self.caught, signal)
+    }
+
+    /// Signals that the process never sees: it ignores them, or has no handler and they are ignored
+    /// by default. Bit 0 is signal 1.
+    pub fn unseen(&self) -> u64 {
+        const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let by_default = BY_DEFAULT.iter().fold(0, |set, signal| set | 1u64 << (signal - 1));
+        self.ignored | (by_default & !self.caught)
+    }
+}
+
+fn holds(set: u64, signal: i32) -> bool {
+    set >> (signal - 1) & 1 == 1
+}
+
+/// Whether a thread with this state letter has ended.
+pub fn has_ended(state: char) -> bool {
+    matches!(state, 'Z' | 'X')
+}
+
+/// A thread's name, state and times, from `/proc/PID/task/TID/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskStat {
+    /// Name (comm), with bytes that are not UTF-8 replaced.
+    pub name: String,
+    /// State letter as in [`Status::state`].
+    pub state: char,
+    /// When it started, in clock ticks since boot; with the id it identifies a thread for good.
+    pub start_time: u64,
+    /// User and system time in clock ticks.
+    pub cpu_ticks: u64,
+}
+
+/// Kernel thread ids of a process, ascending.
+pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
+    // Only the names: the crate would open each thread's directory, which costs ten times the list
+    // itself, and this runs while the target is stopped.
+    let mut tids: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .map_err(gone)?
+        .map_while(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    if tids.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    tids.sort_unstable();
+    Ok(tids)
+}
+
+/// The children that a thread has made, including those that ended and were not reaped.
+pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(list.split_whitespace().filter_map(|child| child.parse().ok()).collect())
+}
+
+/// Opens the ELF file behind a mapping: through `map_files` where permitted, else through the
+/// target's root with device and inode compared. A file that has replaced it since is refused.
+pub fn open_mapping(pid: i32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    if mapping.inode == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a mapping of a file"));
+    }
+    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    if let Ok(file) = open_regular(Path::new(&direct))
+        && mapping.is_of(&file)
+    {
+        return Ok(file.into());
+    }
+    let mut path = PathBuf::from(format!("/proc/{pid}/root")).into_os_string();
+    path.push(&mapping.path);
+    let file = open_regular(Path::new(&path))?;
+    if !mapping.has_inode_of(&file) {
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{} was replaced since it was mapped", mapping.path.display()),
+        ));
+    }
+    Ok(file.into())
+}
+
+/// Reads the target's memory, all of it or an error.
+pub fn read_memory(pid: i32, start: u64, len: usize) -> io::Result<Vec<u8>> {
+    let memory = open(pid)?.mem().map_err(to_io)?;
+    let mut bytes = vec![0; len];
+    memory.read_exact_at(&mut bytes, start)?;
+    Ok(bytes)
+}
+
+/// All visible processes, ascending.
+pub fn processes() -> io::Result<Vec<i32>> {
+    let names = std::fs::read_dir("/proc")?.map_while(Result::ok);
+    let mut pids: Vec<i32> =
+        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The pid of a process's parent.
+pub fn parent(pid: i32) -> io::Result<i32> {
+    let stat = read_file(format!("/proc/{pid}/stat"))?;
+    Ok(Stat::from_read(&stat[..]).map_err(to_io)?.ppid)
+}
+
+/// The status of a process (of its leader).
+pub fn status(pid: i32) -> io::Result<Status> {
+    parse_status(&read_file(format!("/proc/{pid}/status"))?)
+}
+
+/// The status of a thread.
+pub fn task_status(pid: i32, tid: i32) -> io::Result<Status> {
+    parse_status(&read_file(format!("/proc/{pid}/task/{tid}/status"))?)
+}
+
+/// When a process started, in clock ticks since boot; with the pid it identifies a process for
+/// good.
+pub fn start_time(pid: i32) -> io::Result<u64> {
+    Ok(open(pid)?.stat().map_err(to_io)?.starttime)
+}
+
+/// Whether the thread itself has children, rather than another thread of its process. `false` if
+/// the kernel does not tell.
+pub fn has_children(pid: i32, tid: i32) -> bool {
+    let children = read_file(format!("/proc/{pid}/task/{tid}/children"));
+    children.is_ok_and(|list| !list.is_empty())
+}
+
+/// Name, state and times of a thread.
+pub fn task_stat(pid: i32, tid: i32) -> io::Result<TaskStat> {
+    // Not through the crate's thread, which opens two directories first: this is called for
+    // thousands.
+    let bytes = read_file(format!("/proc/{pid}/task/{tid}/stat"))?;
+    let stat = Stat::from_read(&bytes[..]).map_err(to_io)?;
+    Ok(TaskStat {
+        name: stat.comm,
+        state: stat.state,
+        start_time: stat.starttime,
+        cpu_ticks: stat.utime + stat.stime,
+    })
+}
+
+/// Whether the thread runs or waits for a processor.
+pub fn is_runnable(tid: i32) -> bool {
+    task_stat(tid, tid).is_ok_and(|stat| stat.state == 'R')
+}
+
+/// Ticks of user and system time that a process has used.
+fn process_ticks(pid: i32) -> io::Result<(u64, u64)> {
+    let stat = open(pid)?.stat().map_err(to_io)?;
+    Ok((stat.utime, stat.stime))
+}
+
+/// Whether a process's control group is frozen: it can neither run nor be stopped.
+pub fn frozen(pid: i32) -> bool {
+    let Ok(groups) = std::fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
+    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
+    let events = format!("/sys/fs/cgroup{path}/cgroup.events");
+    std::fs::read_to_string(events)
+        .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+fn open(pid: i32) -> io::Result<Process> {
+    Process::new(pid).map_err(to_io)
+}
+
+fn read_file(path: String) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(16 * 1024);
+    File::open(path).map_err(gone)?.read_to_end(&mut bytes).map_err(gone)?;
+    Ok(bytes)
+}
+
+/// A read of a process that ended since its file was opened gives ESRCH.
+fn gone(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),
+        _ => error,
+    }
+}
+
+fn to_io(error: ProcError) -> io::Error {
+    match error {
+        ProcError::PermissionDenied(_) => io::ErrorKind::PermissionDenied.into(),
+        ProcError::NotFound(_) => io::ErrorKind::NotFound.into(),
+        ProcError::Io(error, _) => gone(error),
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}
+
+fn malformed(what: &str, line: &[u8]) -> io::Error {
+    let line = String::from_utf8_lossy(line);
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what}: cannot read line: {line}"))
+}
+
+fn parse_status(bytes: &[u8]) -> io::Result<Status> {
+    let mut status = Status::default();
+    for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+        let value = String::from_utf8_lossy(line[colon + 1..].trim_ascii());
+        set_field(&mut status, &line[..colon], &value).ok_or_else(|| malformed("status", line))?;
+    }
+    if status.tgid == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(status)
+}
+
+fn set_field(status: &mut Status, name: &[u8], value: &str) -> Option<()> {
+    let hex = || u64::from_str_radix(value, 16).ok();
+    let mut words = value.split_ascii_whitespace();
+    match name {
+        b"Name" => status.name = value.to_owned(),
+        b"State" => status.state = value.chars().next()?,
+        b"Tgid" => status.tgid = value.parse().ok()?,
+        b"Pid" => status.inner_pid = value.parse().ok()?,
+        b"NSpid" => status.inner_pid = words.next_back()?.parse().ok()?,
+        b"NStgid" => status.inner_tgid = words.next_back()?.parse().ok()?,
+        b"PPid" => status.parent = value.parse().ok()?,
+        b"TracerPid" => status.tracer = value.parse().ok()?,
+        b"Uid" => {
+            status.uid = words.next()?.parse().ok()?;
+            status.euid = words.next()?.parse().ok()?;
+            status.suid = words.next()?.parse().ok()?;
+        }
+        b"Gid" => {
+            status.gid = words.next()?.parse().ok()?;
+            status.egid = words.next()?.parse().ok()?;
+            status.sgid = words.next()?.parse().ok()?;
+        }
+        b"VmSize" => {
+            status.has_memory = true;
+            status.size_kib = words.next()?.parse().ok()?;
+        }
+        b"VmLck" => status.locked_kib = words.next()?.parse().ok()?,
+        b"SigQ" => {
+            let (used, limit) = value.split_once('/')?;
+            status.queued = (used.parse().ok()?, limit.parse().ok()?);
+        }
+        b"Kthread" => status.kernel_thread = value == "1",
+        b"Threads" => status.threads = value.parse().ok()?,
+        b"Seccomp" => status.seccomp = value.parse().ok()?,
+        b"Seccomp_filters" => status.seccomp_filters = Some(value.parse().ok()?),
+        b"SigPnd" => status.pending = hex()?,
+        b"ShdPnd" => status.shared_pending = hex()?,
+        b"SigBlk" => status.blocked = hex()?,
+        b"SigIgn" => status.ignored = hex()?,
+        b"SigCgt" => status.caught = hex()?,
+        b"CapEff" => status.cap_effective = hex()?,
+        b"x86_Thread_features" => status.shadow_stack = words.any(|word| word == "shstk"),
+        _ => {}
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! The context of a thread: the span and tags that it works on at one moment.
+
+use traceprof_abi::context::ATTRIBUTES_MAX;
+use traceprof_abi::storage::log::Sample;
+
+/// The context of a thread at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ThreadContext {
+    pub(crate) source: u32,
+    pub(crate) span: u64,
+    pub(crate) root_span: u64,
+    pub(crate) root_high: u64,
+    pub(crate) tags: [u32; 10],
+}
+
+impl ThreadContext {
+    /// Returns the context of a sample.
+    pub(crate) fn of(sample: &Sample) -> Self {
+        let Sample { source, span, root_span, root_high, tags, .. } = *sample;
+        Self { source, span, root_span, root_high, tags }
+    }
+
+    /// Sets it as a sample's context.
+    pub(crate) fn give(self, sample: &mut Sample) {
+        let Self { source, span, root_span, root_high, tags } = self;
+        (sample.source, sample.span, sample.tags) = (source, span, tags);
+        (sample.root_span, sample.root_high) = (root_span, root_high);
+    }
+}
+
+/// A reader of the contexts of the target's threads, from outside.
+pub(crate) trait ReadContext: Sync {
+    /// Returns the context of a thread, exact only if the thread does not run meanwhile.
+    fn read(&self, tid: i32) -> ThreadContext;
+    /// Checks whether no thread of the target publishes a context.
+    fn is_empty(&self) -> bool;
+}
+
+/// Unpacks a set of attributes as a handler stored it: length, then words of eight bytes.
+pub(crate) fn unpack(mut words: impl Iterator<Item = u64>) -> Option<Box<[u8]>> {
+    let len = usize::try_from(words.next()?).ok().filter(|len| *len <= ATTRIBUTES_MAX)?;
+    let words = words.take(len.div_ceil(8));
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take(len).collect();
+    (bytes.len() == len).then(|| bytes.into())
+}

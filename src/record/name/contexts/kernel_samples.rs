@@ -1,0 +1,224 @@
+//! Contexts of kernel samples, which no handler takes.
+//!
+//! A thread's context is known at the samples that handlers took, and at readings from outside some
+//! milliseconds after each kernel sample. The same context before and after says little about the
+//! time between: a tracer that opens a span around each system call has closed it whenever the
+//! thread is sampled in its own code. So a kernel sample gets a context that its thread has had for
+//! long, in everything seen of it. Many readings must be among that, which come at any moment, and
+//! the thread must have the context afterwards. All other kernel samples have none, and are
+//! counted. (Timers expire as a thread leaves the kernel, so nothing is inferred for them.)
+
+use std::collections::HashMap;
+
+use traceprof_abi::storage::log::{Sample, flags};
+
+use crate::record::batch::contexts::ThreadContext;
+use crate::record::batch::threads::Key;
+
+/// A context lasts if its thread had no other for this time.
+const LASTING_NS: u64 = 500_000_000;
+/// The number of readings from outside that must agree.
+///
+/// For a thread that spends a tenth of its time in short spans, that many readings miss them one
+/// time in eight.
+const READINGS_MIN: u32 = 20;
+
+/// The context that a thread was seen with.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastingContext {
+    context: ThreadContext,
+    /// The time since which no other was seen.
+    since_ns: u64,
+    /// The number of readings from outside since then.
+    readings: u32,
+}
+
+impl LastingContext {
+    /// Notes a context that was seen at a time.
+    fn note(&mut self, time_ns: u64, context: ThreadContext, is_reading: bool) {
+        if self.context != context || self.since_ns == 0 {
+            *self = Self { context, since_ns: time_ns, readings: 0 };
+        }
+        self.readings = self.readings.saturating_add(u32::from(is_reading));
+    }
+
+    fn lasts_at(&self, time_ns: u64) -> bool {
+        self.readings >= READINGS_MIN && time_ns.saturating_sub(self.since_ns) >= LASTING_NS
+    }
+}
+
+/// The contexts that threads were seen with.
+#[derive(Debug, Default)]
+pub(super) struct KernelContexts {
+    /// At the end of the last batch.
+    seen: HashMap<Key, LastingContext>,
+    /// Readings from outside since then by outer thread id, in order of time.
+    observed: HashMap<u32, Vec<(u64, ThreadContext)>>,
+}
+
+impl KernelContexts {
+    /// Notes a reading of a thread that was sampled in the kernel before this time.
+    pub(super) fn observe(&mut self, tid: u32, time_ns: u64, context: ThreadContext) {
+        self.observed.entry(tid).or_default().push((time_ns, context));
+    }
+
+    /// Drops a thread that is gone.
+    pub(super) fn forget(&mut self, key: Key) {
+        self.seen.remove(&key);
+    }
+
+    /// Gives the kernel samples of a batch their contexts.
+    ///
+    /// Returns how many got none although they may have had one. The samples are sorted by thread
+    /// and time.
+    pub(super) fn carry(&mut self, samples: &mut [Sample]) -> u64 {
+        let mut unknown = 0;
+        for thread in samples.chunk_by_mut(|one, other| key(one) == key(other)) {
+            let tid = thread.iter().find(is_kernel).map(|sample| sample.tid);
+            let observed = tid.and_then(|tid| self.observed.remove(&tid)).unwrap_or_default();
+            let seen = self.seen.entry(key(&thread[0])).or_default();
+            unknown += settle(thread, &observed, seen);
+        }
+        self.observed.clear();
+        unknown
+    }
+}
+
+fn key(sample: &Sample) -> Key {
+    (sample.slot, sample.generation)
+}
+
+fn is_kernel(sample: &&Sample) -> bool {
+    sample.flags & flags::KERNEL != 0
+}
+
+/// Handles the samples of one thread; `seen` is its context before them, and then after them.
+fn settle(
+    samples: &mut [Sample],
+    observed: &[(u64, ThreadContext)],
+    seen: &mut LastingContext,
+) -> u64 {
+    let mut unknown = 0;
+    let mut observed = observed.iter().copied().peekable();
+    // The kernel samples since the last known context.
+    let mut first = 0;
+    for place in 0..=samples.len() {
+        let until_ns = samples.get(place).map_or(u64::MAX, |sample| sample.time);
+        while let Some((time_ns, now)) = observed.next_if(|(time_ns, _)| *time_ns < until_ns) {
+            unknown += give(&mut samples[first..place], seen, now);
+            seen.note(time_ns, now, true);
+            first = place;
+        }
+        let handled = samples.get(place).filter(|sample| !is_kernel(sample));
+        if let Some(now) = handled.map(ThreadContext::of) {
+            unknown += give(&mut samples[first..place], seen, now);
+            seen.note(until_ns, now, false);
+            first = place + 1;
+        }
+    }
+    // Nothing is known about the time after.
+    unknown + give(&mut samples[first..], &LastingContext::default(), seen.context)
+}
+
+/// Gives the samples a context that lasted before and is there after; returns how many got none.
+fn give(samples: &mut [Sample], before: &LastingContext, after: ThreadContext) -> u64 {
+    let nothing = ThreadContext::default();
+    if before.context == nothing && after == nothing {
+        return 0;
+    }
+    let mut unknown = 0;
+    for sample in samples {
+        if before.context == after && after != nothing && before.lasts_at(sample.time) {
+            after.give(sample);
+            sample.flags |= flags::CARRIED;
+        } else {
+            unknown += 1;
+        }
+    }
+    unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: u32 = flags::KERNEL;
+    const MS: u64 = 1_000_000;
+
+    fn sample(time_ms: u64, flags: u32, span: u64) -> Sample {
+        let source = u32::from(span != 0);
+        Sample { slot: 1, tid: 1, time: time_ms * MS, flags, span, source, ..Sample::default() }
+    }
+
+    fn works_on(span: u64) -> ThreadContext {
+        ThreadContext::of(&sample(0, 0, span))
+    }
+
+    /// Notes readings at these times, which all find this span.
+    fn observe_at(
+        kernel_contexts: &mut KernelContexts,
+        times_ms: impl Iterator<Item = u64>,
+        span: u64,
+    ) {
+        times_ms.for_each(|ms| kernel_contexts.observe(1, ms * MS, works_on(span)));
+    }
+
+    #[test]
+    fn kernel_samples_get_the_context_that_lasts() {
+        let mut kernel_contexts = KernelContexts::default();
+        observe_at(&mut kernel_contexts, (1..=30).map(|n| n * 20), 7);
+        let mut samples = [300, 505, 540, 595].map(|ms| sample(ms, KERNEL, 0));
+        assert_eq!(kernel_contexts.carry(&mut samples), 2, "it is not known to last yet");
+        assert_eq!(samples.map(|it| it.span), [0, 0, 7, 7]);
+        assert_eq!(samples[3].flags, KERNEL | flags::CARRIED);
+    }
+
+    #[test]
+    fn a_context_that_was_seen_to_change_is_not_carried_for_long() {
+        let mut kernel_contexts = KernelContexts::default();
+        observe_at(&mut kernel_contexts, (1..=40).map(|n| n * 20), 7);
+        // One reading of many finds the thread in another span.
+        kernel_contexts.observe(1, 810 * MS, works_on(8));
+        observe_at(&mut kernel_contexts, (42..=80).map(|n| n * 20), 7);
+        let mut samples = [790, 805, 1000, 1300, 1400].map(|ms| sample(ms, KERNEL, 0));
+        assert_eq!(kernel_contexts.carry(&mut samples), 3);
+        assert_eq!(samples.map(|it| it.span), [7, 0, 0, 0, 7]);
+    }
+
+    /// The usual tracer: handlers sample the parent's own code, and never the spans around system
+    /// calls.
+    #[test]
+    fn spans_around_system_calls_are_not_taken_for_their_parents() {
+        let mut kernel_contexts = KernelContexts::default();
+        let mut samples = Vec::new();
+        for cycle in 0..1000 {
+            samples.push(sample(cycle * 3 + 1, 0, 7));
+            samples.push(sample(cycle * 3 + 3, KERNEL, 0));
+        }
+        for reading in 0..300u64 {
+            let is_within = reading * 10 % 3 == 2;
+            kernel_contexts.observe(
+                1,
+                reading * 10 * MS + 1,
+                works_on(if is_within { 8 } else { 7 }),
+            );
+        }
+        assert_eq!(kernel_contexts.carry(&mut samples), 1000);
+        assert!(samples.iter().all(|it| it.flags & KERNEL == 0 || it.span == 0));
+        // Handlers alone are no evidence, however many of them agree.
+        assert_eq!(KernelContexts::default().carry(&mut samples), 1000);
+    }
+
+    #[test]
+    fn threads_that_work_on_nothing_lack_nothing() {
+        let mut kernel_contexts = KernelContexts::default();
+        observe_at(&mut kernel_contexts, (1..=80).map(|n| n * 20), 0);
+        let mut samples = [100, 900].map(|ms| sample(ms, KERNEL, 0));
+        assert_eq!(kernel_contexts.carry(&mut samples), 0);
+        assert_eq!(samples.map(|it| it.flags), [KERNEL; 2]);
+        // The end of one batch is the start of the next.
+        observe_at(&mut kernel_contexts, (81..=85).map(|n| n * 20), 7);
+        let mut samples = [1610, 1690].map(|ms| sample(ms, KERNEL, 0));
+        assert_eq!(kernel_contexts.carry(&mut samples), 2);
+    }
+}

@@ -1,0 +1,399 @@
+//! The spans that the target's threads work on: where their contexts are found, and what they mean.
+//!
+//! The handlers read the context of their own thread from tables that are found here ([`table`]),
+//! or else from its OpenTelemetry record ([`otel`]). Samples that no handler takes get contexts in
+//! other ways. A sleeping thread's context is read from outside ([`ContextReader`]), and a kernel
+//! sample gets that of the samples around it ([`kernel_samples`]). Tags keep the application's own
+//! numbers up to the end of a batch, where they become the trace's ([`tags`]).
+//!
+//! # Invariants
+//! - Nothing in the target is written or called.
+//! - Everything read there is checked first: the target guarantees nothing.
+
+mod attributes;
+mod display;
+mod kernel_samples;
+mod otel;
+mod otel_record;
+mod process_context;
+pub(crate) mod report;
+mod stale_entries;
+mod table;
+mod table_slots;
+mod tags;
+mod tls_variable;
+
+use crate::record::batch::contexts::{ReadContext, ThreadContext};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use traceprof_abi::context::{ContextSources, TAGS, Way, origin};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::log::{Sample, flags};
+use traceprof_abi::sync::Ordering;
+
+use self::attributes::AttributeSets;
+pub use self::display::ThreadWork;
+use self::kernel_samples::KernelContexts;
+use self::otel::Otel;
+use self::stale_entries::StaleEntries;
+use self::table::TargetTable;
+pub(crate) use self::table::is_named_table;
+use self::table_slots::{TABLES_MAX, TableSlots};
+pub(crate) use self::tags::TagNames;
+use self::tags::{ProcessTags, TagTexts};
+use crate::inject;
+use crate::proc::{self, Mapping};
+use crate::record::batch::rotation::Batch;
+use crate::record::batch::threads::ThreadNews;
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::target::modules::AddressMap;
+use crate::trace::TagKind;
+
+/// The counts of a program's contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ContextStats {
+    /// Tables that were found.
+    pub(crate) tables: u64,
+    /// The largest number of tables at a time without a slot.
+    pub(crate) left_out: u64,
+    /// Samples that have a context.
+    pub(crate) samples: u64,
+    /// Samples whose context was inferred, as it lasted before and after them.
+    pub(crate) carried: u64,
+    /// Kernel samples of unknown context, since the thread had different ones before and after.
+    pub(crate) unknown: u64,
+    /// Tag values that found no room for their name in the trace, or whose text could not be read.
+    pub(crate) tags_lost: u64,
+    /// Threads that found no entry in their tables, and texts that found no room.
+    pub(crate) refused: (u64, u64),
+    /// The largest number of OpenTelemetry variables at a time.
+    pub(crate) records: u64,
+    /// Attributes of OpenTelemetry records without a name.
+    pub(crate) unnamed: u64,
+}
+
+/// The finder and interpreter of contexts for all programs of a recording.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    outside: ContextReader,
+    /// All tables so far, by the numbers that samples carry.
+    tables: Vec<TargetTable>,
+    slots: TableSlots,
+    otel: Otel,
+    /// The tags of the trace.
+    tags: ProcessTags,
+    texts: TagTexts,
+    carried: KernelContexts,
+    stale: StaleEntries,
+    stats: ContextStats,
+}
+
+impl Contexts {
+    /// Makes the contexts of a process, with these names of tags in the trace.
+    pub(crate) fn named(names: Arc<TagNames>) -> Self {
+        Self { tags: ProcessTags::of(names), ..Self::default() }
+    }
+
+    /// Starts another program of this process, into which an agent has been injected.
+    pub(crate) fn begin(&mut self, pid: i32, data: DataSegment) {
+        // Relaxed: written by this side.
+        let inner_pid = data.control().pid.load(Ordering::Relaxed);
+        self.tables.clear();
+        self.slots = TableSlots::default();
+        (self.carried, self.stale) = Default::default();
+        self.outside =
+            ContextReader { pid, inner_pid, data: Some(data), ..ContextReader::default() };
+        self.otel = Otel::of(pid);
+    }
+
+    /// Searches the mappings for tables and OpenTelemetry variables, and publishes them to the
+    /// handlers.
+    pub(crate) fn refresh(
+        &mut self,
+        mappings: &[Mapping],
+        addresses: &AddressMap,
+        sources: &ContextSources,
+    ) {
+        self.otel.refresh(mappings, addresses, sources);
+        self.outside.ways = self.otel.ways().to_vec();
+        self.stats.records = self.stats.records.max(self.outside.ways.len() as u64);
+        self.find_tables(mappings, addresses, sources);
+    }
+
+    fn find_tables(
+        &mut self,
+        mappings: &[Mapping],
+        addresses: &AddressMap,
+        sources: &ContextSources,
+    ) {
+        let ContextReader { pid, inner_pid, .. } = self.outside;
+        let is_table =
+            |avma| table::is_mapped(mappings, avma) && table::is_of(pid, inner_pid, avma);
+        for (number, table) in (0..).zip(&mut self.tables) {
+            if table.is_there && !is_table(table.avma) {
+                table.is_there = false;
+                self.slots.withdraw(number, sources);
+            }
+        }
+        let is_known = |avma| self.tables.iter().any(|it| it.is_there && it.avma == avma);
+        let (found, skipped) = table::candidates(pid, mappings, addresses, is_known);
+        let mut left_out = 0;
+        for avma in found.into_iter().filter(|avma| table::is_of(pid, inner_pid, *avma)) {
+            let number = self.tables.len();
+            if number < TABLES_MAX && self.slots.give(number as u32, avma, sources) {
+                self.tables.push(TargetTable::new(avma));
+                self.stats.tables += 1;
+            } else {
+                left_out += 1;
+            }
+        }
+        self.slots.leave_out(left_out);
+        self.slots.skip(skipped);
+        self.outside.tables.clear();
+        let addresses = self.tables.iter().map(|table| if table.is_there { table.avma } else { 0 });
+        self.outside.tables.extend(addresses);
+    }
+
+    /// Returns the reader of contexts of threads that do not run.
+    pub(crate) fn outside(&self) -> &ContextReader {
+        &self.outside
+    }
+
+    /// Reads the current contexts of threads that were sampled in the kernel.
+    pub(crate) fn observe(&mut self, tids: BTreeSet<u32>) {
+        if !self.has_sources() {
+            return;
+        }
+        for tid in tids {
+            // The time from before the reading, since the context may have been set meanwhile.
+            let time_ns = monotonic_now_ns();
+            self.carried.observe(tid, time_ns, self.outside.read(tid as i32));
+        }
+    }
+
+    /// Gives kernel samples the contexts of the samples around them.
+    pub(crate) fn carry(&mut self, samples: &mut [Sample]) {
+        if self.has_sources() {
+            self.stats.unknown += self.carried.carry(samples);
+        }
+    }
+
+    /// Turns the application's tags into the trace's, once for each batch.
+    pub(crate) fn name(&mut self, batch: &mut Batch) {
+        self.otel.write_news(&mut batch.metadata);
+        // Threads from before the first context may leave an entry behind as well.
+        self.stale.note_threads(&batch.threads, &self.outside);
+        if !self.has_sources() {
+            return;
+        }
+        for news in &batch.threads {
+            if let ThreadNews::Gone { key, .. } = news {
+                self.carried.forget(*key);
+            }
+        }
+        for table in self.tables.iter_mut().filter(|table| table.is_there) {
+            table.read_new(self.outside.pid);
+        }
+        let mut known = HashMap::new();
+        let mut samples = std::mem::take(&mut batch.samples);
+        for sample in samples.iter_mut().filter(|sample| sample.source != origin::NONE) {
+            self.stale.take_from(sample);
+            if sample.source == origin::NONE {
+                continue;
+            }
+            self.stats.samples += 1;
+            self.stats.carried += u64::from(sample.flags & flags::CARRIED != 0);
+            if sample.source == origin::RECORD {
+                let number = std::mem::take(&mut sample.tags)[0];
+                let set = || self.name_set(number, batch);
+                let (tags, unnamed) = *known.entry(number).or_insert_with(set);
+                (sample.tags, self.stats.unnamed) = (tags, self.stats.unnamed + unnamed);
+            } else {
+                self.name_one(sample, batch);
+            }
+        }
+        batch.samples = samples;
+        batch.metadata.extend(self.tags.news());
+        batch.text_tags = self.tags.texts();
+    }
+
+    fn name_one(&mut self, sample: &mut Sample, batch: &mut Batch) {
+        let values = std::mem::take(&mut sample.tags);
+        let table = sample.source.checked_sub(origin::TABLE);
+        let Some(table) = table.and_then(|place| self.tables.get_mut(place as usize)) else {
+            return;
+        };
+        for (place, value) in values.into_iter().enumerate().filter(|(_, value)| *value != 0) {
+            let key = table.key(self.outside.pid, place);
+            let named = key.and_then(|key| Some((self.tags.place(&key.name, key.kind)?, key.kind)));
+            let value = match named {
+                Some((_, TagKind::Number)) => Some(value),
+                Some((_, TagKind::Text)) => {
+                    let text = table.text(self.outside.pid, value);
+                    let text = text.filter(|text| self.texts.admit(text));
+                    text.and_then(|text| u32::try_from(batch.text(&text)).ok())
+                }
+                None => None,
+            };
+            match named.zip(value) {
+                Some(((own, _), value)) => sample.tags[own] = value,
+                None => self.stats.tags_lost += 1,
+            }
+        }
+    }
+
+    /// Returns the tags that a set of attributes makes, and the number of attributes without a
+    /// name.
+    fn name_set(&mut self, number: u32, batch: &mut Batch) -> ([u32; TAGS], u64) {
+        let mut tags = [0; TAGS];
+        let Some(bytes) = self.outside.sets.get(number) else {
+            self.stats.tags_lost += u64::from(number != 0);
+            return (tags, 0);
+        };
+        let (named, unnamed) = self.otel.attributes(&bytes);
+        for (name, value) in named {
+            let place = self.tags.place(&name, TagKind::Text);
+            // A text without a tag would take room for nothing.
+            let text = place.filter(|_| self.texts.admit(&value)).map(|_| batch.text(&value));
+            match place.zip(text.and_then(|text| u32::try_from(text).ok())) {
+                Some((place, text)) => tags[place] = text,
+                None => self.stats.tags_lost += 1,
+            }
+        }
+        (tags, unnamed)
+    }
+
+    /// Gives tables and attributes numbers that last beyond the batch, before any sample is
+    /// remembered.
+    pub(crate) fn number(&mut self, batch: &mut Batch) {
+        for sample in &mut batch.samples {
+            sample.source = self.slots.numbered(sample.source);
+        }
+        for sample in batch.samples.iter_mut().filter(|sample| sample.source == origin::RECORD) {
+            let [low, high, ..] = std::mem::take(&mut sample.tags);
+            let id = u64::from(high) << 32 | u64::from(low);
+            match batch.attributes.get(&id) {
+                Some(bytes) => sample.tags[0] = self.outside.sets.number(bytes),
+                None => self.stats.tags_lost += u64::from(id != 0),
+            }
+        }
+        batch.attributes.clear();
+    }
+
+    /// Checks whether any thread may have a context.
+    fn has_sources(&self) -> bool {
+        !self.tables.is_empty() || self.stats.records > 0
+    }
+
+    /// Returns new messages for the user.
+    pub(crate) fn notices(&mut self) -> Vec<String> {
+        let mut notices = self.otel.notices();
+        notices.extend(self.slots.notices());
+        notices
+    }
+
+    /// Reuses slots of tables after a rotation, when no handler is in the old storage.
+    pub(crate) fn recycle(&mut self) {
+        self.slots.recycle();
+    }
+
+    fn refused(&mut self) {
+        for table in &self.tables {
+            self.stats.refused.0 += u64::from(table.refused);
+            self.stats.refused.1 += u64::from(table.texts_refused);
+        }
+    }
+
+    /// Returns the counts of this program.
+    pub(crate) fn end(&mut self) -> ContextStats {
+        self.refused();
+        self.stats.left_out = self.slots.most_left_out();
+        self.tables.clear();
+        std::mem::take(&mut self.stats)
+    }
+}
+
+/// The reader of contexts from outside.
+#[derive(Debug, Default)]
+pub(crate) struct ContextReader {
+    pid: i32,
+    inner_pid: u32,
+    /// The data segment, in which handlers note facts about threads.
+    data: Option<DataSegment>,
+    /// The addresses of tables, 0 for those that are gone.
+    tables: Vec<u64>,
+    /// The ways to OpenTelemetry variables.
+    ways: Vec<Way>,
+    /// The attributes of OpenTelemetry records.
+    sets: AttributeSets,
+}
+
+impl ReadContext for ContextReader {
+    fn read(&self, tid: i32) -> ThreadContext {
+        let inner_tid = if self.is_empty() { None } else { self.inner_tid(tid) };
+        let read =
+            |inner_tid| self.read_entry(inner_tid).or_else(|| self.read_record(tid, inner_tid));
+        inner_tid.and_then(read).unwrap_or_default()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.ways.is_empty()
+    }
+}
+
+impl ContextReader {
+    /// Reads the entry of a thread by its inner id, whether or not the thread exists.
+    fn read_entry(&self, inner_tid: u32) -> Option<ThreadContext> {
+        for (source, avma) in (origin::TABLE..).zip(&self.tables) {
+            let read = || table::read_context(self.pid, *avma, inner_tid);
+            if let Some(values) = Some(*avma).filter(|avma| *avma != 0).and_then(|_| read()) {
+                let (span, root_span, tags) = (values.span, values.root_span, values.tags);
+                return Some(ThreadContext { source, span, root_span, root_high: 0, tags });
+            }
+        }
+        None
+    }
+
+    fn read_record(&self, tid: i32, inner_tid: u32) -> Option<ThreadContext> {
+        let read = |avma, into: &mut [u8]| inject::read_part(self.pid, avma, into);
+        if self.ways.is_empty() {
+            return None;
+        }
+        let thread = proc::thread_pointer(tid, read);
+        let thread = thread.or_else(|| self.noted_thread_pointer(inner_tid))?;
+        if !otel_record::is_own(thread, inner_tid, read) {
+            return None;
+        }
+        let (record, attributes) = otel_record::read_from_outside(thread, &self.ways, read)?;
+        let mut tags = [0; TAGS];
+        tags[0] = self.sets.number(&attributes);
+        let (root_high, root_span) = record.trace;
+        Some(ThreadContext {
+            source: origin::RECORD,
+            span: record.span,
+            root_span,
+            root_high,
+            tags,
+        })
+    }
+
+    /// Returns the thread pointer that a handler noted; a thread without a sample has none.
+    fn noted_thread_pointer(&self, inner_tid: u32) -> Option<u64> {
+        let threads = self.data?.threads();
+        let slot = threads.slots.get(threads.find(inner_tid)?)?;
+        // Relaxed: one word, of a thread that has slept since it was written.
+        Some(slot.context[0].load(Ordering::Relaxed)).filter(|thread| *thread != 0)
+    }
+
+    /// Returns a thread's id in its own namespace.
+    fn inner_tid(&self, tid: i32) -> Option<u32> {
+        if self.inner_pid == self.pid as u32 {
+            return Some(tid as u32);
+        }
+        u32::try_from(proc::task_status(self.pid, tid).ok()?.inner_pid).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! The reckoning at the end: what was sampled against what the target used.
+
+use crate::record::contract::figures::{percent, seconds};
+use traceprof_abi::layout::Counter;
+use traceprof_abi::unwind::EndReason;
+
+use crate::record::contract::sampling::Choice;
+use crate::record::name::contexts;
+use crate::record::run::counted;
+use crate::record::run::executions::Executions;
+use crate::record::session::program_run::ProgramRun;
+use crate::record::source::timer_failures::Unsampled;
+use crate::record::source::wall;
+use crate::record::store::liveness::Heavy;
+use crate::record::target::counters::LOSSES;
+use crate::record::weigh::balance::Balanced;
+use crate::record::write::writer::Totals;
+use crate::trace::{Metadata, Value};
+
+/// The first few names, and how many more there are.
+fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = names.take(SHOWN).collect();
+    let more = match count.saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", names.join(", "))
+}
+
+/// All that the trailer tells.
+#[derive(Debug)]
+pub(crate) struct Reckoning<'a> {
+    /// What the sampling came to.
+    pub(crate) program_run: &'a ProgramRun,
+    /// What was written.
+    pub(crate) totals: &'a Totals,
+    /// The programs that the target executed.
+    pub(crate) executions: &'a Executions,
+    /// The target ended, or runs another program now.
+    pub(crate) is_gone: bool,
+}
+
+impl Reckoning<'_> {
+    /// Nanoseconds between samples.
+    pub(crate) fn period_ns(&self) -> u64 {
+        self.program_run.setup.period_ns
+    }
+
+    /// CPU time that the target used.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.program_run.cpu.used_ns()
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.program_run.times_ns.1.saturating_sub(self.program_run.times_ns.0)
+    }
+
+    /// Samples whose stack reached the root.
+    pub(crate) fn rooted(&self) -> u64 {
+        self.totals.reasons[EndReason::Root as usize]
+    }
+
+    /// CPU time that the weights stand for, in nanoseconds.
+    pub(crate) fn sampled_ns(&self) -> u64 {
+        self.totals.weight.saturating_mul(self.period_ns())
+    }
+
+    /// What the trace keeps of it.
+    pub(crate) fn metadata(&self) -> Metadata {
+        let mut metadata: Metadata = self.program_run.spent.metadata().collect();
+        let mut set = |key: &str, value: u64| {
+            metadata.insert(key.to_string(), Value::Unsigned(value));
+        };
+        set("samples", self.totals.samples);
+        set("weight_sum", self.totals.weight);
+        set("cpu_time_ns", self.cpu_ns());
+        set("rooted", self.rooted());
+        set("threads", self.program_run.threads.seen as u64);
+        set("kernel_included", u64::from(self.program_run.setup.kernel));
+        set("elapsed_ns", self.elapsed_ns());
+        for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
+            set(&format!("ended.{}", reason.name()), samples);
+        }
+        for (counter, name) in LOSSES {
+            set(&format!("lost.{name}"), self.program_run.counts.of(counter));
+        }
+        set("lost.periods besides", self.program_run.counts.of(Counter::LostOverruns));
+        set("lost.log holes", self.program_run.storage.holes);
+        set("lost.log records unreadable", self.program_run.storage.unreadable);
+        set("lost.kernel ring full", self.program_run.kernel_lost);
+        set("lost.thread unknown", self.totals.unattributed);
+        set("lost.size limit", self.totals.left_out);
+        set("unnamed_addresses", self.totals.unnamed);
+        counted::numbers(self.program_run).into_iter().for_each(|(key, number)| set(key, number));
+        set("followed_outside", self.program_run.followed);
+        set("corrected_for_remaps", self.program_run.corrected);
+        set("priming_signals", self.program_run.primed);
+        set("rest_periods", self.program_run.given);
+        set("balance_added", self.program_run.balanced.more);
+        set("balance_removed", self.program_run.balanced.less);
+        set("entries", self.program_run.entries_ns.0);
+        set("threads_without_timer", self.program_run.unsampled.count);
+        set("executions", self.executions.count());
+        set("unsampled_between_ns", self.program_run.between_ns);
+        set("later_attach_stops", self.program_run.later_stops_ns.0);
+        set("later_attach_stop_ns_max", self.program_run.later_stops_ns.1);
+        set("threads_by_events", self.program_run.relieved.threads);
+        for (key, number) in self.program_run.wall.iter().flat_map(wall::report::numbers) {
+            set(&key, number);
+        }
+        for (key, number) in contexts::report::numbers(&self.program_run.contexts) {
+            set(key, number);
+        }
+        set("contexts.torn", self.program_run.counts.of(Counter::ContextTorn));
+        set("contexts.records_unreadable", self.program_run.counts.of(Counter::RecordUnreadable));
+        set("contexts.records_foreign", self.program_run.counts.of(Counter::RecordForeign));
+        set("contexts.attributes_lost", self.program_run.counts.of(Counter::AttributesLost));
+        set("wall.samples", self.totals.wall.0);
+        set("wall.rooted", self.totals.wall.1);
+        if let Some(ns) = self.program_run.detached.stopped_ns {
+            set("detach_stopped_ns", ns);
+        }
+        let stops =
+            self.program_run.attach_stops_ns.iter().map(|ns| Value::Unsigned(*ns)).collect();
+        metadata.insert("attach_stops_ns".to_string(), Value::List(stops));
+        metadata.insert(
+            "engine".to_owned(),
+            Value::Text(self.program_run.choice.engine.name().to_owned()),
+        );
+        metadata.insert("engine_why".to_owned(), Value::Text(self.program_run.choice.why.clone()));
+        if !self.program_run.heaviest.is_empty() {
+            let numbers = |it: &Heavy| {
+                Value::List([it.id, it.weight, it.excess].map(Value::Unsigned).to_vec())
+            };
+            let list = Value::List(self.program_run.heaviest.iter().map(numbers).collect());
+            metadata.insert("preserved_traces".to_string(), list);
+        }
+        metadata
+    }
+
+    /// The lines of the trailer.
+    pub(crate) fn lines(&self) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        let mut line = |label: &str, value: String| lines.push((label.to_string(), value));
+        let scope =
+            if self.program_run.setup.kernel { "user and kernel mode" } else { "user mode only" };
+        let Choice { engine, why, .. } = &self.program_run.choice;
+        line("engine", format!("{}, {scope} ({why})", engine.name()));
+        line("rate", self.rate());
+        line("samples", self.samples());
+        line("threads", self.thread_line());
+        if let Some(executed) = self.executions.text(self.program_run.times_ns.0) {
+            line("executed", executed);
+        }
+        line("lost", self.losses());
+        if self.totals.unnamed > 0 {
+            let count = self.totals.unnamed;
+            line(
+                "names",
+                format!("not found in time for {count} addresses, which were written without"),
+            );
+        }
+        line("CPU time", self.cpu());
+        if let Some(cost) = self.program_run.spent.line() {
+            line("cost", cost);
+        }
+        for (label, text) in self.program_run.wall.iter().flat_map(wall::report::lines) {
+            line(label, text);
+        }
+        let counts = &self.program_run.counts;
+        let handled = contexts::report::HandlerCounts {
+            torn: counts.of(Counter::ContextTorn),
+            unreadable: counts.of(Counter::RecordUnreadable),
+            lost: counts.of(Counter::AttributesLost),
+            foreign: counts.of(Counter::RecordForeign),
+        };
+        let all = self.totals.samples + self.totals.wall.0;
+        if let Some(text) = contexts::report::line(&self.program_run.contexts, all, handled) {
+            line("contexts", text);
+        }
+        if !self.program_run.blocked.is_empty() {
+            let names =
+                self.program_run.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
+            let names = listed(names, self.program_run.blocked.len());
+            line("not sampled", format!("threads that block the signal: {names}"));
+        }
+        if self.program_run.relieved.threads > 0 {
+            line("by events", self.by_events());
+        }
+        if self.program_run.unsampled.count > 0 {
+            line("not sampled", self.without_timer());
+        }
+        if !self.program_run.heaviest.is_empty() {
+            line("heaviest", self.heaviest());
+        }
+        line("stopped", self.stops());
+        lines
+    }
+
+    fn rate(&self) -> String {
+        let asked = 1e9 / self.period_ns() as f64;
+        let effective = self.totals.weight as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
+        if self.cpu_ns() < self.period_ns() {
+            return format!(
+                "{asked:.0} Hz of CPU time asked; the target used less than one period"
+            );
+        }
+        let timer_hits = self.program_run.counts.of(Counter::TimerHits);
+        let delivered = match timer_hits {
+            0 => String::new(),
+            hits => {
+                let hz = hits as f64 / (self.cpu_ns().max(1) as f64 / 1e9);
+                format!(", in {hz:.0} signals a second, {timer_hits} in all")
+            }
+        };
+        let changed =
+            self.program_run.spent.rate(asked).map_or(String::new(), |text| format!(", {text}"));
+        format!("{asked:.0} Hz of CPU time asked, {effective:.0} Hz had{delivered}{changed}")
+    }
+
+    /// Threads whose timer could not be created.
+    fn without_timer(&self) -> String {
+        let Unsampled { count, first, .. } = &self.program_run.unsampled;
+        let error = first.first().map_or(0, |(_, errno)| *errno);
+        let error = std::io::Error::from_raw_os_error(error);
+        let names = listed(first.iter().map(|(tid, _)| tid.to_string()), *count as usize);
+        let why = self.program_run.relieved.denied.as_ref();
+        let why = why.map_or(String::new(), |why| format!("; no perf events instead: {why}"));
+        format!(
+            "threads that could have no timer ({error}; see the limit of pending signals): \
+             {names}{why}"
+        )
+    }
+
+    /// Threads that had events in place of a timer.
+    fn by_events(&self) -> String {
+        let scope = if self.program_run.relieved.is_user_only { ", in user mode only" } else { "" };
+        format!(
+            "{} threads sampled by perf events, as they could have no timer{scope}",
+            self.program_run.relieved.threads
+        )
+    }
+
+    fn samples(&self) -> String {
+        let samples = self.totals.samples;
+        let mut text =
+            format!("{samples}, of which {} reached a root", percent(self.rooted(), samples));
+        let others = EndReason::ALL.iter().zip(self.totals.reasons);
+        let others = others.filter(|(reason, count)| **reason != EndReason::Root && *count > 0);
+        let others: Vec<_> =
+            others.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        if !others.is_empty() {
+            text.push_str(&format!(" (others ended: {})", others.join(", ")));
+        }
+        text
+    }
+
+    fn thread_line(&self) -> String {
+        format!("{} seen, {} with samples", self.program_run.threads.seen, self.totals.threads)
+    }
+
+    fn losses(&self) -> String {
+        let mut parts: Vec<String> = LOSSES
+            .iter()
+            .map(|(counter, name)| (self.program_run.counts.of(*counter), *name))
+            .chain([
+                (self.program_run.storage.holes, "log holes"),
+                (self.program_run.storage.unreadable, "log records unreadable"),
+                (self.program_run.kernel_lost, "kernel ring full"),
+                (self.totals.unattributed, "thread unknown"),
+                (self.totals.left_out, "size limit"),
+            ])
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, name)| format!("{count} ({name})"))
+            .collect();
+        let dropped = self.program_run.counts.dropped();
+        if dropped > 0 {
+            parts.push(format!("{dropped} kept without their stack (table full)"));
+        }
+        if self.program_run.storage.orphans > 0 {
+            parts.push(format!(
+                "{} kept without their stack (not found)",
+                self.program_run.storage.orphans
+            ));
+        }
+        let more = self.program_run.counts.of(Counter::LostOverruns);
+        if more > 0 {
+            parts.push(format!("with them {more} periods more that they stood for"));
+        }
+        if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
+    }
+
+    /// Sum of the weights against the CPU clock, and what is known of the difference.
+    pub(crate) fn cpu(&self) -> String {
+        let mut text = format!(
+            "{} used, {} sampled ({})",
+            seconds(self.cpu_ns()),
+            seconds(self.sampled_ns()),
+            percent(self.sampled_ns(), self.cpu_ns()),
+        );
+        if self.program_run.given > 0 {
+            // What is sampled must not look like more than what was hit.
+            let given_ns = self.program_run.given.saturating_mul(self.period_ns());
+            text.push_str(&format!(
+                ", {} of it reckoned for threads that ended or started others between two hits",
+                seconds(given_ns)
+            ));
+        }
+        if self.program_run.balanced != Balanced::default() {
+            let of = |periods: u64| seconds(periods.saturating_mul(self.period_ns()));
+            text.push_str(&format!(
+                ", after {} was added and {} taken away by the threads' own clocks",
+                of(self.program_run.balanced.more),
+                of(self.program_run.balanced.less),
+            ));
+        }
+        if self.sampled_ns() > self.cpu_ns() + self.cpu_ns() / 50 + self.period_ns() {
+            // The signalling events' timers never expire while their own signal is delivered, so
+            // they count that time as user time; the kernel's events see it as well.
+            text.push_str(
+                "; what is above is the cost of the signals, seen by both event families",
+            );
+        }
+        let rest = self.rest();
+        if !rest.is_empty() {
+            text.push_str(&format!("; the rest: {}", rest.join(", ")));
+        }
+        text
+    }
+
+    /// How much the heaviest traces hold at least.
+    fn heaviest(&self) -> String {
+        let least = |it: &Heavy| it.weight.saturating_sub(it.excess);
+        let sum = self.program_run.heaviest.iter().map(least).fold(0, u64::saturating_add);
+        let (count, share) = (self.program_run.heaviest.len(), percent(sum, self.totals.weight));
+        format!("{count} call traces hold {share} of the time")
+    }
+
+    fn stops(&self) -> String {
+        let us = |ns: &u64| format!("{:.0} us", *ns as f64 / 1e3);
+        // Two of a process.
+        const SHOWN: usize = 6;
+        let stops = &self.program_run.attach_stops_ns;
+        let attach: Vec<String> = stops.iter().map(us).collect();
+        let attach = match stops.iter().max() {
+            None => "never".to_string(),
+            Some(longest) if stops.len() > SHOWN => {
+                format!("{} times, for {} at most,", stops.len(), us(longest))
+            }
+            Some(_) => attach.join(" + "),
+        };
+        let attach = match self.program_run.later_stops_ns {
+            (0, _) => format!("{attach} at attach"),
+            (times, longest) => {
+                format!(
+                    "{attach} at attach and {} at most, {times} times, at later ones",
+                    us(&longest)
+                )
+            }
+        };
+        let meanwhile = match self.program_run.entries_ns {
+            (0, _) => String::new(),
+            (times, longest) => {
+                let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+                format!(", {times} while recording ({} at most)", us(&longest))
+            }
+        };
+        match &self.program_run.detached.stopped_ns {
+            Some(ns) => format!("{attach}{meanwhile}, {} at detach", us(ns)),
+            None if self.is_gone => {
+                format!("{attach}{meanwhile}; the target was gone at detach")
+            }
+            None => format!("{attach}{meanwhile}; the detach failed"),
+        }
+    }
+}

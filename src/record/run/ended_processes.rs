@@ -1,0 +1,166 @@
+//! The processes of a recording that are over: the first ones and those that used the most CPU time
+//! each by itself, all others as a sum.
+//!
+//! # Invariants
+//! - What is kept does not grow with the number of processes, but for threads that blocked the
+//!   signal.
+//! - What is reported of all is the same, however many of them are in the sum.
+//! - In the sum are only processes that have exited, and of which nothing is left to be done or
+//!   told.
+
+use crate::record::run::ended::{Ended, is_listed};
+use crate::record::run::executions::Executions;
+use crate::record::session::End;
+use crate::record::session::program_run::ProgramRun;
+use crate::record::store::liveness::heaviest;
+
+/// Those that are kept for their CPU time, besides the first ones.
+const HEAVIEST: usize = 100;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct EndedProcesses {
+    /// Each by itself, in the order of their ends.
+    pub(crate) ended: Vec<Ended>,
+    /// All others.
+    pub(crate) rest: Option<Box<Rest>>,
+}
+
+/// A sum of processes.
+pub(crate) struct Rest {
+    /// How many.
+    pub(crate) count: u64,
+    /// What their sampling came to.
+    pub(crate) program_run: ProgramRun,
+    /// The programs that they executed.
+    pub(crate) executions: Executions,
+}
+
+impl EndedProcesses {
+    /// Of one process.
+    pub(crate) fn of_one(ended: Ended) -> Self {
+        Self { ended: vec![ended], rest: None }
+    }
+
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.rest.is_none()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.ended.len() as u64 + self.rest.as_ref().map_or(0, |rest| rest.count)
+    }
+
+    /// One more is over. `preserve` call traces of all are the heaviest.
+    pub(crate) fn add(&mut self, ended: Ended, preserve: usize) {
+        self.ended.push(ended);
+        let light = self.ended.iter().enumerate().filter(|(_, it)| may_be_summed(it));
+        let light: Vec<(u64, usize)> =
+            light.map(|(place, it)| (it.program_run.cpu.used_ns(), place)).collect();
+        if light.len() <= HEAVIEST {
+            return;
+        }
+        let Some((_, place)) = light.into_iter().min() else { return };
+        let ended = self.ended.remove(place);
+        ended.tally.sum_up();
+        self.sum(&ended, preserve);
+    }
+
+    fn sum(&mut self, ended: &Ended, preserve: usize) {
+        let mut program_run = ended.program_run.clone();
+        program_run.count_stops();
+        match &mut self.rest {
+            Some(rest) => {
+                rest.count += 1;
+                rest.program_run.join(&program_run);
+                rest.executions.join(&ended.executions);
+                let traces = std::mem::take(&mut rest.program_run.heaviest);
+                rest.program_run.heaviest = heaviest(&[], traces, preserve);
+            }
+            none => {
+                let executions = ended.executions.clone();
+                *none = Some(Box::new(Rest { count: 1, program_run, executions }));
+            }
+        }
+    }
+}
+
+fn may_be_summed(ended: &Ended) -> bool {
+    !is_listed(ended.number)
+        && ended.end == End::Exited
+        && ended.opened.command.is_none()
+        && ended.program_run.detached.residue.is_none()
+        && !ended.jvm.is_asking()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::record::session::program_run::tests::made_up;
+    use crate::record::weigh::cpu_clock::CpuClock;
+
+    const MS: u64 = 1_000_000;
+    /// Those that are listed by their numbers.
+    const FIRST: u64 = 1000;
+
+    fn ended(number: u32, used_ns: u64) -> Ended {
+        let program_run = ProgramRun {
+            cpu: CpuClock::made_up(0, used_ns),
+            primed: used_ns / MS,
+            attach_stops_ns: vec![u64::from(number), 7],
+            ..made_up()
+        };
+        Ended::made_up(number, End::Exited, program_run)
+    }
+
+    /// CPU time of a process by its number: no order in it.
+    fn used_ns(number: u32) -> u64 {
+        (1 + u64::from(number) * 7919 % 997) * MS
+    }
+
+    #[test]
+    fn of_thousands_of_processes_the_sums_are_right_and_few_are_kept() {
+        let mut ended_processes = EndedProcesses::default();
+        let numbers = 1..=3000;
+        numbers.clone().for_each(|number| ended_processes.add(ended(number, used_ns(number)), 0));
+        assert_eq!(
+            (ended_processes.count(), ended_processes.ended.len()),
+            (3000, FIRST as usize + HEAVIEST)
+        );
+        let rest = ended_processes.rest.as_ref().unwrap();
+        assert!(rest.program_run.attach_stops_ns.is_empty());
+        let mut sum = rest.program_run.clone();
+        ended_processes.ended.iter().for_each(|it| sum.join(&it.program_run));
+        let all_ns: u64 = numbers.clone().map(used_ns).sum();
+        assert_eq!(sum.cpu.used_ns(), all_ns);
+        assert_eq!(sum.primed, all_ns / MS);
+        assert_eq!(sum.threads.seen, 5 * 3000);
+        let (later, longest) = sum.later_stops_ns;
+        assert_eq!((sum.attach_stops_ns.len() as u64 + later, longest), (6000, longest));
+        // Of the later ones none that is kept is lighter than any that is not.
+        let kept: BTreeMap<u32, u64> = ended_processes
+            .ended
+            .iter()
+            .map(|it| (it.number, it.program_run.cpu.used_ns()))
+            .collect();
+        assert!((1..=FIRST as u32).all(|number| kept.contains_key(&number)));
+        let lightest = kept.iter().filter(|it| *it.0 > FIRST as u32).map(|it| *it.1).min();
+        let mut later: Vec<u64> = (FIRST as u32 + 1..=3000).map(used_ns).collect();
+        later.sort_unstable();
+        assert_eq!(lightest, Some(later[later.len() - HEAVIEST]));
+    }
+
+    #[test]
+    fn who_did_not_just_exit_is_kept_by_itself() {
+        let mut ended_processes = EndedProcesses::default();
+        for number in 2000..2400 {
+            let mut ended = ended(number, MS);
+            ended.end = End::SignalTaken;
+            ended_processes.add(ended, 0);
+        }
+        assert!(ended_processes.rest.is_none() && ended_processes.ended.len() == 400);
+    }
+}

@@ -1,0 +1,208 @@
+//! The process to record, before anything is changed in it.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+
+use crate::inject::Guardian;
+use crate::proc;
+use crate::record::contract::error::{RecordError, inject_error, target_error};
+use crate::record::contract::options::{Options, Target};
+use crate::record::run::plan::{self, Sampled};
+use crate::record::run::priority::Raised;
+use crate::record::target::command;
+use crate::record::target::residue::Footprint;
+use crate::record::target::signals::SIGTRAP;
+use crate::record::target::spawn::{self, HeldChild, StartedProgram};
+
+/// A process that is to be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// One that is started for it.
+    Started,
+    /// One that runs.
+    Running {
+        pid: i32,
+        /// It has just been started by somebody.
+        is_new: bool,
+    },
+    /// One that another one has started which is recorded.
+    Child {
+        pid: i32,
+        parent: i32,
+        /// It has just been started.
+        is_new: bool,
+    },
+}
+
+impl Process {
+    /// Its id, if it is there.
+    pub(crate) fn pid(self) -> Option<i32> {
+        match self {
+            Self::Started => None,
+            Self::Running { pid, .. } | Self::Child { pid, .. } => Some(pid),
+        }
+    }
+}
+
+/// The process to record, before anything is changed in it.
+pub(crate) struct Opened {
+    pub(crate) pid: i32,
+    pub(crate) start_time: u64,
+    pub(crate) command: Option<StartedProgram>,
+    pub(crate) hold_fd: Option<i32>,
+    pub(crate) no_timers: Option<String>,
+    pub(crate) name: String,
+    pub(crate) command_line: Vec<OsString>,
+    /// It has just been started, and may yet change what it does with signals.
+    pub(crate) is_new: bool,
+    /// Programs that it executes are recorded as well.
+    pub(crate) is_followed: bool,
+}
+
+impl Opened {
+    pub(crate) fn open(
+        options: &Options,
+        process: Process,
+        guardian: &mut Guardian,
+        raised: &Raised,
+    ) -> Result<Self, RecordError> {
+        let mut no_timers = None;
+        let (pid, command, hold_fd) = match (process.pid(), &options.target) {
+            (None, Target::Command(command)) => {
+                let (pid, hold_fd, started) = start(command, guardian, raised)?;
+                (pid, Some(started), hold_fd)
+            }
+            (pid, _) => {
+                let pid = pid.unwrap_or(0);
+                no_timers = plan::check(pid, options, guardian)?.no_timers;
+                (pid, None, None)
+            }
+        };
+        // To execute a program is how most begin that somebody else has started.
+        let (is_beginning, is_new) = match process {
+            Process::Started => (false, true),
+            Process::Running { is_new, .. } => (is_new, is_new),
+            Process::Child { is_new, .. } => (true, is_new),
+        };
+        let gone = |error| target_error(pid, error);
+        Ok(Self {
+            pid,
+            start_time: proc::start_time(pid).map_err(gone)?,
+            command,
+            hold_fd,
+            no_timers,
+            name: proc::status(pid).map(|status| status.name).unwrap_or_default(),
+            command_line: proc::command_line(pid).unwrap_or_default(),
+            is_new,
+            is_followed: options.follow_exec || is_beginning,
+        })
+    }
+
+    pub(crate) fn sampled(&self) -> Sampled {
+        Sampled {
+            pid: self.pid,
+            is_started: self.is_new,
+            hold_fd: self.hold_fd,
+            no_timers: self.no_timers.clone(),
+        }
+    }
+
+    /// What it is like before the attach, if that is to be compared.
+    pub(crate) fn footprint(&self, options: &Options) -> Result<Option<Footprint>, RecordError> {
+        let footprint = options.verify_detach.then(|| Footprint::of(self.pid)).transpose();
+        footprint.map_err(|error| target_error(self.pid, error))
+    }
+
+    /// It runs another program.
+    pub(crate) fn name_again(&mut self) {
+        // One that is gone keeps its name.
+        let words = proc::command_line(self.pid).ok().filter(|words| !words.is_empty());
+        if let (Ok(status), Some(words)) = (proc::status(self.pid), words) {
+            (self.name, self.command_line) = (status.name, words);
+        }
+    }
+
+    pub(crate) fn command_pid(&self) -> Option<i32> {
+        self.command.as_ref().map(|_| self.pid)
+    }
+
+    /// Ends a program that was held, which has not run its first instruction.
+    pub(crate) fn abandon(mut self, guardian: Guardian) {
+        if let Some(command) = &mut self.command {
+            command.kill();
+        }
+        // Before the program is waited for, which its tracer comes first in.
+        drop(guardian);
+    }
+
+    /// A program that was held goes on.
+    pub(crate) fn go_on(&mut self) {
+        if let Some(command) = &mut self.command {
+            command.release();
+        }
+    }
+}
+
+/// Starts a program: its pid, the descriptor that it is parked on (if it is held at its exec), and
+/// the program itself.
+pub(crate) fn start(
+    command: &[OsString],
+    guardian: &mut Guardian,
+    raised: &Raised,
+) -> Result<(i32, Option<i32>, StartedProgram), RecordError> {
+    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let late = command.first().is_some_and(|program| command::takes_all_signals(program));
+    let held = raised
+        .as_before(|| HeldChild::start(command, guardian.pid(), !late))
+        .with_context(|| format!("starting {name}"))
+        .map_err(RecordError::Other)?;
+    let (pid, hold_fd) = (held.pid(), held.hold_fd());
+    let started = if late {
+        held.exec(|| wait_for_handlers(pid, || false))
+    } else {
+        guardian.hold_at_exec(pid).map_err(inject_error)?;
+        held.exec(|| guardian.wait_exec().map_err(inject_error))
+    };
+    let started = started.map_err(|failure| match failure {
+        spawn::ExecError::Spawn(error) => {
+            let text = format!("starting {name}; give a program that can be executed, or its path");
+            RecordError::Other(anyhow::Error::new(error).context(text))
+        }
+        spawn::ExecError::Wait(error) => error,
+    })?;
+    Ok((pid, hold_fd, started))
+}
+
+/// Waits until a program that handles all signals has installed its handlers: then ours goes in
+/// front of its own, as in a program that has been running for long.
+pub(crate) fn wait_for_handlers(pid: i32, is_over: impl Fn() -> bool) -> Result<(), RecordError> {
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline && !is_over() {
+        let status = proc::status(pid).map_err(|error| target_error(pid, error))?;
+        if status.state == 'Z' {
+            return Err(RecordError::TargetGone(anyhow!(
+                "the program ended before it was sampled: see what it does without `traceprof \
+                 record`"
+            )));
+        }
+        if status.catches(SIGTRAP) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
+}
+
+/// It was there, and ended before anything was seen of it.
+pub(crate) const NEVER_SAMPLED: &str = "the target ended before it was sampled: to have it from \
+    its first instruction \
+                             on, start it with `traceprof record -- COMMAND`";
+
+/// Readable when the process is gone.
+pub(crate) fn exit_descriptor(pid: i32) -> Result<OwnedFd, RecordError> {
+    proc::open_pidfd(pid).map_err(|error| target_error(pid, error))
+}

@@ -1,0 +1,69 @@
+//! What the trace says of a recording before its first sample.
+
+use crate::record::contract::clock;
+use crate::record::contract::error::{RecordError, output_error};
+use crate::record::contract::options::Options;
+use crate::record::contract::sampling::{Choice, Setup};
+use crate::record::run::opened::Opened;
+use crate::record::target::attach::Attached;
+use crate::record::write::output;
+use crate::trace::{Metadata, TraceSeries, Value};
+
+pub(crate) fn create(
+    options: &Options,
+    opened: &Opened,
+    attached: &Attached<'_>,
+) -> Result<TraceSeries, RecordError> {
+    let mut writer = output::create(options, opened.pid).map_err(output_error)?;
+    let command_line = &opened.command_line;
+    let opening = opening(options, opened.pid, command_line, attached.setup, &attached.choice);
+    for (key, value) in opening {
+        writer.set_metadata(&key, value).map_err(output_error)?;
+    }
+    let start = Value::Unsigned(opened.start_time);
+    writer.set_metadata("target_start_ticks", start).map_err(output_error)?;
+    // Whoever looks at the file, or is left with it, can tell from the begin what it is.
+    writer.flush().map_err(output_error)?;
+    Ok(writer)
+}
+
+/// What the trace says of a recording before its first sample.
+fn opening(
+    options: &Options,
+    pid: i32,
+    command_line: &[std::ffi::OsString],
+    setup: Setup,
+    choice: &Choice,
+) -> Metadata {
+    let number = Value::Unsigned;
+    let text = |text: String| Value::Text(text);
+    let realtime = clock::clock_ns(nix::time::ClockId::CLOCK_REALTIME);
+    let host = nix::sys::utsname::uname().ok();
+    let part = |value: Option<&std::ffi::OsStr>| {
+        text(value.map(|value| value.to_string_lossy().into_owned()).unwrap_or_default())
+    };
+    let arguments = command_line.iter().map(|word| text(word.to_string_lossy().into_owned()));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let interval = options.measure.wall_interval();
+    let interval = interval.map(|it| ("wall_interval_ns", number(it.as_nanos() as u64)));
+    [
+        ("traceprof_version", text(env!("CARGO_PKG_VERSION").to_string())),
+        ("engine", text(choice.engine.name().to_string())),
+        ("engine_why", text(choice.why.clone())),
+        ("period_ns", number(setup.period_ns)),
+        ("freq_hz", number(u64::from(options.freq_hz))),
+        ("mode", text(options.measure.name().to_string())),
+        ("kernel_included", number(u64::from(setup.kernel))),
+        ("pid", number(pid as u64)),
+        ("command_line", Value::List(arguments.collect())),
+        ("host", part(host.as_ref().map(|host| host.nodename()))),
+        ("kernel", part(host.as_ref().map(|host| host.release()))),
+        ("cpus", number(cpus as u64)),
+        ("start_realtime_ns", number(realtime)),
+        ("start_monotonic_ns", number(clock::monotonic_now_ns())),
+    ]
+    .into_iter()
+    .chain(interval)
+    .map(|(key, value)| (key.to_string(), value))
+    .collect()
+}

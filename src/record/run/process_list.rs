@@ -1,0 +1,150 @@
+//! The processes of a recording that has several, as the trace and the closing report list them.
+//!
+//! # Invariants
+//! - Only so many are listed in the trace, the first ones and the heaviest of the others; all are
+//!   counted.
+
+use crate::proc;
+use crate::record::contract::figures::{percent, seconds};
+use crate::record::run::ended::{Ended, LISTED};
+use crate::record::run::over::Over;
+use crate::record::session::End;
+use crate::trace::{Metadata, Value};
+
+/// Those that are named in the closing report.
+const NAMED: usize = 10;
+/// Characters of a command line in the trace.
+const COMMAND_MAX: usize = 4000;
+
+/// A process before its end, as the trace lists it: id, start in ticks, name, command line, begin.
+pub(crate) fn begun(pid: i32, start_time: u64, words: &[std::ffi::OsString], now_ns: u64) -> Value {
+    let mut room = COMMAND_MAX;
+    let mut texts = Vec::new();
+    for word in words {
+        let text: String = word.to_string_lossy().chars().take(room).collect();
+        room -= text.chars().count();
+        texts.push(Value::Text(text));
+        if room == 0 {
+            break;
+        }
+    }
+    let name = proc::status(pid).map(|status| status.name).unwrap_or_default();
+    Value::List(vec![
+        Value::Unsigned(pid as u64),
+        Value::Unsigned(start_time),
+        Value::Text(name),
+        Value::List(texts),
+        Value::Unsigned(now_ns),
+    ])
+}
+
+impl Ended {
+    /// How it ended, in a word or with a reason.
+    fn how(&self) -> String {
+        match self.end {
+            End::Asked | End::AskedBetween | End::Output => "detached".to_owned(),
+            End::Exited => "exited".to_owned(),
+            End::Executed | End::Full | End::OutOfIds | End::SignalTaken => {
+                self.reason().unwrap_or_else(|| "detached".to_owned())
+            }
+        }
+    }
+
+    fn title(&self) -> String {
+        format!("{} ({})", self.opened.pid, self.opened.name)
+    }
+}
+
+impl Over {
+    fn samples_of(&self, ended: &Ended) -> u64 {
+        self.finished.totals_of(ended.number).map_or(0, |totals| totals.samples + totals.wall.0)
+    }
+
+    /// What the trace says of each.
+    pub(crate) fn process_metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new();
+        if !self.is_several {
+            return metadata;
+        }
+        // All of them: the process that told of them last may not have known the latest.
+        metadata.extend(self.tags.clone());
+        let mut set = |key: &str, number: usize| {
+            metadata.insert(key.to_owned(), Value::Unsigned(number as u64));
+        };
+        set("processes", self.count as usize);
+        set("processes_summed", self.count as usize - self.ended.len());
+        set("processes_refused", self.refused.len());
+        set("processes_missed", self.missed as usize);
+        for ended in &self.ended {
+            let opened = &ended.opened;
+            let (began_ns, ended_ns) = ended.program_run.times_ns;
+            let begun = begun(opened.pid, opened.start_time, &opened.command_line, began_ns);
+            let Value::List(mut entry) = begun else { continue };
+            entry[2] = Value::Text(opened.name.clone());
+            entry.extend([
+                Value::Unsigned(ended_ns),
+                Value::Text(ended.how()),
+                Value::Unsigned(self.samples_of(ended)),
+                Value::Unsigned(ended.program_run.cpu.used_ns()),
+                Value::Unsigned(ended.program_run.spent.signals_ns()),
+                Value::Unsigned(ended.program_run.spent.cost.recorder_ns),
+            ]);
+            metadata.insert(format!("process.{}", ended.number), Value::List(entry));
+        }
+        for (number, refused) in self.refused.iter().take(LISTED).enumerate() {
+            let texts = [refused.name.clone(), refused.error.text()].map(Value::Text);
+            let entry = [Value::Unsigned(refused.pid as u64)].into_iter().chain(texts).collect();
+            metadata.insert(format!("process_refused.{}", number + 1), Value::List(entry));
+        }
+        metadata
+    }
+
+    /// The lines of the closing report: those that used the most CPU time, those that could not be
+    /// recorded, and those in which something was found.
+    pub(crate) fn process_lines(&self) -> Vec<(String, String)> {
+        if !self.is_several {
+            return Vec::new();
+        }
+        let all_ns: u64 = self.program_run.cpu.used_ns();
+        let mut order: Vec<&Ended> = self.ended.iter().collect();
+        order.sort_by_key(|it| std::cmp::Reverse(it.program_run.cpu.used_ns()));
+        let one = |it: &&Ended| {
+            let used_ns = it.program_run.cpu.used_ns();
+            let samples = self.samples_of(it);
+            let (time, share) = (seconds(used_ns), percent(used_ns, all_ns));
+            let cost =
+                it.program_run.spent.short().map_or(String::new(), |cost| format!(", {cost}"));
+            let (title, how) = (it.title(), it.how());
+            let text = format!("{title}: {time} ({share}), {samples} samples{cost}, {how}");
+            ("process".to_owned(), text)
+        };
+        let mut lines: Vec<_> = order.iter().take(NAMED).map(one).collect();
+        let mut more = |label: &str, count: usize, what: &str| {
+            if count > 0 {
+                lines.push((label.to_owned(), format!("{count} {what}")));
+            }
+        };
+        more("process", self.ended.len().saturating_sub(NAMED), "more, in the trace");
+        let summed = self.count as usize - self.ended.len();
+        more("process", summed, "more with less CPU time, in the sums");
+        more("missed", self.missed as usize, "processes ended before they could be recorded");
+        lines.extend(self.late.iter().map(|text| ("late".to_owned(), text.clone())));
+        let refused = self.refused.iter().take(NAMED);
+        let not = "not recorded";
+        lines
+            .extend(refused.map(|it| (not.into(), format!("{}: {}", it.title(), it.error.text()))));
+        if self.refused.len() > NAMED {
+            lines.push((not.to_owned(), format!("{} more", self.refused.len() - NAMED)));
+        }
+        for (ended, found) in self.ended.iter().zip(&self.residues) {
+            if let Some(residue) = &ended.program_run.detached.residue {
+                lines.push(("left behind".to_owned(), format!("{}: {residue}", ended.title())));
+            }
+            if let Some(found) = found {
+                let text = format!("{}: {}", ended.title(), found.text());
+                lines.push(("verified".to_owned(), text));
+            }
+        }
+        lines
+    }
+}

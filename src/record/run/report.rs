@@ -1,0 +1,157 @@
+//! The closing report of a recording.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+
+use crate::record::contract::clock;
+use crate::record::contract::error::RecordError;
+use crate::record::contract::options::{Files, Options};
+use crate::record::contract::summary::Summary;
+use crate::record::run::ended::Ended;
+use crate::record::run::over::Over;
+use crate::record::target::spawn::StartedProgram;
+use crate::record::write::writer::Closed;
+use crate::trace::{Saved, Value, WriteMode, Written};
+
+/// Closes the trace, waits for a started program, and sums up.
+pub(crate) fn conclude(over: Over, options: &Options) -> Result<Summary, RecordError> {
+    let reckoning = over.reckoning();
+    let mut text = reckoning.lines();
+    let mut metadata = reckoning.metadata();
+    metadata.insert("end_monotonic_ns".to_string(), Value::Unsigned(clock::monotonic_now_ns()));
+    let wall = reckoning.totals.wall;
+    let samples = reckoning.totals.samples + wall.0;
+    let rooted = reckoning.rooted() + wall.1;
+    let quality_percent = rooted as f64 * 100.0 / samples.max(1) as f64;
+    let nothing = (samples == 0).then(|| reckoning.nothing());
+    let reason = over.reason();
+    text.extend(over.ended.iter().filter(|_| !over.is_several).flat_map(why));
+    let residues = over.residues.iter().flatten().filter(|_| !over.is_several);
+    text.extend(residues.map(|it| ("verified".to_string(), it.text().to_string())));
+    if over.is_several {
+        // Each is told of with its process.
+        text.retain(|(label, _)| label != "executed");
+    }
+    text.extend(over.process_lines());
+    metadata.extend(over.process_metadata());
+    let (pid, left) = over.left();
+    if options.verify_detach {
+        metadata.insert("left_in_target".to_string(), Value::Unsigned(left.len() as u64));
+    }
+    let mut finished = over.finished;
+    if matches!(options.files, Files::Ring { at_end: false, .. }) && !over.is_save_owed {
+        finished.drop_rest();
+    }
+    let closed = finished.close(metadata.clone(), &over.program_run.heaviest);
+    let Closed { written, parts, saves, is_dropped, error } = closed;
+    let mut command = over.ended.into_iter().find_map(|it| it.opened.command);
+    let command_status = command.as_mut().map(StartedProgram::wait).transpose();
+    let command_status = command_status
+        .map_err(|error| RecordError::Other(anyhow!("waiting for the program: {error}")))?;
+    let last = saves.last().map(|saved| &saved.path).or(parts.0.last());
+    let output = last.or((!is_dropped).then_some(&options.output)).cloned();
+    if let Some(output) = &output {
+        text.extend(files(&written, (options, output), &parts));
+    }
+    text.extend(saves.iter().map(saved));
+    text.extend(rest_of_ring(options, (is_dropped, saves.is_empty()), error.is_some()));
+    let cut_short = error.map(|error| error.to_string());
+    if cut_short.is_some() {
+        let kept = format!("{} of {samples} samples", written.samples);
+        text.push(("cut short".to_string(), format!("{kept} are in the trace")));
+    }
+    Ok(Summary {
+        text,
+        samples,
+        rooted,
+        command_status,
+        output,
+        written,
+        parts,
+        saves,
+        figures: metadata,
+        ended: reason,
+        cut_short,
+        pid,
+        left,
+        nothing,
+        quality_percent,
+    })
+}
+
+/// What became of the ring's parts at the end, where they were not saved.
+fn rest_of_ring(
+    options: &Options,
+    (is_dropped, none_saved): (bool, bool),
+    has_failed: bool,
+) -> Option<(String, String)> {
+    let text = if is_dropped {
+        let why =
+            if none_saved { "nothing asked for a save" } else { "no more saves were asked for" };
+        format!("dropped at the end: {why} (--ring-save trigger)")
+    } else if matches!(options.files, Files::Ring { .. }) && has_failed {
+        format!("its parts are left in {}", options.ring_directory().display())
+    } else {
+        return None;
+    };
+    Some(("ring".to_string(), text))
+}
+
+/// What was saved of a ring.
+fn saved(saved: &Saved) -> (String, String) {
+    let path = saved.path.display();
+    let text = match &saved.outcome {
+        Ok(Written { samples, data_bytes, .. }) => {
+            format!("{path}: {samples} samples, {data_bytes} bytes")
+        }
+        Err(error) => format!("failed: {error}"),
+    };
+    ("saved".to_string(), text)
+}
+
+/// What the files are like.
+fn files(
+    written: &Written,
+    (options, output): (&Options, &Path),
+    (kept, begun): &(Vec<PathBuf>, u32),
+) -> Vec<(String, String)> {
+    let Written { data_bytes: data, index_bytes: index, samples, collected_bytes, .. } = *written;
+    let per_sample = match samples {
+        0 => String::new(),
+        _ => format!(" ({:.1} a sample)", (data + index) as f64 / samples as f64),
+    };
+    let path = output.display();
+    let name = |path: &PathBuf| path.display().to_string();
+    let of_parts = match (kept.first().map(name), kept.last().map(name)) {
+        (Some(first), Some(last)) => {
+            let count = kept.len();
+            let one = if count == 1 { last } else { format!("{first} to {last}") };
+            Some(format!("{begun} written, {count} kept: {one}"))
+        }
+        _ => None,
+    };
+    let of_parts = of_parts.map(|text| ("parts".to_string(), text));
+    let collected = (options.writer.mode == WriteMode::Collect)
+        .then(|| format!("{collected_bytes} bytes held the samples until the end"));
+    let files = match of_parts {
+        Some(_) => format!("{data} bytes, indexes: {index} bytes{per_sample}"),
+        None => format!("{path}: {data} bytes, {path}.idx: {index} bytes{per_sample}"),
+    };
+    let collected = collected.map(|text| ("memory".to_string(), text));
+    let unsorted = written.unsorted.as_ref().map(|why| ("index".to_string(), why.to_string()));
+    let written = [("written".to_string(), files)];
+    collected.into_iter().chain(written).chain(of_parts).chain(unsorted).collect()
+}
+
+/// Why the recording of a process ended, where the user did not ask for it, and what stays behind.
+fn why(ended: &Ended) -> Vec<(String, String)> {
+    let reason = ended.reason().map(|reason| ("ended".to_string(), reason));
+    let residue = ended
+        .program_run
+        .detached
+        .residue
+        .iter()
+        .map(|text| ("left behind".to_string(), text.clone()));
+    reason.into_iter().chain(residue).collect()
+}

@@ -1,0 +1,301 @@
+//! What the sampling of one program came to, and of several one after the other.
+//!
+//! A recording is a sequence of program runs: one for each program that the target executes while
+//! it is recorded. Each has an agent, a storage and events of its own; the trace is one. Of several
+//! processes it is a sequence for each, side by side.
+
+use crate::record::contract::sampling::{Choice, Setup};
+use crate::record::name::contexts::ContextStats;
+use crate::record::session::Relieved;
+use crate::record::source::timer_failures::Unsampled;
+use crate::record::source::wall::WallStats;
+use crate::record::store::collector::Stats;
+use crate::record::store::liveness::Heavy;
+use crate::record::store::threads::ThreadMetrics;
+use crate::record::target::counters::Counts;
+use crate::record::target::detach::Detached;
+use crate::record::weigh::balance::Balanced;
+use crate::record::weigh::cpu_clock::CpuClock;
+use crate::record::weigh::overhead::Spent;
+
+/// A program run that is over, or the sum of those that are.
+#[derive(Debug, Clone)]
+pub(crate) struct ProgramRun {
+    /// When sampling began and ended, in CLOCK_MONOTONIC nanoseconds.
+    pub(crate) times_ns: (u64, u64),
+    /// How it was sampled; of several program runs `kernel` says whether that holds for all.
+    pub(crate) setup: Setup,
+    /// By what, and why.
+    pub(crate) choice: Choice,
+    /// The agent's signals, of the last program run.
+    pub(crate) signals: Vec<i32>,
+    /// Stops of a thread at the first attach, in nanoseconds.
+    pub(crate) attach_stops_ns: Vec<u64>,
+    /// Stops at later ones: of how many, the longest.
+    pub(crate) later_stops_ns: (u64, u64),
+    /// Stops of a thread while recording, in nanoseconds: of how many, the longest.
+    pub(crate) entries_ns: (u64, u64),
+    /// How long the target was stopped for the cure, and what stays behind.
+    pub(crate) detached: Detached,
+    /// What the handlers have counted.
+    pub(crate) counts: Counts,
+    /// What the sampling cost.
+    pub(crate) spent: Spent,
+    /// CPU time that the target used.
+    pub(crate) cpu: CpuClock,
+    /// Of it, time between two program runs.
+    pub(crate) between_ns: u64,
+    /// Of it, time in the kernel where that was not sampled, if the target was there to be asked.
+    pub(crate) system_ns: Option<u64>,
+    /// Of it, time of threads that block the signal.
+    pub(crate) blocked_ns: u64,
+    /// Such threads: id and name.
+    pub(crate) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, and that nothing else sampled.
+    pub(crate) unsampled: Unsampled,
+    /// Threads that could have none, and had events instead.
+    pub(crate) relieved: Relieved,
+    /// Priming signals sent.
+    pub(crate) primed: u64,
+    /// Periods that were given to the last stacks of threads that ended.
+    pub(crate) given: u64,
+    /// Weights that were put right by the threads' own clocks.
+    pub(crate) balanced: Balanced,
+    /// Stacks that were followed outside.
+    pub(crate) followed: u64,
+    /// Stacks that were found with the tables of code that was gone.
+    pub(crate) corrected: u64,
+    /// Threads that were there at some time.
+    pub(crate) threads: ThreadMetrics,
+    /// What rotations met.
+    pub(crate) storage: Stats,
+    /// Kernel hits that found the ring buffer full.
+    pub(crate) kernel_lost: u64,
+    /// What the looks at threads that do not run came to, if they were asked for.
+    pub(crate) wall: Option<WallStats>,
+    /// What was told of spans.
+    pub(crate) contexts: ContextStats,
+    /// The heaviest traces of all program runs so far, if the user asked for them.
+    pub(crate) heaviest: Vec<Heavy>,
+    /// The key of the next program run's first thread.
+    pub(crate) next_thread: u32,
+}
+
+impl ProgramRun {
+    /// Adds the program run that came after it.
+    pub(crate) fn add(&mut self, later: ProgramRun) {
+        self.sum(&later);
+        let ProgramRun { times_ns, setup, choice, attach_stops_ns, later_stops_ns, .. } = later;
+        self.times_ns.1 = times_ns.1;
+        self.setup = Setup { kernel: self.setup.kernel && setup.kernel, ..setup };
+        self.choice = after(&self.choice, choice);
+        self.signals = later.signals;
+        let stops = attach_stops_ns.iter().fold((0, 0), |stops, ns| longest(stops, (1, *ns)));
+        self.later_stops_ns = longest(longest(self.later_stops_ns, stops), later_stops_ns);
+        self.detached = later.detached;
+        self.spent.add(later.spent);
+        self.between_ns += self.cpu.extend(&later.cpu);
+        let new = later.blocked.into_iter().filter(|it| !self.blocked.contains(it));
+        let new: Vec<_> = new.collect();
+        self.blocked.extend(new);
+        self.heaviest = later.heaviest;
+        self.next_thread = later.next_thread;
+    }
+
+    /// Of the stops at the attach only their number and the longest one count from now on.
+    pub(crate) fn count_stops(&mut self) {
+        let stops = std::mem::take(&mut self.attach_stops_ns);
+        let stops = stops.into_iter().map(|ns| (1, ns));
+        self.later_stops_ns = stops.fold(self.later_stops_ns, longest);
+    }
+
+    /// Adds the program run of another process, at the same time.
+    pub(crate) fn join(&mut self, other: &ProgramRun) {
+        self.times_ns.0 = self.times_ns.0.min(other.times_ns.0);
+        self.times_ns.1 = self.times_ns.1.max(other.times_ns.1);
+        self.setup.kernel &= other.setup.kernel;
+        self.choice = beside(&self.choice, &other.choice);
+        self.attach_stops_ns.extend(&other.attach_stops_ns);
+        self.later_stops_ns = longest(self.later_stops_ns, other.later_stops_ns);
+        join_detached(&mut self.detached, &other.detached);
+        self.cpu.join(&other.cpu);
+        self.blocked.extend(other.blocked.iter().cloned());
+        self.heaviest.extend(&other.heaviest);
+        self.spent.join(&other.spent);
+        self.sum(other);
+    }
+
+    /// Adds what only adds up, of another program or process.
+    fn sum(&mut self, other: &ProgramRun) {
+        self.entries_ns = longest(self.entries_ns, other.entries_ns);
+        self.counts.add(&other.counts);
+        self.between_ns += other.between_ns;
+        self.system_ns = match (self.system_ns, other.system_ns) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        };
+        self.blocked_ns += other.blocked_ns;
+        self.unsampled.add(&other.unsampled);
+        self.relieved.add(other.relieved.clone());
+        self.primed += other.primed;
+        self.given += other.given;
+        self.balanced.add(other.balanced);
+        self.followed += other.followed;
+        self.corrected += other.corrected;
+        self.threads.add(other.threads);
+        self.storage.add(other.storage);
+        self.kernel_lost += other.kernel_lost;
+        if let (Some(wall), Some(other)) = (&mut self.wall, &other.wall) {
+            wall.add(other);
+        }
+        self.contexts.add(&other.contexts);
+    }
+}
+
+/// The longest stop, and all that stays behind.
+fn join_detached(sum: &mut Detached, other: &Detached) {
+    sum.stopped_ns = sum.stopped_ns.max(other.stopped_ns);
+    let residues = sum.residue.iter().chain(&other.residue).map(String::as_str);
+    sum.residue = Some(residues.collect::<Vec<_>>().join("; ")).filter(|it| !it.is_empty());
+    sum.is_unfinished |= other.is_unfinished;
+}
+
+/// The engine of one process, and that others have another one.
+fn beside(one: &Choice, other: &Choice) -> Choice {
+    const BESIDE: &str = "for some processes";
+    let why = match one.why.contains(BESIDE) || one.engine == other.engine {
+        true => one.why.clone(),
+        false => format!("{}; {} {BESIDE}: {}", one.why, other.engine.name(), other.why),
+    };
+    Choice { why, ..one.clone() }
+}
+
+/// How many, and the longest.
+fn longest((count, most): (u64, u64), (more, other): (u64, u64)) -> (u64, u64) {
+    (count + more, most.max(other))
+}
+
+/// The last engine, and that there was another one before it.
+fn after(before: &Choice, later: Choice) -> Choice {
+    const UNTIL: &str = "until another program was executed";
+    let (name, was) = (before.engine.name(), before.why.find(UNTIL));
+    let why = match was {
+        _ if before.engine != later.engine => format!("{name} {UNTIL}; {}", later.why),
+        Some(_) => before.why.clone(),
+        None => later.why,
+    };
+    Choice { why, ..later }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use traceprof_abi::layout::Counter;
+
+    use super::*;
+    use crate::record::contract::sampling::Engine;
+    use crate::record::target::shm::own_data;
+
+    const MS: u64 = 1_000_000;
+
+    /// One of 100 ms, of which 90 were sampled.
+    pub(crate) fn made_up() -> ProgramRun {
+        let why = "made up".to_owned();
+        ProgramRun {
+            times_ns: (0, 200 * MS),
+            setup: Setup { period_ns: MS, kernel: false, cookie: 1 },
+            choice: Choice { engine: Engine::Perf, why, is_free: true, is_started: false },
+            signals: vec![5, 0],
+            attach_stops_ns: Vec::new(),
+            later_stops_ns: (0, 0),
+            entries_ns: (0, 0),
+            detached: Detached::default(),
+            counts: Counts::default(),
+            spent: Spent::default(),
+            cpu: CpuClock::made_up(0, 100 * MS),
+            between_ns: 0,
+            system_ns: None,
+            blocked_ns: 0,
+            blocked: Vec::new(),
+            unsampled: Unsampled::default(),
+            relieved: Relieved::default(),
+            primed: 0,
+            given: 0,
+            balanced: Balanced::default(),
+            followed: 0,
+            corrected: 0,
+            threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
+            storage: Stats::default(),
+            kernel_lost: 0,
+            wall: None,
+            contexts: ContextStats::default(),
+            heaviest: Vec::new(),
+            next_thread: 5,
+        }
+    }
+
+    fn counting(counter: Counter, count: u64) -> Counts {
+        let data = own_data();
+        data.control().count_by(counter, count);
+        Counts::read(data.control())
+    }
+
+    #[test]
+    fn stints_of_processes_side_by_side_add_up() {
+        let mut sum = ProgramRun { counts: counting(Counter::Samples, 90), ..made_up() };
+        let timer =
+            Choice { engine: Engine::Timer, why: "it waits".to_owned(), ..made_up().choice };
+        let other = ProgramRun {
+            times_ns: (50 * MS, 300 * MS),
+            choice: timer,
+            cpu: CpuClock::made_up(1000 * MS, 1030 * MS),
+            counts: counting(Counter::Samples, 30),
+            attach_stops_ns: vec![7],
+            ..made_up()
+        };
+        sum.join(&other);
+        sum.join(&other);
+        assert_eq!((sum.cpu.used_ns(), sum.between_ns), (160 * MS, 0));
+        assert_eq!((sum.times_ns, sum.threads.seen), ((0, 300 * MS), 15));
+        assert_eq!(sum.counts.of(Counter::Samples), 150);
+        assert_eq!(sum.attach_stops_ns, [7, 7]);
+        let name = Engine::Timer.name();
+        let why = format!("made up; {name} for some processes: it waits");
+        assert_eq!((sum.choice.engine, sum.choice.why), (Engine::Perf, why));
+    }
+
+    #[test]
+    fn stints_add_up_and_the_time_between_them_is_known() {
+        let timer = Choice { engine: Engine::Timer, why: "a start".to_owned(), ..made_up().choice };
+        let mut sum = ProgramRun {
+            counts: counting(Counter::Samples, 90),
+            attach_stops_ns: vec![40, 30],
+            system_ns: Some(3),
+            blocked: vec![(7, "a".to_owned())],
+            ..made_up()
+        };
+        sum.setup.kernel = true;
+        let later = ProgramRun {
+            times_ns: (230 * MS, 300 * MS),
+            choice: timer,
+            signals: vec![0, 23],
+            cpu: CpuClock::made_up(112 * MS, 180 * MS),
+            counts: counting(Counter::Samples, 60),
+            attach_stops_ns: vec![20, 70],
+            blocked: vec![(7, "a".to_owned()), (7, "b".to_owned())],
+            next_thread: 8,
+            ..made_up()
+        };
+        sum.add(later.clone());
+        assert_eq!((sum.cpu.used_ns(), sum.between_ns), (180 * MS, 12 * MS));
+        assert_eq!((sum.times_ns, sum.signals.as_slice()), ((0, 300 * MS), &[0, 23][..]));
+        assert_eq!((sum.counts.of(Counter::Samples), sum.threads.seen), (150, 10));
+        assert_eq!((sum.attach_stops_ns.as_slice(), sum.later_stops_ns), (&[40, 30][..], (2, 70)));
+        assert_eq!((sum.setup.kernel, sum.system_ns, sum.blocked.len()), (false, Some(3), 2));
+        assert_eq!(sum.next_thread, 8);
+        assert_eq!(sum.choice.engine, Engine::Timer);
+        let why = "perf task clock until another program was executed; a start";
+        assert_eq!(sum.choice.why, why);
+        sum.add(ProgramRun { cpu: CpuClock::made_up(181 * MS, 190 * MS), ..later });
+        assert_eq!((sum.choice.why.as_str(), sum.between_ns), (why, 13 * MS));
+    }
+}

@@ -1,0 +1,341 @@
+//! The sampling engine, and the reason for its choice.
+//!
+//! Both engines take the same samples in the same handler. With `perf` the kernel signals each
+//! thread exactly on time, from its first instruction on. That is the better engine wherever it
+//! works. But the kernel sends SIGTRAP and offers no other signal, and SIGTRAP ends a program that
+//! has reset its action. Where that may happen, `timer` is chosen, whose signal can be any.
+
+use crate::record::contract::sampling::{Choice, Engine};
+use crate::record::target::signals::SIGTRAP;
+use std::io;
+use std::path::PathBuf;
+
+use crate::proc::{self, Mapping};
+use crate::record::contract::options::EngineChoice;
+use crate::record::contract::sampling::Setup;
+use crate::record::source::perf::{self};
+use crate::record::target::signals::SignalUse;
+use crate::record::target::{command, crash_reporter};
+
+/// The facts that the choice depends on.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// Whether an event can be opened on the target.
+    perf: io::Result<()>,
+    /// The version of the running kernel.
+    kernel: Option<(u32, u32)>,
+    /// The number of threads, each of which needs a descriptor, and the limit of descriptors.
+    descriptors: (u64, u64),
+    /// Whether the program is started for the recording.
+    is_started: bool,
+    /// Whether the application handles SIGTRAP, and may stop doing so.
+    handles_trap: bool,
+    /// The crash reporter that the application contains.
+    reporter: Option<&'static str>,
+    /// The application's use of signals.
+    pub(crate) signals: SignalUse,
+}
+
+/// The first kernel whose signalling events lose no signal.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+/// Descriptors that the recorder needs for purposes other than events.
+const DESCRIPTORS_KEPT: u64 = 64;
+
+impl Facts {
+    /// Reads the facts of a process before anything is changed in it.
+    pub(crate) fn gather(pid: i32, is_started: bool, setup: Setup) -> io::Result<Self> {
+        let status = proc::status(pid)?;
+        let mappings = proc::mappings(pid)?;
+        let catches = status.catches(SIGTRAP);
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        Ok(Self {
+            perf: perf::probe(pid, setup),
+            kernel: kernel_version(),
+            descriptors: (u64::from(status.threads), perf::descriptor_limit()),
+            is_started,
+            // Go's runtime handles every signal from start to end.
+            handles_trap: catches && !command::takes_all_signals(program.as_os_str()),
+            reporter: find_reporter(pid, &mappings),
+            signals: SignalUse::of(pid)?,
+        })
+    }
+
+    /// Returns everything that speaks for or against `perf`, the gravest first.
+    pub(crate) fn concerns(&self) -> [Concern; 7] {
+        let (threads, descriptors) = self.descriptors;
+        [
+            self.kernel_concern(),
+            self.event_concern(),
+            Concern {
+                subject: "descriptors",
+                gravity: Gravity::Shortage,
+                seen: format!("{descriptors}, {threads} of them for threads"),
+                why_not: (threads + DESCRIPTORS_KEPT > descriptors).then(|| {
+                    format!(
+                        "perf events need a descriptor for each of {threads} threads; the limit is \
+                         {descriptors}"
+                    )
+                }),
+                remedy: Some(format!("ulimit -n {}", threads + DESCRIPTORS_KEPT)),
+            },
+            danger(
+                "start",
+                "it has been running for long",
+                self.is_started.then(|| "a program that starts may yet reset SIGTRAP".to_owned()),
+            ),
+            danger(
+                "crash reporter",
+                "none known",
+                self.reporter
+                    .map(|reporter| format!("its crash reporter ({reporter}) may reset SIGTRAP")),
+            ),
+            danger(
+                "SIGTRAP",
+                "not handled by the application, or by Go's runtime",
+                self.handles_trap
+                    .then(|| "the application handles SIGTRAP and may reset it".to_owned()),
+            ),
+            danger("waiting", "no thread waits for SIGTRAP", self.signals.trap_doubt()),
+        ]
+    }
+
+    /// Names the thread or descriptor that would take expiries of perf events for the program's own
+    /// SIGTRAP.
+    pub(crate) fn trap_waiter(&self) -> Option<String> {
+        self.signals.trap_waiter.map(|waiter| waiter.to_string())
+    }
+
+    fn kernel_concern(&self) -> Concern {
+        let (name, is_old) = match self.kernel {
+            Some(version) => (format!("Linux {}.{}", version.0, version.1), version < KERNEL_MIN),
+            None => ("of unknown version".to_owned(), false),
+        };
+        Concern {
+            subject: "kernel",
+            gravity: Gravity::Refusal,
+            why_not: is_old
+                .then(|| format!("{name} has no reliable events that signal threads; 6.1 has")),
+            seen: name,
+            remedy: None,
+        }
+    }
+
+    fn event_concern(&self) -> Concern {
+        let error = self.perf.as_ref().err();
+        Concern {
+            subject: "perf events",
+            gravity: Gravity::Refusal,
+            seen: "perf_event_open gives one that signals its thread".to_owned(),
+            why_not: error.map(|error| format!("perf events are refused here ({error})")),
+            remedy: error.and_then(permission_remedy),
+        }
+    }
+
+    /// Returns the first reason that is at least this grave.
+    fn reason(&self, least: Gravity) -> Option<String> {
+        let mut grave = self.concerns().into_iter().filter(|concern| concern.gravity <= least);
+        grave.find_map(|concern| concern.why_not)
+    }
+}
+
+/// The weight of a reason against `perf`; the smallest value is the gravest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Gravity {
+    /// No thread can have a perf event.
+    Refusal,
+    /// Some threads cannot have a perf event.
+    Shortage,
+    /// The signal may end the program.
+    Danger,
+}
+
+/// One circumstance that the choice depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Concern {
+    /// What it concerns.
+    pub(crate) subject: &'static str,
+    /// Its weight.
+    pub(crate) gravity: Gravity,
+    /// The finding, if nothing speaks against `perf`.
+    pub(crate) seen: String,
+    /// The reason against `perf`, if there is one.
+    pub(crate) why_not: Option<String>,
+    /// The command that removes the reason, if there is one.
+    pub(crate) remedy: Option<String>,
+}
+
+fn danger(subject: &'static str, seen: &str, why_not: Option<String>) -> Concern {
+    let (gravity, seen) = (Gravity::Danger, seen.to_owned());
+    Concern { subject, gravity, seen, why_not, remedy: None }
+}
+
+/// Returns the command that permits perf events.
+fn permission_remedy(error: &io::Error) -> Option<String> {
+    let is_denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    is_denied.then(|| "sysctl kernel.perf_event_paranoid=2".to_owned())
+}
+
+/// Chooses the engine that was asked for, or else the best one that works.
+///
+/// # Errors
+/// Returns the kernel's reason if the engine that was asked for does not work. A target that is
+/// gone is always an error.
+pub(crate) fn choose(asked: EngineChoice, facts: &Facts) -> io::Result<Choice> {
+    let (is_free, is_started) = (asked == EngineChoice::Auto, facts.is_started);
+    let choice =
+        |engine, why: &str| Ok(Choice { engine, why: why.to_owned(), is_free, is_started });
+    let is_gone =
+        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT));
+    match (asked, &facts.perf) {
+        (_, Err(error)) if is_gone(error) => Err(again(error)),
+        (EngineChoice::Timer, _) => choice(Engine::Timer, "asked for"),
+        (EngineChoice::Perf, Ok(())) => choice(Engine::Perf, "asked for"),
+        (EngineChoice::Perf, Err(error)) => Err(again(error)),
+        (EngineChoice::Auto, _) => match facts.reason(Gravity::Danger) {
+            Some(why) => choice(Engine::Timer, &why),
+            None => choice(Engine::Perf, "the best that works here"),
+        },
+    }
+}
+
+/// Copies an error; errors from the kernel carry a number.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// Says why threads that cannot have a timer cannot have a perf event either.
+pub(crate) fn why_no_events(facts: &Facts) -> Option<String> {
+    let concerns_one_thread = |concern: &Concern| concern.gravity != Gravity::Shortage;
+    facts.concerns().into_iter().filter(concerns_one_thread).find_map(|concern| concern.why_not)
+}
+
+fn find_reporter(pid: i32, mappings: &[Mapping]) -> Option<&'static str> {
+    let mut checked = Vec::new();
+    mappings.iter().filter(|mapping| mapping.exec && mapping.inode != 0).find_map(|mapping| {
+        let file = (mapping.device, mapping.inode);
+        if checked.contains(&file) {
+            return None;
+        }
+        checked.push(file);
+        crash_reporter::in_module(pid, mapping)
+    })
+}
+
+fn kernel_version() -> Option<(u32, u32)> {
+    let name = nix::sys::utsname::uname().ok()?;
+    parse_version(name.release().to_str()?)
+}
+
+/// Parses major and minor number of a release like `6.1.0-13-amd64`.
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::target::signals::TrapWaiter;
+
+    fn facts() -> Facts {
+        Facts {
+            perf: Ok(()),
+            kernel: Some((6, 18)),
+            descriptors: (10, 1024),
+            is_started: false,
+            handles_trap: false,
+            reporter: None,
+            signals: SignalUse::default(),
+        }
+    }
+
+    fn errno(number: i32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(number))
+    }
+
+    fn check(change: impl FnOnce(&mut Facts), engine: Engine, why: &str) {
+        let mut facts = facts();
+        change(&mut facts);
+        let choice = choose(EngineChoice::Auto, &facts).unwrap();
+        assert_eq!(choice.engine, engine, "{}", choice.why);
+        assert!(choice.why.contains(why), "{}", choice.why);
+    }
+
+    #[test]
+    fn perf_is_taken_where_it_works_and_nothing_is_to_be_feared() {
+        check(|_| {}, Engine::Perf, "best");
+        check(|facts| facts.kernel = None, Engine::Perf, "best");
+        check(|facts| facts.kernel = Some((6, 1)), Engine::Perf, "best");
+    }
+
+    #[test]
+    fn every_obstacle_and_every_danger_leads_to_timers_and_is_named() {
+        for number in [libc::EACCES, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+            check(|facts| facts.perf = errno(number), Engine::Timer, "refused");
+        }
+        check(|facts| facts.kernel = Some((5, 19)), Engine::Timer, "Linux 5.19");
+        check(|facts| facts.descriptors = (2000, 1024), Engine::Timer, "2000 threads");
+        check(|facts| facts.is_started = true, Engine::Timer, "starts");
+        check(|facts| facts.handles_trap = true, Engine::Timer, "handles SIGTRAP");
+        check(|facts| facts.reporter = Some("Sentry"), Engine::Timer, "(Sentry)");
+        let wait = |waiter| move |facts: &mut Facts| facts.signals.trap_waiter = Some(waiter);
+        check(wait(TrapWaiter::Thread(7)), Engine::Timer, "thread 7 waits for SIGTRAP");
+        check(wait(TrapWaiter::Descriptor), Engine::Timer, "a signalfd");
+    }
+
+    #[test]
+    fn single_threads_have_events_only_where_nothing_is_to_be_feared() {
+        let check = |change: fn(&mut Facts), expected: Option<&str>| {
+            let mut facts = facts();
+            change(&mut facts);
+            let why = why_no_events(&facts);
+            match expected {
+                Some(part) => {
+                    assert!(why.as_ref().is_some_and(|why| why.contains(part)), "{why:?}")
+                }
+                None => assert_eq!(why, None),
+            }
+        };
+        check(|_| {}, None);
+        check(|facts| facts.descriptors = (2000, 1024), None);
+        check(|facts| facts.is_started = true, Some("starts"));
+        check(|facts| facts.handles_trap = true, Some("handles SIGTRAP"));
+        check(|facts| facts.reporter = Some("Sentry"), Some("(Sentry)"));
+        let wait = |facts: &mut Facts| facts.signals.trap_waiter = Some(TrapWaiter::Thread(7));
+        check(wait, Some("thread 7"));
+        check(|facts| facts.perf = errno(libc::EPERM), Some("refused"));
+        check(|facts| facts.kernel = Some((5, 19)), Some("Linux 5.19"));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_or_is_an_error() {
+        let asked = |asked, change: fn(&mut Facts)| {
+            let mut facts = facts();
+            change(&mut facts);
+            choose(asked, &facts).map(|choice| choice.engine).map_err(|e| e.raw_os_error())
+        };
+        assert_eq!(asked(EngineChoice::Timer, |_| {}), Ok(Engine::Timer));
+        assert_eq!(asked(EngineChoice::Perf, |facts| facts.is_started = true), Ok(Engine::Perf));
+        let refused = |facts: &mut Facts| facts.perf = errno(libc::EACCES);
+        assert_eq!(asked(EngineChoice::Perf, refused), Err(Some(libc::EACCES)));
+        assert_eq!(asked(EngineChoice::Timer, refused), Ok(Engine::Timer));
+        for engine in [EngineChoice::Auto, EngineChoice::Perf, EngineChoice::Timer] {
+            let gone = asked(engine, |facts| facts.perf = errno(libc::ESRCH));
+            assert_eq!(gone, Err(Some(libc::ESRCH)));
+        }
+    }
+
+    #[test]
+    fn versions_are_read_from_releases() {
+        for (release, expected) in [
+            ("6.1.0-13-amd64", Some((6, 1))),
+            ("6.18.44-fc-v669", Some((6, 18))),
+            ("5.15", Some((5, 15))),
+            ("6", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(release), expected, "{release}");
+        }
+        assert!(kernel_version().is_some_and(|version| version >= (3, 0)));
+    }
+}

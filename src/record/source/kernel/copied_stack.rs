@@ -1,0 +1,60 @@
+//! The top of a stack, as the kernel copied it with a sample.
+
+use traceprof_abi::unwind::{EndReason, Memory, Snapshot};
+
+/// The copied top of a stack.
+pub(super) struct CopiedStack<'r> {
+    snapshot: &'r Snapshot<'r>,
+    sp: u64,
+    bytes: &'r [u8],
+    bounds: (u64, u64),
+    /// Whether the last word requested lies above the copy, or on a stack that was not copied.
+    is_short: bool,
+}
+
+impl<'r> CopiedStack<'r> {
+    pub(super) fn new(snapshot: &'r Snapshot<'r>, sp: u64, bytes: &'r [u8]) -> Self {
+        let mut memory = Self { snapshot, sp, bytes, bounds: (sp, sp), is_short: false };
+        memory.bound(sp);
+        memory
+    }
+
+    /// Returns why an unwind really ended: where a word was missing, the stack may go on.
+    ///
+    /// A rule that cannot be applied, or code that no table covers, ends it whatever was copied.
+    pub(super) fn end(&self, end: EndReason) -> EndReason {
+        match end {
+            EndReason::Unreadable | EndReason::Gap | EndReason::Range if self.is_short => {
+                EndReason::Copied
+            }
+            end => end,
+        }
+    }
+
+    fn bound(&mut self, sp: u64) {
+        let copied = (self.sp, self.sp.saturating_add(self.bytes.len() as u64));
+        // Nothing below sp is copied.
+        self.bounds = self.snapshot.writable(sp).map_or(copied, |(lo, hi)| (lo.max(self.sp), hi));
+    }
+}
+
+impl Memory for CopiedStack<'_> {
+    fn load(&mut self, avma: u64) -> Option<u64> {
+        let offset = avma.checked_sub(self.sp).and_then(|offset| usize::try_from(offset).ok());
+        let word = offset.and_then(|offset| self.bytes.get(offset..)?.first_chunk());
+        self.is_short = word.is_none() && avma >= self.sp;
+        word.map(|word| u64::from_ne_bytes(*word))
+    }
+
+    fn rebound(&mut self, sp: u64) -> bool {
+        self.bound(sp);
+        let is_copied = self.load(sp & !7).is_some();
+        // What a signal's handler interrupted may run on a stack that lies below the handler's.
+        self.is_short |= !is_copied && self.snapshot.writable(sp).is_some();
+        is_copied
+    }
+
+    fn bounds(&self) -> (u64, u64) {
+        self.bounds
+    }
+}

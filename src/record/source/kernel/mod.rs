@@ -1,0 +1,455 @@
+//! Time inside the kernel, sampled without a signal.
+//!
+//! An expiry of a `sigtrap` event in kernel mode is delivered when the thread returns to user mode.
+//! After `execve` that is in the new program, whose disposition is the default one: such a signal
+//! killed 15 of 15 targets that executed another program (measured). So the signalling events leave
+//! kernel mode out. A second family writes its samples into ring buffers, with the user registers
+//! and a copy of the stack's top, and the recorder unwinds them with the same tables.
+//!
+//! # Invariants
+//! - A kernel sample changes nothing in the target.
+//! - Both families count the same clock and each leaves out what the other takes, so weights add up
+//!   on average; `balance` corrects what chance does to the sum. The delivery of our own signals is
+//!   the exception: it restarts the signalling family's timer, which never expires during a
+//!   delivery, so that family counts this time as user time. Samples of this family during a
+//!   delivery are therefore left out (with them: 1 to 2 % too much at 999 Hz, 10 % at 10 kHz).
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::storage::log::{Sample, flags};
+use traceprof_abi::sync::{AtomicU64, Ordering};
+use traceprof_abi::unwind::{self, Registers, Snapshot, Tables};
+
+use crate::proc;
+use crate::record::batch::rotation::Batch;
+use crate::record::batch::threads::ThreadNews;
+use crate::record::batch::traces::{Collection, Distinct, empty, empty_map};
+use crate::record::contract::sampling::Setup;
+use crate::record::source::perf::{self, Scope};
+use crate::record::source::ring_buffer::RingBuffer;
+
+mod copied_stack;
+mod cores;
+mod rate;
+
+use self::copied_stack::CopiedStack;
+pub(crate) use self::cores::cpus;
+pub(crate) use self::rate::SlowerFamily;
+
+/// Memory for all ring buffers together.
+const RING_BUFFERS_LEN: usize = 64 << 20;
+const RING_MAX: usize = 4 << 20;
+const RING_MIN: usize = 256 << 10;
+/// Longest time from a sample during a signal's delivery to the handler's reading of the clock
+/// (measured on a virtual machine: 10 to 23 us).
+///
+/// A page fault of an instruction that is interrupted within that time is taken for a delivery,
+/// too.
+const DELIVERY_NS: u64 = 30_000;
+/// The highest rate of kernel samples for each thread; above it each sample weighs more.
+const FREQ_MAX: u64 = 2000;
+/// Descriptors that may be spent, at one for each core and each thread at attach.
+const DESCRIPTORS_MAX: usize = 32768;
+const PERF_RECORD_LOST: u32 = 2;
+const PERF_RECORD_SAMPLE: u32 = 9;
+
+/// The kernel-mode events and buffers of one recording.
+pub(crate) struct KernelEvents {
+    events: Vec<OwnedFd>,
+    /// The events that own the buffers, by core; they stay open and need not be enabled.
+    owners: Vec<OwnedFd>,
+    rings: Vec<RingBuffer>,
+    /// The share of a period, in units of [`SHARE`], that is not yet part of a sample's weight.
+    owed: u64,
+    /// The weight of one sample, in the same units.
+    share: u64,
+    tables: Tables,
+    frames: Vec<AtomicU64>,
+    /// The same frames as plain words.
+    words: Vec<u64>,
+    traces: Distinct,
+    /// The event whose samples count, by thread and core.
+    accepted: HashMap<(u32, u32), u64>,
+    samples: Vec<KernelSample>,
+    /// The number of samples that [`Self::news`] has reported.
+    reported: usize,
+    /// The samples of the next batch, and their traces.
+    later: (Vec<KernelSample>, Distinct),
+    agent_range: Range<u64>,
+    /// Samples that found a buffer full.
+    pub(crate) lost: u64,
+    /// All samples, including those that do not count.
+    pub(crate) samples_seen: u64,
+}
+
+/// One sample, unwound.
+#[derive(Debug, Clone, Copy)]
+struct KernelSample {
+    tid: u32,
+    time_ns: u64,
+    /// The number of its trace.
+    trace: u32,
+    reason: u16,
+    /// Its weight in units of [`SHARE`].
+    share: u64,
+}
+
+/// Units of a period.
+const SHARE: u64 = 1000;
+/// The number of samples, and of threads with their cores, that buffers keep room for.
+const SAMPLES_LEAST: usize = 1024;
+
+/// Returns the weight of one sample in thousandths of a period.
+///
+/// It is a little more than two periods, or several at high rates: each tick of this second timer
+/// costs the target as much as one of the first (6 % of slowdown at 10 kHz when both were equally
+/// fast). The two families must not tick in step. Both start within microseconds, and a timer of
+/// this one that expires while the other one's signal is delivered would find the thread in the
+/// kernel each time (measured: 15 % of all time, on a busy machine). A period off by the golden
+/// ratio keeps every phase equally likely.
+fn share(period_ns: u64) -> u64 {
+    let freq = 1_000_000_000 / period_ns.max(1);
+    freq.div_ceil(FREQ_MAX).max(2) * SHARE + 382
+}
+
+/// Returns the bytes of stack to copy with each sample: less at high rates.
+fn stack_len(period_ns: u64) -> u32 {
+    if period_ns >= 2_000_000 { 32 << 10 } else { 16 << 10 }
+}
+
+/// Returns the bytes of each core's buffer, a power of two.
+fn ring_len(cores: usize) -> usize {
+    1 << (RING_BUFFERS_LEN / cores.max(1)).clamp(RING_MIN, RING_MAX).ilog2()
+}
+
+/// Checks the limit of descriptors, one for each thread on each core.
+fn check_descriptors(pid: i32, cores: usize) -> io::Result<()> {
+    let threads = proc::tasks(pid)?.len().max(1);
+    match threads.saturating_mul(cores) {
+        0..=DESCRIPTORS_MAX => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    }
+}
+
+/// Checks whether this user may sample kernel mode on this thread.
+pub(crate) fn is_permitted(tid: i32, setup: Setup) -> bool {
+    let cpu = cpus().first().copied().unwrap_or(0);
+    let stack = stack_len(setup.period_ns);
+    perf::open_kernel(Scope::Family, (tid, cpu), setup.period_ns, stack).is_ok()
+}
+
+impl KernelEvents {
+    fn new(share: u64, tables: Tables) -> Self {
+        Self {
+            events: Vec::new(),
+            owners: Vec::new(),
+            rings: Vec::new(),
+            owed: 0,
+            share,
+            tables,
+            frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
+            words: Vec::with_capacity(DEPTH_MAX),
+            traces: Distinct::default(),
+            accepted: HashMap::new(),
+            samples: Vec::new(),
+            reported: 0,
+            later: Default::default(),
+            agent_range: 0..0,
+            lost: 0,
+            samples_seen: 0,
+        }
+    }
+
+    /// Opens a disabled event for each thread and core; later threads inherit theirs.
+    ///
+    /// Samples stand for 2 to the power of `shift` times as much as usual.
+    pub(crate) fn open(pid: i32, setup: Setup, shift: u32, tables: Tables) -> io::Result<Self> {
+        let mut kernel = Self::new(rate::slow_share(setup, shift), tables);
+        let cpus = cpus();
+        check_descriptors(pid, cpus.len())?;
+        let (ring_len, period_ns) = (ring_len(cpus.len()), kernel.period_ns(setup));
+        for cpu in cpus {
+            kernel.open_core(pid, cpu, period_ns, ring_len)?;
+        }
+        Ok(kernel)
+    }
+
+    /// Opens buffers only; threads are added one by one.
+    pub(crate) fn open_empty(setup: Setup, tables: Tables) -> io::Result<Self> {
+        let mut kernel = Self::new(share(setup.period_ns), tables);
+        let cpus = cpus();
+        let ring_len = ring_len(cpus.len());
+        for cpu in cpus {
+            // A buffer belongs to an event: this one covers the calling thread, and is never
+            // enabled.
+            let (own_thread, stack) = (0, stack_len(setup.period_ns));
+            let event =
+                perf::open_kernel(Scope::Alone, (own_thread, cpu), kernel.period_ns(setup), stack)?;
+            kernel.rings.push(RingBuffer::map(&event, ring_len)?);
+            kernel.owners.push(event);
+        }
+        Ok(kernel)
+    }
+
+    /// Opens disabled events for one thread alone, in the buffers of [`Self::open_empty`].
+    ///
+    /// The caller closes them.
+    pub(crate) fn add(&self, tid: i32, setup: Setup) -> io::Result<Vec<OwnedFd>> {
+        let (period_ns, stack) = (self.period_ns(setup), stack_len(setup.period_ns));
+        let open = |(cpu, owner): (i32, &OwnedFd)| {
+            let event = perf::open_kernel(Scope::Alone, (tid, cpu), period_ns, stack)?;
+            perf::share_output(&event, owner)?;
+            Ok(event)
+        };
+        cpus().into_iter().zip(&self.owners).map(open).collect()
+    }
+
+    fn period_ns(&self, setup: Setup) -> u64 {
+        setup.period_ns.saturating_mul(self.share) / SHARE
+    }
+
+    /// Opens the events of all threads on one core, which share a buffer.
+    fn open_core(&mut self, pid: i32, cpu: i32, period_ns: u64, ring_len: usize) -> io::Result<()> {
+        let mut first: Option<usize> = None;
+        let stack = stack_len(period_ns);
+        let mut open = |tid: i32| -> io::Result<()> {
+            let event = perf::open_kernel(Scope::Family, (tid, cpu), period_ns, stack)?;
+            match first {
+                None => {
+                    self.rings.push(RingBuffer::map(&event, ring_len)?);
+                    self.owners.push(event.try_clone()?);
+                    first = Some(self.events.len());
+                }
+                Some(index) => perf::share_output(&event, &self.events[index])?,
+            }
+            self.events.push(event);
+            Ok(())
+        };
+        perf::each_thread(pid, |tid| match open(tid) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+            opened => Ok(opened.is_ok()),
+        })
+    }
+
+    /// Starts all events.
+    pub(crate) fn enable(&self) {
+        self.events.iter().for_each(perf::enable);
+    }
+
+    /// Stops all events.
+    pub(crate) fn disable(&self) {
+        self.events.iter().for_each(perf::disable);
+    }
+
+    /// Reads the records that have arrived and unwinds them.
+    pub(crate) fn drain(&mut self) {
+        let tables = self.tables;
+        let Some(snapshot) = tables.snapshot() else { return };
+        let mut rings = std::mem::take(&mut self.rings);
+        for ring in &mut rings {
+            ring.drain(|record| self.record(record, &snapshot));
+        }
+        self.rings = rings;
+    }
+
+    /// Returns the threads that were sampled since the last call, by outer id.
+    pub(crate) fn news(&mut self) -> BTreeSet<u32> {
+        let new = self.samples.get(self.reported..).unwrap_or_default();
+        self.reported = self.samples.len();
+        new.iter().map(|sample| sample.tid).collect()
+    }
+
+    fn record(&mut self, record: &[u8], snapshot: &Snapshot<'_>) {
+        let Some((header, body)) = record.split_first_chunk::<8>() else { return };
+        match u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) {
+            PERF_RECORD_SAMPLE => {
+                if let Some(interrupted) = InterruptedThread::parse(body) {
+                    self.sample(&interrupted, snapshot);
+                }
+            }
+            PERF_RECORD_LOST => self.lost += Words(body).nth(1).unwrap_or(0),
+            _ => {}
+        }
+    }
+
+    fn sample(&mut self, interrupted: &InterruptedThread<'_>, snapshot: &Snapshot<'_>) {
+        self.samples_seen += 1;
+        // A sample in the handler's own system calls: the signalling family, whose timer has just
+        // been forwarded, has counted their time already.
+        if self.agent_range.contains(&interrupted.registers.pc) {
+            return;
+        }
+        // A thread that was found after it had inherited an event has two on each core, and so have
+        // the threads that it starts. One of them counts.
+        let place = (interrupted.tid, interrupted.cpu);
+        if *self.accepted.entry(place).or_insert(interrupted.event) != interrupted.event {
+            return;
+        }
+        let mut memory = CopiedStack::new(snapshot, interrupted.registers.sp, interrupted.stack);
+        let unwound = unwind::unwind(snapshot, &interrupted.registers, &mut memory, &self.frames);
+        let end = memory.end(unwound.end);
+        let frames = self.frames.iter().take(unwound.depth);
+        self.words.clear();
+        // Relaxed: this thread's own buffer.
+        self.words.extend(frames.map(|frame| frame.load(Ordering::Relaxed)));
+        self.samples.push(KernelSample {
+            tid: interrupted.tid,
+            time_ns: interrupted.time_ns,
+            trace: self.traces.number(&self.words, unwind::trace_flags(end, snapshot.epoch())),
+            reason: end as u16,
+            share: self.share,
+        });
+    }
+
+    /// Moves the samples up to `until_ns` into the batch.
+    ///
+    /// Later ones wait, since the handlers' samples of that time come with the next batch and a
+    /// thread's times must not go back. `instance` returns the upper half of the traces' ids, if
+    /// any are left. `key` returns the key of the thread that had an id at a time.
+    pub(crate) fn take(
+        &mut self,
+        until_ns: u64,
+        batch: &mut Batch,
+        instance: impl FnOnce() -> Option<u32>,
+        mut key: impl FnMut(u32, u64, &mut Vec<ThreadNews>) -> (u32, u32),
+    ) {
+        // Thread ids are reused, and the choice between two events need not last.
+        empty_map(&mut self.accepted, SAMPLES_LEAST);
+        if self.samples.is_empty() {
+            return;
+        }
+        // The recording ends when ids run out; the samples wait for its end.
+        let Some(instance) = instance() else { return };
+        let upper = u64::from(instance) << 32;
+        // The handlers' samples, for the search below.
+        batch.sort();
+        let handled = batch.samples.len();
+        let (later, their_traces) = &mut self.later;
+        for sample in &self.samples {
+            if sample.time_ns > until_ns {
+                let traces = self.traces.traces();
+                let Some(entry) = traces.entries().get(sample.trace as usize) else { continue };
+                let trace = their_traces.number(traces.frames_of(entry), entry.flags);
+                later.push(KernelSample { trace, ..*sample });
+                continue;
+            }
+            let (slot, generation) = key(sample.tid, sample.time_ns, &mut batch.threads);
+            let traces = self.traces.traces();
+            let frames = traces.entries().get(sample.trace as usize).map(|it| traces.frames_of(it));
+            let leaf = frames.and_then(<[u64]>::first);
+            if is_delivery(
+                (slot, generation),
+                sample.time_ns,
+                leaf,
+                (&batch.samples[..handled], &batch.traces),
+            ) {
+                continue;
+            }
+            self.owed += sample.share;
+            let weight = (self.owed / SHARE) as u32;
+            self.owed %= SHARE;
+            self.traces.weigh(sample.trace, u64::from(weight));
+            batch.samples.push(Sample {
+                time: sample.time_ns,
+                trace_id: upper | u64::from(sample.trace),
+                slot,
+                generation,
+                tid: sample.tid,
+                weight,
+                flags: flags::KERNEL,
+                reason: sample.reason,
+                ..Sample::default()
+            });
+        }
+        let traces = self.traces.traces();
+        for entry in traces.entries().iter().filter(|entry| entry.weight > 0) {
+            batch.traces.copy(traces, entry.with_id(upper | entry.id));
+        }
+        self.traces.clear();
+        std::mem::swap(&mut self.traces, their_traces);
+        std::mem::swap(&mut self.samples, later);
+        self.reported = self.samples.len();
+        empty(later, SAMPLES_LEAST);
+    }
+
+    /// Sets the agent's own addresses in the target, whose samples belong to its handler.
+    pub(crate) fn set_agent_range(&mut self, agent_range: Range<u64>) {
+        self.agent_range = agent_range;
+    }
+}
+
+/// Checks whether the handler took a sample of the same instruction right after this one.
+///
+/// The kernel was then about to deliver the signal. The samples are sorted.
+fn is_delivery(
+    key: (u32, u32),
+    time_ns: u64,
+    leaf: Option<&u64>,
+    (samples, traces): (&[Sample], &Collection),
+) -> bool {
+    let next = samples.partition_point(|it| ((it.slot, it.generation), it.time) < (key, time_ns));
+    let Some(next) = samples.get(next) else { return false };
+    let is_soon = (next.slot, next.generation) == key && next.time - time_ns <= DELIVERY_NS;
+    let entry = traces.get(next.trace_id).filter(|_| is_soon);
+    entry.is_some_and(|entry| traces.frames_of(entry).first() == leaf)
+}
+
+/// The state of a thread that a sample interrupted.
+struct InterruptedThread<'r> {
+    tid: u32,
+    time_ns: u64,
+    /// The kernel's id of the event, or of the one that it was inherited from.
+    event: u64,
+    cpu: u32,
+    registers: Registers,
+    stack: &'r [u8],
+}
+
+/// The 64-bit words of a record.
+struct Words<'r>(&'r [u8]);
+
+impl Iterator for Words<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*word))
+    }
+}
+
+impl<'r> InterruptedThread<'r> {
+    /// Parses the fields in the kernel's order: pid and tid, time, event id, core, user registers,
+    /// user stack.
+    ///
+    /// Returns `None` for a sample without user registers.
+    fn parse(body: &'r [u8]) -> Option<Self> {
+        const ABI_64: u64 = 2;
+        let mut words = Words(body);
+        let tid = (words.next()? >> 32) as u32;
+        let time_ns = words.next()?;
+        let event = words.next()?;
+        let cpu = words.next()? as u32;
+        if words.next()? != ABI_64 {
+            return None;
+        }
+        let mut regs = [0u64; perf::USER_REGISTERS];
+        for register in &mut regs {
+            *register = words.next()?;
+        }
+        let registers = perf::registers(regs);
+        let size = usize::try_from(words.next()?).ok()?;
+        let copied = words.0.get(..size)?;
+        let used = words.0.get(size..).and_then(<[u8]>::first_chunk::<8>);
+        let used = used.map_or(0, |word| u64::from_ne_bytes(*word));
+        let stack = copied.get(..usize::try_from(used).ok()?)?;
+        Some(Self { tid, time_ns, event, cpu, registers, stack })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

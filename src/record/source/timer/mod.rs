@@ -1,0 +1,314 @@
+//! The `timer` engine: a CPU timer for each thread of the target, armed by our code inside the
+//! target.
+//!
+//! The recorder marks the slots of threads that need a timer. The next handler that runs in the
+//! target, in any thread, arms them, so a sleeping thread is not woken for its own timer. If no
+//! handler of ours runs while a thread without a timer does, the recorder steps in. It sends the
+//! priming signal to a thread that has only computed for a while, or the guardian stops one thread
+//! once. A signal handler ends `epoll_wait` and a few other calls with EINTR whatever its flags
+//! say. A thread that runs during the check may sleep when the signal arrives (measured: 1 to 4 of
+//! 100 signals to threads that sleep every millisecond). The guardian repairs that.
+//!
+//! # Invariants
+//! - A slot is marked at most once for each of its lives and each signal, and signalled at most
+//!   once.
+//! - No signal goes to a thread that did not compute since the previous check.
+//! - Timers end by themselves when their [`Lease`] is not renewed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::{self, ARM_MAX, Counter, TIMER_BUSY};
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::sync::Ordering;
+use traceprof_abi::thread::{SlotState, ThreadSlot};
+
+use crate::proc;
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::timer_failures::TimerFailures;
+use crate::record::target::lease::Lease;
+use crate::record::target::signals;
+
+/// How long to wait for a handler to arm a timer before the thread is checked.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// How long to wait for a signal's acknowledgement.
+const ACKNOWLEDGE: Duration = Duration::from_millis(100);
+/// The guardian helps a thread that was not signalled after this time.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(20);
+/// The shortest time between two stops by the guardian.
+const ENTRY_PAUSE: Duration = Duration::from_millis(50);
+/// Threads that one turn checks at most.
+const CHECKS_MAX: usize = 64;
+/// Time that checks may take in one turn, so that ten thousand sleepers do not stall the loop.
+const CHECKS_TIME: Duration = Duration::from_micros(500);
+/// Share of the time between two checks that a thread must have run, in percent.
+///
+/// The rest covers the distance between the two readings. Waiting for a processor is not enough:
+/// the thread may wait there for the end of a call whose time is over, which a signal would still
+/// turn into EINTR (measured with `poll` on a busy machine).
+const COMPUTES_PERCENT: u128 = 90;
+
+/// A slot that has no timer yet.
+#[derive(Debug, Clone, Copy)]
+struct UnarmedSlot {
+    tid: i32,
+    since: Instant,
+    /// Whether the thread was there when sampling started.
+    is_first: bool,
+    /// The time of the last check, and the nanoseconds that it had run until then.
+    last_check: Option<(Instant, u64)>,
+    signalled: Option<Instant>,
+}
+
+/// The help that a thread without a timer gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Help {
+    /// None: its turn will come, or it needs none.
+    None,
+    /// The priming signal, since the thread computes.
+    Signal,
+    /// An entry of the guardian, since it runs and nothing else helped.
+    Entry,
+}
+
+/// The timers of one recording.
+pub(crate) struct Timers {
+    pid: i32,
+    data: DataSegment,
+    lease: Lease,
+    signal: i32,
+    /// Threads that get no timer, since they would take its signal for one that they wait for.
+    left_out: Vec<signals::SignalWaiter>,
+    waiting: BTreeMap<usize, UnarmedSlot>,
+    /// The slot at which the next round of checks starts, so that all get their turn.
+    next_check: usize,
+    is_first_cover: bool,
+    /// Threads that cannot have a timer.
+    pub(crate) failures: TimerFailures,
+    entered: Instant,
+    /// Priming signals sent.
+    pub(crate) signals: u64,
+}
+
+impl Timers {
+    /// Starts the engine for a process whose agent handles `signal`.
+    ///
+    /// Timers may be armed from now on, except for threads that are left out.
+    pub(crate) fn start(
+        pid: i32,
+        data: DataSegment,
+        signal: i32,
+        left_out: Vec<signals::SignalWaiter>,
+    ) -> Self {
+        Self {
+            pid,
+            data,
+            lease: Lease::start(data),
+            signal,
+            left_out,
+            waiting: BTreeMap::new(),
+            next_check: 0,
+            is_first_cover: true,
+            failures: TimerFailures::new(pid),
+            entered: Instant::now(),
+            signals: 0,
+        }
+    }
+
+    /// Requests timers for these threads (outer and inner id) where they are missing.
+    pub(crate) fn cover(&mut self, threads: impl Iterator<Item = (i32, u32)>) {
+        for (tid, inner) in threads {
+            if self.is_left_out(tid) {
+                continue;
+            }
+            let threads = self.data.threads();
+            let index = threads.find(inner).or_else(|| threads.claim(inner).index());
+            let slot = index.and_then(|index| Some((index, threads.slots.get(index)?)));
+            let Some((index, slot)) = slot else { continue };
+            if has_timer(slot)
+                || self.waiting.contains_key(&index)
+                || self.has_failed(tid, (index, slot))
+            {
+                continue;
+            }
+            self.data.want_timer(index);
+            let (since, is_first) = (Instant::now(), self.is_first_cover);
+            let waiting = UnarmedSlot { tid, since, is_first, last_check: None, signalled: None };
+            self.waiting.insert(index, waiting);
+        }
+        self.is_first_cover = false;
+    }
+
+    /// Compares the start time too, since thread ids are reused.
+    fn is_left_out(&self, tid: i32) -> bool {
+        let started = || proc::task_stat(self.pid, tid).map_or(0, |stat| stat.start_time);
+        self.left_out.iter().any(|it| it.tid == tid && it.start_time == started())
+    }
+
+    /// Requests the deletion of timers whose threads are gone.
+    ///
+    /// The kernel keeps such timers and counts them against the user's limit.
+    pub(crate) fn sweep(&mut self) {
+        let threads = self.data.threads();
+        self.failures.sweep(threads.slots);
+        // Relaxed, all: hints that are read repeatedly; the taker of a bit checks closely.
+        let used = threads.next.load(Ordering::Relaxed) as usize;
+        for (index, slot) in threads.slots.iter().enumerate().take(used) {
+            let timer = slot.timer.load(Ordering::Relaxed);
+            let is_left = timer != 0 && timer != TIMER_BUSY;
+            let is_gone = slot.tid.load(Ordering::Relaxed) == 0
+                || slot.state.load(Ordering::Relaxed) == SlotState::Retired as u32;
+            if is_left && is_gone {
+                self.data.want_timer(index);
+            }
+        }
+    }
+
+    fn has_failed(&mut self, tid: i32, (index, slot): (usize, &ThreadSlot)) -> bool {
+        // Relaxed, both: the handler's note is read at leisure, and only this side raises the
+        // generation.
+        let errno = slot.timer_error.load(Ordering::Relaxed) as i32;
+        let life = (index, slot.generation.load(Ordering::Relaxed));
+        // A thread that is gone has no timer and needs none.
+        if errno != 0 && errno != libc::EINVAL {
+            self.failures.note(life, tid, errno);
+        }
+        errno != 0
+    }
+
+    /// Runs one turn of the recorder's loop.
+    ///
+    /// Returns true if the guardian should enter the target to arm timers that nothing else arms.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.lease.note_turn();
+        let slots = self.data.threads().slots;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|index, it| {
+            let slot = slots.get(*index);
+            slot.is_some_and(|slot| !has_timer(slot) && !self.has_failed(it.tid, (*index, slot)))
+        });
+        let is_entry_due = self.check_some(&mut waiting);
+        self.waiting = waiting;
+        is_entry_due && self.entered.elapsed() >= ENTRY_PAUSE
+    }
+
+    /// Checks some of the threads that wait and helps them; returns true if an entry would help.
+    fn check_some(&mut self, all: &mut BTreeMap<usize, UnarmedSlot>) -> bool {
+        let (now, is_entry_unfinished) = (Instant::now(), self.is_entry_unfinished());
+        let round = all.range(self.next_check..).chain(all.range(..self.next_check));
+        let due = round.filter(|(_, it)| now.duration_since(it.since) >= PATIENCE);
+        let due: Vec<usize> = due.map(|(index, _)| *index).take(CHECKS_MAX).collect();
+        let mut is_entry_due = false;
+        for index in due {
+            let Some(waiting) = all.get_mut(&index) else { continue };
+            self.next_check = index + 1;
+            is_entry_due |= waiting.is_first && is_entry_unfinished;
+            match self.check(waiting, now) {
+                Ok(Help::None) => {}
+                Ok(Help::Signal) => self.signal(waiting, now),
+                Ok(Help::Entry) => is_entry_due = true,
+                // The thread is gone.
+                Err(_) => drop(all.remove(&index)),
+            }
+            if now.elapsed() >= CHECKS_TIME {
+                break;
+            }
+        }
+        is_entry_due
+    }
+
+    /// Checks whether nothing arms the threads that the first entry left over.
+    ///
+    /// That entry may arm only a few, and any of them.
+    fn is_entry_unfinished(&self) -> bool {
+        let control = self.data.control();
+        let count = |counter: Counter| {
+            // Relaxed: a count.
+            control.counters[counter as usize].load(Ordering::Relaxed)
+        };
+        let served = count(Counter::Armed) + count(Counter::TimerFailed);
+        // Relaxed: a hint; whoever serves it checks closely.
+        served < ARM_MAX as u64 && control.arm_wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Decides which help a thread without a timer needs.
+    fn check(&self, waiting: &mut UnarmedSlot, now: Instant) -> std::io::Result<Help> {
+        let is_running = proc::task_stat(self.pid, waiting.tid)?.state == 'R';
+        let ran_ns = proc::task_cpu_or_ticks_ns(self.pid, waiting.tid)?;
+        let before = waiting.last_check.replace((now, ran_ns));
+        Ok(help(waiting, is_running, before, now))
+    }
+
+    fn signal(&mut self, waiting: &mut UnarmedSlot, now: Instant) {
+        waiting.signalled = Some(now);
+        // Relaxed: written before the handler was installed.
+        let cookie = self.data.control().cookie.load(Ordering::Relaxed);
+        let value = layout::prime_value(cookie, monotonic_now_ns());
+        // A thread that may not be signalled gets other help; one that is gone needs none.
+        if signals::is_queueable(self.signal)
+            && signals::send(self.pid, waiting.tid, self.signal, value).is_ok()
+        {
+            self.signals += 1;
+        }
+    }
+
+    /// Notes that the guardian has entered the target.
+    pub(crate) fn note_entry(&mut self) {
+        self.entered = Instant::now();
+    }
+
+    /// Requests all timers anew with this signal, after all were deleted.
+    pub(crate) fn restart(&mut self, signal: i32, left_out: Vec<signals::SignalWaiter>) {
+        (self.signal, self.left_out) = (signal, left_out);
+        self.waiting.clear();
+    }
+}
+
+/// Checks for a timer of this life of the slot.
+///
+/// The kernel keeps the previous thread's timer, which never expires.
+fn has_timer(slot: &ThreadSlot) -> bool {
+    // Acquire: pairs with the Release with which the agent publishes a timer; its life is visible.
+    match slot.timer.load(Ordering::Acquire) {
+        0 => false,
+        TIMER_BUSY => true,
+        // Relaxed on both: ordered by the load above; only this side raises the generation.
+        _ => {
+            let life = slot.generation.load(Ordering::Relaxed);
+            slot.timer_generation.load(Ordering::Relaxed) == life
+        }
+    }
+}
+
+/// Decides on help; a signal goes only to a thread that has only computed between two checks.
+///
+/// It would interrupt a call of a thread that sleeps now and then.
+fn help(
+    waiting: &UnarmedSlot,
+    is_running: bool,
+    before: Option<(Instant, u64)>,
+    now: Instant,
+) -> Help {
+    if !is_running {
+        return Help::None;
+    }
+    let ran_ns = waiting.last_check.map_or(0, |(_, ran_ns)| ran_ns);
+    match (waiting.signalled, before) {
+        (Some(sent), _) if now.duration_since(sent) >= ACKNOWLEDGE => Help::Entry,
+        (Some(_), _) => Help::None,
+        (None, Some((last_check, ran_before))) => {
+            let passed_ns = now.duration_since(last_check).as_nanos();
+            let computes =
+                u128::from(ran_ns.saturating_sub(ran_before)) * 100 >= passed_ns * COMPUTES_PERCENT;
+            match computes && passed_ns > 0 {
+                true => Help::Signal,
+                false if now.duration_since(waiting.since) >= SIGNAL_PATIENCE => Help::Entry,
+                false => Help::None,
+            }
+        }
+        (None, None) => Help::None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

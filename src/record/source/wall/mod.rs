@@ -1,0 +1,436 @@
+//! The wall clock: where threads spend the time that they do not run, measured from outside.
+//!
+//! CPU samples say where a thread is while it runs. How long it runs, waits for a processor and
+//! sleeps is measured here, without a signal. The scheduler's account of each thread is read
+//! through a descriptor that stays open. As long as the account does not change, the thread sleeps
+//! where it slept before. Where that is, [`sleep_location`] finds out when the thread goes to
+//! sleep, mostly without a stop.
+//!
+//! Checks come at random moments, one in each interval: a program with the same rhythm as the
+//! checks would always be found at the same place.
+//!
+//! # Invariants
+//! - No thread is signalled, and no thread is stopped that can be read while it sleeps.
+//! - A turn takes no longer than a share of the interval: threads left over are counted, and come
+//!   first in the next turn.
+
+pub(crate) mod report;
+mod running_time;
+mod samples;
+mod sleep_location;
+mod thread_time;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use traceprof_abi::storage::log::Sample;
+use traceprof_abi::unwind::Tables;
+
+use self::samples::WallSamples;
+use self::sleep_location::{LocationHistory, LocationRead, LocationReader, LocationSources};
+use self::thread_time::{StateSpan, ThreadTime};
+use crate::proc::{Mapping, TaskClock, Turns};
+use crate::record::batch::contexts::ReadContext;
+use crate::record::batch::rotation::Batch;
+use crate::record::batch::threads::{Key, ThreadNews};
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::perf::descriptor_limit;
+use crate::trace::RunState;
+
+/// Threads that one turn stops for their stacks at most.
+const STOPS_MAX: usize = 16;
+/// The longest time between two checks of a sleeping thread, unless [`CHECKS_MAX`] makes it longer.
+const CHECK_MAX_NS: u64 = 100_000_000;
+/// Checks of sleeping threads in a second at most.
+const CHECKS_MAX: u64 = 2000;
+/// One in this many permitted descriptors may serve a thread; the others are for perf events.
+const DESCRIPTORS_SHARE: usize = 4;
+/// A turn may take one part in this many of the interval, but checks at least one thread.
+const SHARE: u32 = 4;
+
+/// The counts of a program's wall-clock measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WallStats {
+    /// Readings of a thread's account.
+    pub(crate) checks: u64,
+    /// Sleepers at a known location.
+    pub(crate) known: u64,
+    /// New stacks of sleepers, read without a stop.
+    pub(crate) read: u64,
+    /// New stacks of sleepers that took a stop.
+    pub(crate) stopped: u64,
+    /// The longest of these stops, in nanoseconds.
+    pub(crate) stop_ns_max: u64,
+    /// Sleepers that ran again before their stack was read.
+    pub(crate) moved: u64,
+    /// Sleepers whose stack could not be read.
+    pub(crate) missed: u64,
+    /// Turns that left threads to the next one, and the number of threads they left.
+    pub(crate) capped: (u64, u64),
+    /// The largest number of threads at a time without a descriptor.
+    pub(crate) unwatched: u64,
+    /// Accounts that cannot belong to the thread, since one that executed a program took its place.
+    pub(crate) impossible: u64,
+    /// Threads that ended before their first check.
+    pub(crate) ended_unseen: u64,
+    /// Reported microseconds, by [`RunState`].
+    pub(crate) reported_us: [u64; RunState::ALL.len()],
+    /// Reported microseconds without a stack.
+    pub(crate) stackless_us: u64,
+}
+
+impl WallStats {
+    /// Adds those of a later program.
+    pub(crate) fn add(&mut self, later: &Self) {
+        self.checks += later.checks;
+        self.known += later.known;
+        self.read += later.read;
+        self.stopped += later.stopped;
+        self.stop_ns_max = self.stop_ns_max.max(later.stop_ns_max);
+        self.moved += later.moved;
+        self.missed += later.missed;
+        self.capped.0 += later.capped.0;
+        self.capped.1 += later.capped.1;
+        self.unwatched = self.unwatched.max(later.unwatched);
+        self.ended_unseen += later.ended_unseen;
+        self.impossible += later.impossible;
+        for (sum, more) in self.reported_us.iter_mut().zip(later.reported_us) {
+            *sum += more;
+        }
+        self.stackless_us += later.stackless_us;
+    }
+}
+
+/// A thread that exists now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LiveThread {
+    /// The number of its life.
+    pub(crate) life: u32,
+    /// The outer thread id.
+    pub(crate) tid: i32,
+    /// The time of its start, if that was during the recording.
+    pub(crate) born_ns: Option<u64>,
+}
+
+/// A thread whose account is read.
+struct WatchedThread {
+    tid: i32,
+    clock: TaskClock,
+    time: ThreadTime,
+    history: LocationHistory,
+    /// Consecutive stops whose stack was not recognised later, and the time of the next permitted
+    /// one.
+    stops: (u32, u64),
+}
+
+/// A thread that sleeps at an unknown location.
+struct UnlocatedThread {
+    life: u32,
+    tid: i32,
+    state: RunState,
+}
+
+/// The wall-clock measurement of one program's threads.
+pub(crate) struct Wall {
+    interval: Duration,
+    /// The start of the interval that contains the next turn.
+    interval_start: Instant,
+    /// The moment of the next turn.
+    due: Instant,
+    random: u64,
+    watched: BTreeMap<u32, WatchedThread>,
+    /// The largest number of threads; each takes two descriptors.
+    watched_max: usize,
+    /// The version of the thread list at the last update.
+    version: Option<(usize, usize)>,
+    /// See [`CHECK_MAX_NS`].
+    check_max_ns: u64,
+    /// The number of threads that were ever watched.
+    ever_watched: u64,
+    /// The thread at which the next turn starts.
+    first: u32,
+    locations: LocationReader,
+    samples: WallSamples,
+    spans: Vec<StateSpan>,
+    stats: WallStats,
+    /// Whether the recording is ending, so that no more threads are added.
+    is_over: bool,
+}
+
+impl Wall {
+    /// Starts the measurement of a process with these unwind tables.
+    pub(crate) fn new(pid: i32, interval: Duration, tables: Tables) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let mut wall = Self {
+            interval,
+            interval_start: now,
+            due: now,
+            // Any number but 0.
+            random: monotonic_now_ns() | 1,
+            watched: BTreeMap::new(),
+            watched_max: descriptor_limit() as usize / DESCRIPTORS_SHARE,
+            version: None,
+            check_max_ns: CHECK_MAX_NS,
+            ever_watched: 0,
+            first: 0,
+            locations: LocationReader::new(pid, tables)?,
+            samples: WallSamples::default(),
+            spans: Vec::new(),
+            stats: WallStats::default(),
+            is_over: false,
+        };
+        wall.next_turn(now);
+        Ok(wall)
+    }
+
+    /// Returns when the next turn is due.
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Sets the current mappings.
+    pub(crate) fn note_mappings(&mut self, mappings: Vec<Mapping>) {
+        self.locations.mappings = mappings;
+    }
+
+    /// Checks the threads that are due.
+    pub(crate) fn turn(&mut self, contexts: &dyn ReadContext) {
+        let now = Instant::now();
+        self.next_turn(now);
+        self.check_all(now + self.interval / SHARE, contexts);
+    }
+
+    /// Picks a moment in the next interval.
+    fn next_turn(&mut self, now: Instant) {
+        self.interval_start += self.interval;
+        if self.interval_start < now {
+            // The turn was late by more than an interval.
+            self.interval_start = now;
+        }
+        // Xorshift, Marsaglia 2003.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let part = self.random as u32;
+        self.due =
+            self.interval_start + self.interval.mul_f64(f64::from(part) / f64::from(u32::MAX));
+    }
+
+    /// Adds new threads and removes those that are gone; an unchanged version means unchanged
+    /// threads.
+    pub(crate) fn update_threads(
+        &mut self,
+        pid: i32,
+        version: (usize, usize),
+        alive: impl Iterator<Item = LiveThread>,
+        end_of: impl Fn(u32) -> Option<(u64, Option<u64>)>,
+    ) {
+        if self.is_over || self.version.replace(version) == Some(version) {
+            return;
+        }
+        let mut there = BTreeSet::new();
+        let mut unwatched = 0;
+        for LiveThread { life, tid, born_ns } in alive {
+            there.insert(life);
+            if self.watched.contains_key(&life) {
+                continue;
+            }
+            if self.watched.len() >= self.watched_max {
+                unwatched += 1;
+                continue;
+            }
+            // Otherwise it is gone already.
+            if let Some(watched) = watch(pid, tid, born_ns) {
+                self.ever_watched += 1;
+                self.samples.add_thread(life, tid);
+                self.watched.insert(life, watched);
+            }
+        }
+        self.stats.unwatched = self.stats.unwatched.max(unwatched);
+        self.stats.ended_unseen = (version.0 as u64).saturating_sub(self.ever_watched + unwatched);
+        let now_ns = monotonic_now_ns();
+        let is_gone = |life: &u32| !there.contains(life);
+        let gone: Vec<u32> = self.watched.keys().copied().filter(is_gone).collect();
+        for life in gone {
+            let Some(mut watched) = self.watched.remove(&life) else { continue };
+            let (end_ns, cpu_ns) = end_of(life).unwrap_or((now_ns, None));
+            watched.time.ended(end_ns, cpu_ns, &mut self.spans);
+            self.samples.add_spans((life, watched.tid), end_ns, &mut self.spans);
+            self.samples.remove_thread(life, end_ns);
+        }
+        let each_ns = self.watched.len() as u64 * 1_000_000_000 / CHECKS_MAX;
+        self.check_max_ns = each_ns.max(CHECK_MAX_NS);
+    }
+
+    /// Checks the threads that are due, until the deadline.
+    fn check_all(&mut self, deadline: Instant, contexts: &dyn ReadContext) {
+        let now_ns = monotonic_now_ns();
+        let due = |(life, it): (&u32, &WatchedThread)| it.time.is_due(now_ns).then_some(*life);
+        let (before, after) = (self.watched.range(..self.first), self.watched.range(self.first..));
+        let due: Vec<u32> = after.chain(before).filter_map(due).collect();
+        let mut unknown = Vec::new();
+        for (index, life) in due.iter().enumerate() {
+            if index > 0 && (unknown.len() >= STOPS_MAX || Instant::now() >= deadline) {
+                self.first = *life;
+                self.stats.capped.0 += 1;
+                self.stats.capped.1 += (due.len() - index) as u64;
+                break;
+            }
+            unknown.extend(self.check(*life, contexts));
+        }
+        self.stop(&unknown, contexts);
+    }
+
+    /// Checks a thread, and returns one that sleeps at an unknown location.
+    fn check(&mut self, life: u32, contexts: &dyn ReadContext) -> Option<UnlocatedThread> {
+        let watched = self.watched.get_mut(&life)?;
+        self.stats.checks += 1;
+        // The thread is gone; the registry will notice.
+        let turns = watched.clock.turns().ok()?;
+        let now_ns = monotonic_now_ns();
+        let mut unknown = None;
+        if !watched.time.is_possible(now_ns, turns) {
+            self.stats.impossible += 1;
+            watched.time.restart_from(now_ns, turns, &mut self.spans);
+        }
+        if watched.time.is_unchanged(turns) {
+            watched.time.unchanged(now_ns, self.check_max_ns, &mut self.spans);
+        } else {
+            let mut location = None;
+            let letter = watched.clock.state().ok();
+            if letter == Some('R') && !contexts.is_empty() {
+                // A thread that waits for a processor cannot change it. Another account means that
+                // it ran.
+                let context = contexts.read(watched.tid);
+                if watched.clock.turns().is_ok_and(|after| after == turns) {
+                    watched.time.set_waiting_context(context);
+                }
+            }
+            if let Some(state) = letter.and_then(run_state) {
+                let history = &mut watched.history;
+                // A thread that has run meanwhile was not asleep all the time.
+                let unmoved = || watched.clock.turns().is_ok_and(|after| after == turns);
+                let sources = LocationSources { history, contexts };
+                match self.locations.read((watched.tid, state), sources, unmoved, &mut self.stats) {
+                    LocationRead::Known(found) => {
+                        watched.stops.0 = 0;
+                        location = Some(found);
+                    }
+                    LocationRead::New(known) => location = Some(history.add(known)),
+                    LocationRead::Moved => self.stats.moved += 1,
+                    LocationRead::NeedsStop(seen) if now_ns < watched.stops.1 => {
+                        self.stats.missed += 1;
+                        location = Some(seen);
+                    }
+                    LocationRead::NeedsStop(_) => {
+                        unknown = Some(UnlocatedThread { life, tid: watched.tid, state })
+                    }
+                }
+            }
+            if unknown.is_none() {
+                watched.time.moved(now_ns, turns, location, &mut self.spans);
+            }
+        }
+        self.samples.add_spans((life, watched.tid), now_ns, &mut self.spans);
+        unknown
+    }
+
+    /// Stops threads to read their stacks.
+    fn stop(&mut self, unknown: &[UnlocatedThread], contexts: &dyn ReadContext) {
+        if unknown.is_empty() {
+            return;
+        }
+        let found = self.locations.stop(unknown, contexts, &mut self.stats);
+        for (UnlocatedThread { life, tid, .. }, found) in unknown.iter().zip(found) {
+            let Some(watched) = self.watched.get_mut(life) else { continue };
+            let (turns, now_ns) = (watched.clock.turns().ok(), monotonic_now_ns());
+            let is_possible = |turns: &Turns| watched.time.is_possible(now_ns, *turns);
+            let Some(turns) = turns.filter(is_possible) else { continue };
+            watched.stops.0 += 1;
+            watched.stops.1 = now_ns + stop_pause_ns(watched.stops.0);
+            let location = found.map(|known| watched.history.add(known));
+            watched.time.moved(now_ns, turns, location, &mut self.spans);
+            self.samples.add_spans((*life, *tid), now_ns, &mut self.spans);
+        }
+    }
+
+    /// Returns off-CPU time so far as samples; see [`WallSamples::off_cpu`].
+    ///
+    /// The caller adds them to the batch after weighing the CPU samples; their stacks are in it at
+    /// once.
+    pub(crate) fn samples(
+        &mut self,
+        batch: &mut Batch,
+        instance: impl FnMut() -> Option<u32>,
+        announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+    ) -> Vec<Sample> {
+        self.samples.off_cpu(batch, instance, announce)
+    }
+
+    /// Returns the running time of threads as samples; see [`WallSamples::running`].
+    pub(crate) fn running(
+        &mut self,
+        batch: &mut Batch,
+        (period_ns, is_last): (u64, bool),
+        instance: impl FnMut() -> Option<u32>,
+        announce: impl FnMut(Key, &mut Vec<ThreadNews>),
+    ) -> Vec<Sample> {
+        self.samples.running(batch, (period_ns, is_last), instance, announce)
+    }
+
+    /// Sets the log2 of the periods that one expiry stands for from now on.
+    pub(crate) fn slow(&mut self, shift: u32) {
+        self.samples.slow(shift);
+    }
+
+    /// Closes all accounts when the recording ends.
+    pub(crate) fn end(&mut self) {
+        let now_ns = monotonic_now_ns();
+        for (life, watched) in &mut self.watched {
+            let turns = watched.clock.turns().ok();
+            let turns = turns.filter(|turns| watched.time.is_possible(now_ns, *turns));
+            watched.time.end(now_ns, turns, &mut self.spans);
+            self.samples.add_spans((*life, watched.tid), now_ns, &mut self.spans);
+        }
+        self.watched.clear();
+        self.is_over = true;
+    }
+
+    /// Returns the counts so far.
+    pub(crate) fn stats(&self) -> WallStats {
+        let WallSamples { reported_us, stackless_us, .. } = self.samples;
+        WallStats { reported_us, stackless_us, ..self.stats }
+    }
+}
+
+fn watch(pid: i32, tid: i32, born_ns: Option<u64>) -> Option<WatchedThread> {
+    let clock = TaskClock::open(pid, tid).ok()?;
+    let time = match born_ns {
+        Some(born_ns) => ThreadTime::new(born_ns, Turns::default()),
+        None => ThreadTime::new(monotonic_now_ns(), clock.turns().ok()?),
+    };
+    Some(WatchedThread { tid, clock, time, history: LocationHistory::default(), stops: (0, 0) })
+}
+
+/// Returns how long a thread is left alone after this many consecutive stops.
+///
+/// A thread whose stack is never the same would be stopped in each of its sleeps, and a time limit
+/// would start anew each time.
+fn stop_pause_ns(stops: u32) -> u64 {
+    const FREE: u32 = 8;
+    const LONGEST_NS: u64 = 10_000_000_000;
+    match stops.checked_sub(FREE) {
+        None => 0,
+        Some(more) => (20_000_000 << more.min(10)).min(LONGEST_NS),
+    }
+}
+
+/// Returns the state of a thread that does not run, from its letter.
+fn run_state(letter: char) -> Option<RunState> {
+    match letter {
+        'R' => None,
+        'D' => Some(RunState::Disk),
+        'T' | 't' => Some(RunState::Stopped),
+        _ => Some(RunState::Sleeping),
+    }
+}

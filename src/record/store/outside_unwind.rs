@@ -1,0 +1,174 @@
+//! Stacks that a handler did not follow to their root, followed outside: with the mappings that are
+//! known by now, from the registers and the slice of stack that came with the sample.
+//!
+//! # Invariants
+//! - A stack only gets better: what comes of the slice replaces what the handler found where it
+//!   reaches the root or is longer.
+//! - What lies behind the slice is not read: the thread has gone on.
+
+use traceprof_abi::layout::DEPTH_MAX;
+use traceprof_abi::storage::slice::Slice;
+use traceprof_abi::unwind::{EndReason, RBP, RSP, Registers, Snapshot, trace_flags};
+
+use crate::inject;
+use crate::record::batch::rotation::Batch;
+use crate::record::batch::traces::Distinct;
+use crate::unwind::{RemoteStack, RemoteUnwinder, StackCopy};
+
+/// Follows slices, batch after batch.
+#[derive(Debug, Default)]
+pub(crate) struct Follower {
+    unwinder: RemoteUnwinder,
+    traces: Distinct,
+    /// Stacks that became better.
+    pub(crate) followed: u64,
+}
+
+impl Follower {
+    /// Replaces the stacks of samples that came with a slice and were unwound with other mappings
+    /// than those of the snapshot. `instance` gives the upper half of the new traces' ids, if there
+    /// are any. The samples are in the order in which they were collected; their slices are
+    /// forgotten. `pid` is the process, if its code can be read.
+    pub(crate) fn follow(
+        &mut self,
+        batch: &mut Batch,
+        pid: Option<i32>,
+        snapshot: &Snapshot<'_>,
+        instance: impl FnOnce() -> Option<u32>,
+    ) {
+        let mut better: Vec<(usize, u32, u16)> = Vec::new();
+        for (index, slice, bytes) in batch.slices.of_samples() {
+            let Some(sample) = batch.samples.get(index) else { continue };
+            if slice.generation == snapshot.generation() {
+                continue;
+            }
+            let known = batch.traces.get(sample.trace_id).map_or(0, |entry| entry.depth());
+            let stack = self.unwind(slice, bytes, pid, snapshot);
+            if stack.end == EndReason::Root || stack.frames.len() > known {
+                let flags = trace_flags(stack.end, snapshot.epoch());
+                let number = self.traces.number(&stack.frames, flags);
+                self.traces.weigh(number, u64::from(sample.weight));
+                better.push((index, number, stack.end as u16));
+            }
+        }
+        // The recording ends when there are no more ids; what the handlers found remains.
+        if !better.is_empty()
+            && let Some(instance) = instance()
+        {
+            let upper = u64::from(instance) << 32;
+            self.followed += better.len() as u64;
+            for (sample, number, reason) in better {
+                let sample = &mut batch.samples[sample];
+                batch.traces.lighten(sample.trace_id, u64::from(sample.weight));
+                (sample.trace_id, sample.reason) = (upper | u64::from(number), reason);
+            }
+            let traces = self.traces.traces();
+            for entry in traces.entries() {
+                batch.traces.copy(traces, entry.with_id(upper | entry.id));
+            }
+        }
+        self.traces.clear();
+        batch.slices.clear();
+    }
+
+    fn unwind(
+        &mut self,
+        slice: &Slice,
+        bytes: &[u8],
+        pid: Option<i32>,
+        snapshot: &Snapshot<'_>,
+    ) -> RemoteStack {
+        let gpr = slice.registers;
+        let registers = Registers { pc: slice.pc, sp: gpr[RSP], fp: gpr[RBP], gpr };
+        let copy = StackCopy { avma: slice.start, bytes };
+        // Code, and what is behind the slice.
+        let mut read =
+            |avma, into: &mut [u8]| pid.map_or(0, |pid| inject::read_part(pid, avma, into));
+        let mut stack = self.unwinder.unwind(snapshot, &registers, copy, &mut read);
+        if let Some(late) = stack.late {
+            stack.frames.truncate(late);
+            stack.end = EndReason::Copied;
+        }
+        if stack.frames.len() > DEPTH_MAX {
+            // No more than a handler keeps: tables have no room for more.
+            stack.frames.truncate(DEPTH_MAX);
+            stack.end = EndReason::Depth;
+        }
+        stack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::layout;
+    use traceprof_abi::unwind::RETURN_ADDRESS;
+
+    use super::*;
+    use traceprof_abi::storage::log::Sample;
+    use traceprof_abi::sync::AtomicU64;
+
+    use crate::record::batch::traces::TraceEntry;
+    use crate::record::target::shm::{Use, own_segment};
+    use crate::unwind::{ExecRange, TableWriter};
+
+    const CODE: u64 = 0x1000_0000;
+    const STACK: u64 = 0x7000_0000_0000;
+    const PLACE: usize = 5;
+
+    /// A stack of two standard frames in code without a file; the outer one's frame pointer is
+    /// zero.
+    fn slice() -> (Slice, Vec<AtomicU64>) {
+        let words = [0, CODE + 0x200, 0, 0].map(AtomicU64::new);
+        let mut slice =
+            Slice { sample: PLACE, generation: 1, pc: CODE + 0x100, ..Slice::default() };
+        (slice.start, slice.count) = (STACK, words.len());
+        (slice.registers[RSP], slice.registers[RBP]) = (STACK, STACK);
+        (slice, words.into())
+    }
+
+    /// The frames and the reason of the sample at a place of the log, after the code became known
+    /// or not.
+    fn followed(place: usize, becomes_known: bool) -> (Vec<u64>, u16, u64) {
+        let tables = own_segment(Use::Tables, layout::TABLES_LEN);
+        let mut writer = TableWriter::new(tables.words());
+        let code = ExecRange { start: CODE, end: CODE + 0x1000, bias: 0, module: None };
+        writer.publish(&[code], &[(STACK, STACK + 4096)]).unwrap();
+        if becomes_known {
+            writer.publish(&[code], &[(STACK, STACK + 4096)]).unwrap();
+        }
+        let mut batch = Batch::default();
+        batch
+            .traces
+            .push(TraceEntry::new(9, EndReason::NoModule as u32, 1), [CODE + 0x100].into_iter());
+        let (slice, words) = slice();
+        let own = batch.slices.take([(slice, &words[..])].into_iter());
+        batch.slices.place(&own, place, 0);
+        let reason = EndReason::NoModule as u16;
+        batch.samples.push(Sample { trace_id: 9, reason, weight: 1, ..Sample::default() });
+        assert!(batch.slices.bytes() >= words.len() * 8 && batch.bytes() > batch.slices.bytes());
+        assert_eq!(batch.slices.has_unknown_code(&batch.samples), place == PLACE);
+        let tables = tables.as_tables();
+        let mut follower = Follower::default();
+        follower.follow(&mut batch, None, &tables.snapshot().unwrap(), || Some(3));
+        batch.traces.seal();
+        let weights: Vec<u64> = batch.traces.entries().iter().map(|entry| entry.weight).collect();
+        assert_eq!(weights.iter().sum::<u64>(), 1, "counted once: {weights:?}");
+        assert!(batch.slices.of_samples().next().is_none());
+        let sample = &batch.samples[0];
+        let entry = batch.traces.get(sample.trace_id).unwrap();
+        (batch.traces.frames_of(entry).to_vec(), sample.reason, follower.followed)
+    }
+
+    #[test]
+    fn stack_in_code_that_became_known_is_followed_to_its_root() {
+        let frames = vec![CODE + 0x100, (CODE + 0x200) | RETURN_ADDRESS];
+        assert_eq!(followed(PLACE, true), (frames, EndReason::Root as u16, 1));
+    }
+
+    #[test]
+    fn stack_that_nothing_more_is_known_of_stays() {
+        let same = (vec![CODE + 0x100], EndReason::NoModule as u16, 0);
+        assert_eq!(followed(PLACE, false), same, "the mappings are those of the handler");
+        assert_eq!(followed(PLACE + 1, true), same, "the slice is another sample's");
+    }
+}

@@ -1,0 +1,337 @@
+//! The target's threads as the recorder knows them: names, lives, and their slots.
+//!
+//! A sample names a slot, the slot's generation and a thread id; [`Registry::attribute`] makes the
+//! number of a life of them. New threads need no help to be sampled: their events are inherited and
+//! their slots claimed by themselves.
+//!
+//! # Invariants
+//! - A slot is recycled only when its thread was known to be gone before a rotation, and that
+//!   rotation has read all of the samples that were taken before it.
+//! - The key of an attributed sample, `(life, 0)`, names one thread for the whole recording,
+//!   whatever became of its id and its slot.
+
+mod attribution;
+mod changes;
+mod lives;
+mod slots;
+
+use crate::record::batch::threads::Key;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+
+use traceprof_abi::event::EventWord;
+use traceprof_abi::segment::DataSegment;
+use traceprof_abi::storage::hazard;
+use traceprof_abi::sync::Ordering;
+
+use self::lives::{Life, Lives};
+use crate::proc::{self, Memory};
+use crate::record::batch::mapped::Mapped;
+use crate::record::batch::threads::{ThreadLife, ThreadNews};
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::task_events::{TaskChange, TaskEvent};
+use crate::record::source::task_scan::ScanSchedule;
+
+/// The key of samples that cannot be given to one of two threads.
+const NOBODY: u32 = u32::MAX;
+/// The slack of a start of which nothing is known but that it was before the first sample.
+const UNKNOWN_NS: u64 = u64::MAX;
+
+/// A slot in a thread's hands.
+#[derive(Debug, Clone, Copy)]
+struct Holding {
+    slot: u32,
+    generation: u32,
+    life: u32,
+}
+
+/// What a turn found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Threads that are there and were not at the turn before, by their ids as the recorder sees
+    /// them.
+    pub(crate) new: Vec<i32>,
+}
+
+/// A thread that has ended and whose last sample has been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// The key of its samples.
+    pub(crate) key: Key,
+    /// As the recorder saw it.
+    pub(crate) tid: i32,
+    /// When it ended, at the latest.
+    pub(crate) time_ns: u64,
+    /// CPU time that it used while it was sampled, where the kernel tells of it.
+    pub(crate) cpu_ns: Option<u64>,
+}
+
+/// What a thread that is still there has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// The key of its samples.
+    pub(crate) key: Key,
+    /// As the recorder sees it.
+    pub(crate) tid: i32,
+    /// CPU time that it has used while it was sampled.
+    pub(crate) cpu_ns: u64,
+}
+
+/// What is known of threads and slots in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ThreadMetrics {
+    /// Threads that were there at some time.
+    pub(crate) seen: usize,
+    /// Slots that threads hold.
+    pub(crate) slots_held: usize,
+    /// The most at one time.
+    pub(crate) slots_held_max: usize,
+    /// Threads that were given the id of one that is gone, while that one was remembered.
+    pub(crate) ids_reused: u64,
+    /// Samples that may be of either of two threads.
+    pub(crate) ambiguous: u64,
+    /// Reports of the side band that were lost.
+    pub(crate) reports_lost: u64,
+    /// The same of mappings.
+    pub(crate) mappings_lost: u64,
+}
+
+impl ThreadMetrics {
+    /// Adds those of a later program.
+    pub(crate) fn add(&mut self, later: Self) {
+        *self = Self {
+            seen: self.seen + later.seen,
+            slots_held: later.slots_held,
+            slots_held_max: self.slots_held_max.max(later.slots_held_max),
+            ids_reused: self.ids_reused + later.ids_reused,
+            ambiguous: self.ambiguous + later.ambiguous,
+            reports_lost: self.reports_lost + later.reports_lost,
+            mappings_lost: self.mappings_lost + later.mappings_lost,
+        };
+    }
+}
+
+/// All threads of one target.
+pub(crate) struct Registry {
+    pid: i32,
+    inner_pid: u32,
+    started_ns: u64,
+    data: DataSegment,
+    same_namespace: bool,
+    /// What the program has that these threads run.
+    memory: Option<Memory>,
+    /// When it executed another one, if that was told.
+    executed_ns: Option<u64>,
+    /// Code that threads have mapped.
+    mapped: Vec<Mapped>,
+    watch: ScanSchedule,
+    lives: Lives,
+    /// Who holds a slot, by slot.
+    held: Vec<Option<Holding>>,
+    held_max: usize,
+    /// Lives that ended since the last rotation began.
+    ended: Vec<u32>,
+    /// Lives and slots whose end was known when a rotation began: all of their samples are in
+    /// tables that this rotation, or one before it, reads.
+    going: Vec<u32>,
+    leaving: Vec<Holding>,
+    renamed: Vec<u32>,
+    /// The life at which the next look at names begins.
+    next_name: u32,
+    new: Vec<i32>,
+    /// Ends that were told before the starts they belong to, which another core tells.
+    early_ends: HashMap<i32, (u64, Option<u64>)>,
+    ids_reused: u64,
+    ambiguous: u64,
+    told: Vec<TaskEvent>,
+}
+
+impl Registry {
+    /// Of the process `pid`, whose slots are in `data`; the first thread's key is `(first, 0)`.
+    pub(crate) fn new(pid: i32, data: DataSegment, first: u32) -> io::Result<Self> {
+        let status = proc::status(pid)?;
+        Ok(Self {
+            pid,
+            inner_pid: status.inner_tgid as u32,
+            started_ns: monotonic_now_ns(),
+            data,
+            same_namespace: status.inner_pid == pid,
+            // Of one whose leader has ended it is not to be had.
+            memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
+            executed_ns: None,
+            mapped: Vec::new(),
+            watch: ScanSchedule::start(pid),
+            lives: Lives::from(first),
+            held: Vec::new(),
+            held_max: 0,
+            ended: Vec::new(),
+            going: Vec::new(),
+            leaving: Vec::new(),
+            renamed: Vec::new(),
+            next_name: 0,
+            new: Vec::new(),
+            early_ends: HashMap::new(),
+            ids_reused: 0,
+            ambiguous: 0,
+            told: Vec::new(),
+        })
+    }
+
+    /// Threads that are there, as far as is known.
+    pub(crate) fn count(&self) -> usize {
+        self.lives.alive().count()
+    }
+
+    /// Threads that were there at some time.
+    pub(crate) fn count_ever(&self) -> usize {
+        self.lives.count_ever()
+    }
+
+    /// The number of the next thread: the first one of the next program.
+    pub(crate) fn next(&self) -> u32 {
+        self.lives.next()
+    }
+
+    /// The program is gone, as far as can be told: the process has executed another one, or is
+    /// about to end.
+    pub(crate) fn is_program_gone(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_gone)
+    }
+
+    /// What is known in numbers.
+    pub(crate) fn metrics(&self) -> ThreadMetrics {
+        ThreadMetrics {
+            seen: self.lives.count_ever(),
+            slots_held: self.held.iter().flatten().count(),
+            slots_held_max: self.held_max,
+            ids_reused: self.ids_reused,
+            ambiguous: self.ambiguous,
+            reports_lost: self.watch.lost(),
+            mappings_lost: self.watch.code_lost(),
+        }
+    }
+
+    /// Threads that are there, as far as is known: id here, id in the target.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
+        let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
+        alive.filter(|(_, inner)| *inner != 0)
+    }
+
+    /// The same with the numbers of their lives, and their starts if these were during the
+    /// recording.
+    pub(crate) fn lives(&self) -> impl Iterator<Item = (u32, i32, Option<u64>)> {
+        let born = |life: &Life| {
+            let is_known = life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.started_ns;
+            is_known.then_some(life.start_ns)
+        };
+        self.lives.alive().map(move |(number, life)| (number, life.tid, born(life)))
+    }
+
+    /// When a thread ended, and all CPU time that it used if the kernel told.
+    pub(crate) fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)> {
+        let life = self.lives.get(life)?;
+        Some((life.end_ns?, life.cpu_ns))
+    }
+
+    /// The first so many threads that have started others. Where nobody tells who did, those that
+    /// were there at the beginning.
+    ///
+    /// Of each that is not due nothing is read.
+    pub(crate) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Usage> {
+        let is_told = self.watch.has_events();
+        let alive = self.lives.alive().filter(|(_, life)| match is_told {
+            true => life.is_parent,
+            false => life.start_ns < self.started_ns,
+        });
+        let due = alive.take(most).filter(|(number, _)| is_due((*number, 0)));
+        due.filter_map(|(number, life)| self.usage(number, life)).collect()
+    }
+
+    /// What the thread with this key has used by now, if it is still there.
+    pub(crate) fn usage_of(&self, key: Key) -> Option<Usage> {
+        let life = self.lives.get(key.0).filter(|life| life.end_ns.is_none())?;
+        self.usage(key.0, life)
+    }
+
+    fn usage(&self, number: u32, life: &Life) -> Option<Usage> {
+        let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
+        let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
+        Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
+    }
+
+    /// The same with their names.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
+        self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
+    }
+
+    /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or
+    /// its thread is not there.
+    pub(crate) fn is_owner_gone(&self, owner: u32) -> bool {
+        let slots = self.data.threads().slots;
+        let owned = hazard::slot_of(owner)
+            .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
+            // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
+            // changed by this side only.
+            .filter(|(index, slot)| {
+                owner == hazard::owner(*index, slot.generation.load(Ordering::Relaxed))
+            });
+        let Some((_, slot)) = owned else { return true };
+        // That the slot is retired is not enough: the next thread with the same id may have found
+        // it just before, and be inside with it.
+        self.is_gone(slot.tid.load(Ordering::Relaxed))
+    }
+
+    /// Whether the thread with this id (as the target sees it) is gone.
+    pub(crate) fn is_gone(&self, inner: u32) -> bool {
+        // Only a plain "not there" counts: a handler that was taken for dead because the recorder
+        // ran out of descriptors would have its table cleared under it.
+        let not_found = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        if self.same_namespace {
+            return proc::task_stat(self.pid, inner as i32).err().is_some_and(not_found);
+        }
+        // Read anew: the thread may be younger than the last scan.
+        let tids = match proc::tasks(self.pid) {
+            Ok(tids) => tids,
+            Err(error) => return not_found(error),
+        };
+        tids.into_iter().all(|tid| match proc::task_status(self.pid, tid) {
+            Ok(status) => status.inner_pid as u32 != inner,
+            Err(error) => not_found(error),
+        })
+    }
+
+    /// Claims slots for threads that have an event of their own.
+    pub(crate) fn prime(&mut self, threads: impl Iterator<Item = (i32, EventWord)>) {
+        for (tid, event) in threads {
+            let Some(number) = self.lives.last(tid) else { continue };
+            let Some(life) = self.lives.get_mut(number) else { continue };
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
+            let inner = life.inner;
+            let registry = self.data.threads();
+            let Some(index) = registry.claim(inner).index() else { continue };
+            let Some(slot) = registry.slots.get(index) else { continue };
+            // Relaxed on both: published to the handlers by the Release with which sampling is
+            // turned on; the generation is raised by this side only.
+            slot.event.store(event.0.wrapping_add(1), Ordering::Relaxed);
+            registry.prime(index, slot.generation.load(Ordering::Relaxed));
+        }
+    }
+
+    /// The indices of events that are the younger of two on one thread, from the slots' notes.
+    /// Those of a family that is over are closed.
+    pub(crate) fn younger_events(&self) -> BTreeSet<u32> {
+        let threads = self.data.threads();
+        // Relaxed, all: notes of the handlers, read at leisure; the family is this side's.
+        let family = self.data.control().event_family.load(Ordering::Relaxed);
+        let is_on = |noted: u32| noted != 0 && EventWord(noted - 1).family() == family;
+        let used = threads.next.load(Ordering::Relaxed) as usize;
+        let pairs = threads.slots.iter().take(used).map(|slot| {
+            (slot.event.load(Ordering::Relaxed), slot.other_event.load(Ordering::Relaxed))
+        });
+        let both = pairs.filter(|(event, other)| is_on(*event) && is_on(*other));
+        both.map(|(event, other)| EventWord(event.max(other) - 1).index()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Removal of what a recording left behind when both its recorder and its guardian were killed.
+
+use anyhow::Context;
+
+use crate::inject::{self, Guardian};
+use crate::record::contract::error::{NO_GUARDIAN, RecordError, inject_error, refusal_error};
+use crate::record::target::namespace::check_proc;
+
+/// The result of a removal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The number of agents that were left behind.
+    pub agents: usize,
+    /// The longest stop of the process's threads.
+    pub stopped_ns: u64,
+    /// What had to stay, and why.
+    pub left: Option<String>,
+}
+
+/// Removes what killed recordings left in a process.
+///
+/// # Errors
+/// The kind of [`RecordError`] determines the exit code; a process that is being recorded is left
+/// alone.
+pub fn detach(pid: i32) -> Result<Removed, RecordError> {
+    check_proc()?;
+    // A leftover agent was attached despite the target's filter and limits, and without one nothing
+    // is done.
+    let start_time = inject::preflight_to_capture(pid).map_err(refusal_error)?.start_time;
+    let guardian = Guardian::start().context(NO_GUARDIAN);
+    let mut guardian = guardian.map_err(RecordError::Other)?;
+    let reports = guardian.remove_rest(pid, start_time).map_err(inject_error)?;
+    Ok(Removed {
+        agents: reports.len(),
+        stopped_ns: reports.iter().map(|report| report.stopped_ns).max().unwrap_or(0),
+        left: reports.into_iter().find_map(|report| report.residue),
+    })
+}
+
+/// The result of restoring the target.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Detached {
+    /// How long the target was stopped, if it still existed.
+    pub(crate) stopped_ns: Option<u64>,
+    /// What stays behind, and why.
+    pub(crate) residue: Option<String>,
+    /// Whether the residue should not have stayed and can be removed later.
+    pub(crate) is_unfinished: bool,
+}
+
+impl Detached {
+    /// Returns what stays behind and should not.
+    pub(crate) fn unfinished(&self) -> Option<&str> {
+        self.residue.as_deref().filter(|_| self.is_unfinished)
+    }
+}

@@ -1,0 +1,17 @@
+//! The recorded process: attach and detach in order, and what is restored.
+
+pub(crate) mod attach;
+pub(crate) mod command;
+pub(crate) mod counters;
+pub(crate) mod crash_reporter;
+pub(crate) mod detach;
+pub(crate) mod jit_dump;
+pub(crate) mod lease;
+pub(crate) mod memory_file;
+pub(crate) mod modules;
+pub(crate) mod namespace;
+pub(crate) mod residue;
+pub(crate) mod segments;
+pub(crate) mod shm;
+pub(crate) mod signals;
+pub(crate) mod spawn;

@@ -1,0 +1,463 @@
+//! The modules of the target.
+//!
+//! Each ELF file is opened when it is first mapped. Its unwind information is compiled and
+//! published, and its descriptor is kept for symbolization.
+//!
+//! # Invariants
+//! - Whatever handlers read is published whole, by one store (`unwind::TableWriter`).
+//! - No snapshot contains the agent's own segments.
+
+pub(crate) mod address_map;
+mod compiled;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::elf;
+use crate::inject::image;
+use crate::proc::{self, Mapping};
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::target::jit_dump::{DUMPS_MAX, DumpFile, is_dump};
+use crate::record::target::memory_file;
+use crate::symbol::{DebugFiles, ElfFile};
+use crate::unwind::{self, ExecRange, ModuleRef, TRAMPOLINE_PROBE, TableWriter};
+
+pub(crate) use self::address_map::{AddressMap, AddressRange, is_before};
+use self::address_map::{RETIRED_MAX, is_continued, is_same_range, remember_unmapped};
+use self::compiled::{CompiledModule, ContextExports, LoadSegments};
+
+/// A module of the target.
+#[derive(Debug)]
+pub(crate) struct LoadedModule {
+    /// The number within the recording.
+    pub(crate) index: u32,
+    /// The path as the target sees it.
+    pub(crate) path: String,
+    /// The GNU build id, empty if there is none.
+    pub(crate) build_id: Vec<u8>,
+    /// The open file, if it could be opened.
+    pub(crate) elf: Option<ElfFile>,
+    /// Functions by the unwind information: start and length (SVMA), sorted.
+    functions: Vec<(u64, u64)>,
+    /// The position of its table in the tables segment.
+    table: Option<ModuleRef>,
+    /// The load segments, from which the bias of each mapping follows.
+    loads: LoadSegments,
+    /// The symbols that lead to contexts of threads.
+    pub(crate) exports: ContextExports,
+}
+
+impl LoadedModule {
+    /// Returns the start of the function at this SVMA, by the unwind information.
+    pub(crate) fn function_start(&self, svma: u64) -> Option<u64> {
+        let after = self.functions.partition_point(|(start, _)| *start <= svma);
+        let (start, len) = self.functions.get(after.checked_sub(1)?)?;
+        (svma - start < *len).then_some(*start)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(index: u32, path: &str, elf: ElfFile) -> Self {
+        let (build_id, functions) = (Vec::new(), Vec::new());
+        let (path, elf) = (path.to_string(), Some(elf));
+        let (loads, exports) = (LoadSegments::default(), ContextExports::default());
+        Self { index, path, build_id, elf, functions, table: None, loads, exports }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_functions(self, functions: &[(u64, u64)]) -> Self {
+        Self { functions: functions.to_vec(), ..self }
+    }
+}
+
+/// The identity of a file, by which it is recognised when it is mapped again.
+type FileKey = ((u32, u32), u64, std::ffi::OsString);
+
+/// All modules of a recording, and the writer of their tables.
+pub(crate) struct Modules<'a> {
+    pid: i32,
+    tables: TableWriter<'a>,
+    /// The modules by file; `None` for a file that is not an ELF file.
+    known: HashMap<FileKey, Option<Arc<LoadedModule>>>,
+    dumps: Vec<Arc<DumpFile>>,
+    debug_files: Arc<DebugFiles>,
+    /// Tables of mappings without a file, by their bounds.
+    generated: HashMap<(u64, u64), Option<ModuleRef>>,
+    /// The latest code without a file that is not mapped now and may come back.
+    away: Vec<AddressRange>,
+    /// The number of the next module.
+    next: u32,
+    current: Arc<AddressMap>,
+    epoch: u16,
+    writable: Vec<(u64, u64)>,
+    /// The agent's addresses in the target.
+    own: Range<u64>,
+    /// Messages for the user about files that could not be opened or compiled.
+    pub(crate) notices: Vec<String>,
+}
+
+impl<'a> Modules<'a> {
+    /// Makes the modules of a process; `own` are the agent's addresses.
+    pub(crate) fn new(pid: i32, tables: TableWriter<'a>, own: Range<u64>) -> Self {
+        Self {
+            pid,
+            tables,
+            known: HashMap::new(),
+            dumps: Vec::new(),
+            debug_files: debug_files(pid, false),
+            generated: HashMap::new(),
+            away: Vec::new(),
+            next: 0,
+            current: Arc::default(),
+            epoch: 0,
+            writable: Vec::new(),
+            own,
+            notices: Vec::new(),
+        }
+    }
+
+    /// Requests missing debug files from servers.
+    pub(crate) fn fetch_debug_files(&mut self) {
+        self.debug_files = debug_files(self.pid, true);
+    }
+
+    /// Starts another program, in which the agent will be at these addresses and nothing is mapped
+    /// yet.
+    ///
+    /// Modules of unchanged files stay known.
+    pub(crate) fn start_program(&mut self, own: Range<u64>) {
+        let is_same =
+            |module: &LoadedModule| module.elf.as_ref().is_some_and(ElfFile::is_unchanged);
+        self.known.retain(|_, module| module.as_deref().is_some_and(is_same));
+        let program = self.current.program.wrapping_add(1);
+        self.current = Arc::new(AddressMap { program, ..AddressMap::default() });
+        self.dumps.clear();
+        self.generated.clear();
+        self.away.clear();
+        self.writable.clear();
+        self.own = own;
+        // No handler of the last program runs any more.
+        self.tables.recycle();
+    }
+
+    /// Continues with empty tables: every module is compiled again and gets a new number.
+    pub(crate) fn restart_tables(&mut self, tables: TableWriter<'a>) {
+        self.tables = tables;
+        self.tables.begin_epoch(self.epoch);
+        self.known.clear();
+        self.generated.clear();
+    }
+
+    /// Returns the bytes of tables in use.
+    #[cfg(test)]
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.tables.used()
+    }
+
+    /// Checks whether more than half of this room for tables is used.
+    pub(crate) fn is_crowded(&self, room: u64) -> bool {
+        self.tables.used() > room / 2
+    }
+
+    /// Returns the address map of the last refresh.
+    pub(crate) fn current(&self) -> Arc<AddressMap> {
+        Arc::clone(&self.current)
+    }
+
+    /// Reuses tables, since no handler from before the last completed rotation is running any more.
+    pub(crate) fn recycle(&mut self) {
+        self.tables.recycle();
+    }
+
+    /// Reads the mappings; publishes and returns the new address map if anything changed.
+    pub(crate) fn refresh(&mut self, mappings: &[Mapping]) -> io::Result<Option<Arc<AddressMap>>> {
+        let mut ranges: Vec<AddressRange> = Vec::new();
+        for mapping in mappings {
+            // The handler cannot read unreadable code either.
+            let is_code = mapping.exec && mapping.read && mapping.path != "[vsyscall]";
+            if is_code && is_dump(&mapping.path) {
+                self.keep_dump(mapping);
+            } else if is_code && !self.own.contains(&mapping.start) {
+                ranges.push(self.range(mapping));
+            }
+        }
+        // A mapping in the place of another one is examined anew.
+        let is_there = |range: &AddressRange, key: &(u64, u64)| (range.start, range.end) == *key;
+        self.generated.retain(|key, _| {
+            let place = ranges.partition_point(|range| range.start < key.0);
+            ranges.get(place).is_some_and(|range| is_there(range, key))
+        });
+        let writable = writable(mappings, &self.own);
+        let unchanged = ranges.len() == self.current.ranges.len()
+            && ranges.iter().zip(&self.current.ranges).all(|(a, b)| is_same_range(a, b));
+        let are_dumps_known = self.current.dumps.len() == self.dumps.len();
+        if unchanged && are_dumps_known && writable == self.writable {
+            return Ok(None);
+        }
+        let stack = mappings.iter().find(|mapping| mapping.path == "[stack]");
+        self.tables.end_stack_at(stack.map_or(0, |stack| stack.end));
+        let retired = self.retire(&mut ranges);
+        let published: Vec<ExecRange> = ranges
+            .iter()
+            .map(|range| ExecRange {
+                start: range.start,
+                end: range.end,
+                bias: range.bias,
+                module: range.module.as_ref().map_or(range.table, |module| module.table),
+            })
+            .collect();
+        if self.tables.publish(&published, &writable).is_err() {
+            return Err(io::Error::other("the tables segment is full"));
+        }
+        self.writable = writable;
+        if unchanged && are_dumps_known {
+            return Ok(None);
+        }
+        let (dumps, seen_ns, epoch) = (self.dumps.clone(), monotonic_now_ns(), self.epoch);
+        let program = self.current.program;
+        self.current = Arc::new(AddressMap { ranges, dumps, seen_ns, retired, epoch, program });
+        Ok(Some(Arc::clone(&self.current)))
+    }
+
+    /// Starts another epoch if something that was mapped is gone, and dates the ranges.
+    ///
+    /// Returns all former ranges that are known.
+    fn retire(&mut self, ranges: &mut [AddressRange]) -> Vec<(AddressRange, u16)> {
+        let current = Arc::clone(&self.current);
+        let mut retired = current.retired.clone();
+        let were = current.ranges.iter().chain(&self.away);
+        let gone = were.filter(|range| !is_continued(range, ranges));
+        let gone: Vec<_> = gone.cloned().map(|range| (range, self.epoch.wrapping_add(1))).collect();
+        if !gone.is_empty() {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.tables.begin_epoch(self.epoch);
+            retired.extend(gone);
+            retired.drain(..retired.len().saturating_sub(RETIRED_MAX));
+        }
+        remember_unmapped(&mut self.away, &current.ranges, ranges);
+        for range in ranges {
+            let before = current
+                .find(range.start)
+                .filter(|was| is_continued(was, std::slice::from_ref(&*range)));
+            range.since = before.map_or(self.epoch, |was| was.since);
+        }
+        retired
+    }
+
+    fn range(&mut self, mapping: &Mapping) -> AddressRange {
+        let module = self.module(mapping);
+        let table = if module.is_none() { self.generated(mapping) } else { None };
+        // A table without a file counts from the mapping's start.
+        let own = table.map_or(0, |_| mapping.start);
+        let bias = module.as_ref().map_or(own, |module| module.loads.bias(mapping));
+        AddressRange {
+            start: mapping.start,
+            end: mapping.end,
+            file_offset: mapping.file_offset,
+            bias,
+            module,
+            since: self.epoch,
+            table,
+        }
+    }
+
+    /// Returns the table of memory that a runtime has filled in a known way.
+    ///
+    /// Each mapping is examined once, when it is new.
+    fn generated(&mut self, mapping: &Mapping) -> Option<ModuleRef> {
+        let key = (mapping.start, mapping.end);
+        if let Some(known) = self.generated.get(&key) {
+            return *known;
+        }
+        let len = mapping.end - mapping.start;
+        let first = self.read(mapping, TRAMPOLINE_PROBE.min(len as usize)).unwrap_or_default();
+        let table = unwind::python_trampolines(&first, len);
+        let reference = table.and_then(|table| self.tables.add_module(&table).ok());
+        self.generated.insert(key, reference);
+        reference
+    }
+
+    fn module(&mut self, mapping: &Mapping) -> Option<Arc<LoadedModule>> {
+        let is_vdso = mapping.path == "[vdso]";
+        if !is_vdso && mapping.inode == 0 {
+            return None;
+        }
+        let key = (mapping.device, mapping.inode, mapping.path.clone());
+        if let Some(module) = self.known.get(&key) {
+            return module.clone();
+        }
+        let module = self.load(self.next, mapping, is_vdso).map(Arc::new);
+        self.next += u32::from(module.is_some());
+        self.known.insert(key, module.clone());
+        module
+    }
+
+    /// Keeps the dump that a mapping announces.
+    fn keep_dump(&mut self, mapping: &Mapping) {
+        let file = (mapping.device, mapping.inode);
+        if self.dumps.len() >= DUMPS_MAX || self.dumps.iter().any(|dump| dump.file == file) {
+            return;
+        }
+        if let Ok(descriptor) = proc::open_mapping(self.pid, mapping) {
+            let path = mapping.path.to_string_lossy().into_owned();
+            self.dumps.push(Arc::new(DumpFile { descriptor, file, path }));
+        }
+    }
+
+    /// Loads a module; `None` for a file that is not an ELF file, in which a runtime generates
+    /// code.
+    fn load(&mut self, index: u32, mapping: &Mapping, is_vdso: bool) -> Option<LoadedModule> {
+        let path = mapping.path.to_string_lossy().into_owned();
+        let loaded = self.open(mapping, is_vdso).and_then(|descriptor| {
+            let bytes = proc::map_file(&descriptor)?;
+            Ok((descriptor, bytes))
+        });
+        let mut module = LoadedModule {
+            index,
+            path: path.clone(),
+            build_id: Vec::new(),
+            elf: None,
+            functions: Vec::new(),
+            table: None,
+            loads: LoadSegments::default(),
+            exports: ContextExports::default(),
+        };
+        let (descriptor, bytes) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.notices.push(format!("{path}: cannot be opened, no names from it: {error}"));
+                return Some(module);
+            }
+        };
+        if !elf::is_elf(&bytes) {
+            return None;
+        }
+        if !is_vdso {
+            module.exports = ContextExports::of(&bytes);
+        }
+        let build_id = compiled::build_id(&bytes, is_vdso);
+        let elf = ElfFile::new(descriptor, path.clone(), build_id.clone());
+        let elf = elf.with_debug_files(Arc::clone(&self.debug_files));
+        match self.compile(&elf, &bytes, is_vdso) {
+            Ok((compiled, table)) => {
+                module.functions = compiled.functions;
+                module.loads = compiled.loads;
+                (module.build_id, module.table, module.elf) = (build_id, table, Some(elf));
+            }
+            Err(what) => self.notices.push(format!("{path}: {what}")),
+        }
+        Some(module)
+    }
+
+    fn open(&self, mapping: &Mapping, is_vdso: bool) -> io::Result<OwnedFd> {
+        if is_vdso {
+            let image = self.read(mapping, (mapping.end - mapping.start) as usize)?;
+            return memory_file::in_memory(c"vdso", &image);
+        }
+        if image::is_mapped(mapping, |len| self.read(mapping, len)) {
+            return memory_file::in_memory(c"agent", image::bytes());
+        }
+        proc::open_mapping(self.pid, mapping)
+    }
+
+    fn read(&self, mapping: &Mapping, len: usize) -> io::Result<Vec<u8>> {
+        proc::read_memory(self.pid, mapping.start, len)
+    }
+
+    /// Compiles a file and publishes its table, if there is room.
+    fn compile(
+        &mut self,
+        file: &ElfFile,
+        bytes: &[u8],
+        is_vdso: bool,
+    ) -> Result<(CompiledModule, Option<ModuleRef>), String> {
+        let (compiled, table) = CompiledModule::of(file, bytes, is_vdso)?;
+        let reference = self.tables.add_module(&table);
+        if reference.is_err() {
+            self.notices.push("the tables segment is full, later modules have no table".into());
+        }
+        Ok((compiled, reference.ok()))
+    }
+}
+
+/// Returns the places where a process's debug files may be.
+fn debug_files(pid: i32, fetch: bool) -> Arc<DebugFiles> {
+    let owner = proc::status(pid).map_or(0, |status| status.euid);
+    Arc::new(DebugFiles::of(pid, owner, fetch))
+}
+
+/// Returns the readable and writable ranges, in which stacks may lie.
+///
+/// The main stack grows on demand, so its range includes the room to grow.
+fn writable(mappings: &[Mapping], own: &Range<u64>) -> Vec<(u64, u64)> {
+    const GROWTH: u64 = 8 << 20;
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for mapping in mappings {
+        if !(mapping.read && mapping.write) || own.contains(&mapping.start) {
+            continue;
+        }
+        let floor = ranges.last().map_or(0, |(_, end)| *end);
+        let start = if mapping.path == "[stack]" {
+            mapping.end.saturating_sub(GROWTH).min(mapping.start).max(floor)
+        } else {
+            mapping.start
+        };
+        ranges.push((start, mapping.end));
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address_map::tests::range;
+    use super::*;
+    use crate::record::target::shm;
+
+    #[test]
+    fn generated_code_comes_and_goes_in_one_epoch_until_a_file_replaces_it() {
+        let segment = shm::own_segment(shm::Use::Tables, traceprof_abi::layout::TABLES_LEN);
+        let mut modules = Modules::new(0, TableWriter::new(segment.words()), 0..0);
+        let mut epoch = |ranges: &[(u64, Option<u32>)]| {
+            let mut ranges: Vec<_> =
+                ranges.iter().map(|(at, number)| range(*at, *number)).collect();
+            let retired = modules.retire(&mut ranges);
+            let (dumps, epoch) = (Vec::new(), modules.epoch);
+            modules.current =
+                Arc::new(AddressMap { ranges, dumps, retired, epoch, ..AddressMap::default() });
+            epoch
+        };
+        let (file, code) = ((0x1000, Some(1)), (0x5000, None));
+        assert_eq!(epoch(&[file, code]), 0);
+        for _ in 0..3 {
+            assert_eq!((epoch(&[file]), epoch(&[file, code])), (0, 0));
+        }
+        assert_eq!(epoch(&[file]), 0);
+        assert_eq!(epoch(&[file, (0x5000, Some(2))]), 1, "its frames are not the file's");
+        assert_eq!(epoch(&[file, (0x5000, Some(2))]), 1);
+        assert_eq!(epoch(&[file]), 2, "a file is gone");
+        assert_eq!(epoch(&[file, code]), 2);
+        assert_eq!(epoch(&[(0x5000, None)]), 3);
+    }
+
+    #[test]
+    fn the_main_stack_may_grow_down_to_its_neighbour() {
+        let (top, own) = (0x7fff_0000_0000, 0x100..0x200);
+        let stack = Mapping::writable(top - 0x2000, top, "[stack]");
+        let far = Mapping::writable(0x1000, 0x2000, "");
+        let near = Mapping::writable(0x1000, top - 0x10_0000, "");
+        let agents = Mapping::writable(0x100, 0x200, "");
+        let guard = Mapping { read: false, ..Mapping::writable(0x3000, 0x4000, "") };
+        let of = |mappings: &[&Mapping]| {
+            let mappings: Vec<Mapping> = mappings.iter().copied().cloned().collect();
+            writable(&mappings, &own)
+        };
+        assert_eq!(
+            of(&[&agents, &far, &guard, &stack]),
+            [(0x1000, 0x2000), (top - (8 << 20), top)]
+        );
+        let near_end = top - 0x10_0000;
+        assert_eq!(of(&[&near, &stack]), [(0x1000, near_end), (near_end, top)]);
+    }
+}

@@ -1,0 +1,87 @@
+//! The memory that all debug files together may take when they are unpacked or copied.
+//!
+//! Mapped files do not count, since the kernel can take them back. The data that parsers build for
+//! units does not count either.
+//!
+//! # Invariants
+//! - Memory once reserved stays reserved. A reader that comes too late goes without and does not
+//!   wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::proc;
+
+/// The part of the memory that this process may have.
+const MEMORY_SHARE: u64 = 8;
+
+/// Bytes that are left.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    left: AtomicU64,
+    len: u64,
+}
+
+/// Some of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ReservedMemory {
+    budget: Arc<MemoryBudget>,
+    len: u64,
+}
+
+impl Default for MemoryBudget {
+    /// An eighth of the memory that this process may have.
+    fn default() -> Self {
+        Self::new(proc::memory_len().map_or(u64::MAX, |len| len / MEMORY_SHARE))
+    }
+}
+
+impl MemoryBudget {
+    /// A budget of `len` bytes.
+    pub(super) fn new(len: u64) -> Self {
+        Self { left: AtomicU64::new(len), len }
+    }
+
+    /// Why something of a file was not read, for people.
+    pub(super) fn lack(&self) -> String {
+        format!("without what did not fit in the {} MiB for debug files", self.len >> 20)
+    }
+
+    /// Takes bytes, if so many are left.
+    pub(super) fn take(self: &Arc<Self>, len: u64) -> Option<ReservedMemory> {
+        // Relaxed, both: a count, by which nothing else is made visible.
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len));
+        taken.ok().map(|_| ReservedMemory { budget: Arc::clone(self), len })
+    }
+}
+
+impl Drop for ReservedMemory {
+    fn drop(&mut self) {
+        // Relaxed: as in `MemoryBudget::take`.
+        self.budget.left.fetch_add(self.len, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let budget = Arc::new(MemoryBudget::new(10));
+        let first = budget.take(6);
+        assert!(first.is_some() && budget.take(5).is_none());
+        let second = budget.take(4);
+        assert!(second.is_some() && budget.take(1).is_none() && budget.take(0).is_some());
+        drop(first);
+        assert!(budget.take(7).is_none() && budget.take(6).is_some());
+    }
+
+    #[test]
+    fn part_of_the_memory_is_left_for_others() {
+        let len = MemoryBudget::default().len;
+        assert!(len > 1 << 20 && len < proc::memory_len().unwrap() / 4, "{len}");
+    }
+}

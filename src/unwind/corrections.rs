@@ -1,0 +1,188 @@
+//! Corrects call frame information that is known to be wrong.
+//!
+//! Only the code itself shows it, so the code is recognised, instruction by instruction.
+
+use std::ops::Range;
+
+use traceprof_abi::unwind::Rule;
+use traceprof_abi::unwind::rule::op;
+
+use super::interpreter;
+use super::rows::Part;
+
+/// Functions of this length, in bytes, are looked at.
+const LENGTHS: Range<usize> = 128..512;
+/// From the first of two calls to the end of a function that returns to another, in bytes: 128 in
+/// libgcc of GCC 12.
+const RETURN_LENGTH: usize = 192;
+/// Where a `ucontext` keeps rsp, rbp and rip, in units of 8 bytes.
+const PLACES: [u8; 3] = [20, 15, 21];
+/// The encodings of a base register, rdx or rsi, in the second byte of an instruction's operand.
+const BASES: [u8; 2] = [2, 6];
+/// DWARF numbers of the same.
+const NUMBERS: [u8; 2] = [1, 4];
+
+/// What is wrong in a function by its code and its rows: each one's offset and rule, ascending.
+/// `returns_elsewhere` says that one keeps rax; `is_code` tells of offsets from the function's
+/// start.
+pub(super) fn parts(
+    code: &[u8],
+    rows: impl Iterator<Item = (u32, Rule)> + Clone,
+    returns_elsewhere: bool,
+    is_code: impl Fn(i64) -> bool,
+) -> Vec<Part> {
+    let mut ahead = rows.clone();
+    match (ahead.next(), ahead.next()) {
+        (Some((_, stated)), None) => {
+            interpreter::parts(code, stated).into_iter().chain(stack_switch(code)).collect()
+        }
+        _ if returns_elsewhere => exception_return(code, is_code).into_iter().collect(),
+        _ => frame_by_rbp(code, rows).into_iter().collect(),
+    }
+}
+
+/// Bit-sliced ciphers of libcrypto keep their frame through %rbp and make room of any size below
+/// it, while their rows go on to count from sp. What the frame's end says of %rbp holds from its
+/// copy of sp on.
+fn frame_by_rbp(code: &[u8], rows: impl Iterator<Item = (u32, Rule)> + Clone) -> Option<Part> {
+    const RAX: u8 = op::REG_LEAF;
+    let behind = rows.clone().skip(1);
+    let of_end = |((_, row), (_, next)): &((u32, Rule), (u32, Rule))| {
+        (row.op, next.op, next.cfa_off) == (op::SP, RAX, 8)
+    };
+    let ((from, stated), (to, _)) = rows.zip(behind).find(of_end)?;
+    let body = code.get(from as usize..to as usize)?;
+    // lea n(%rbp),%rax, in both lengths
+    let n = (stated.cfa_off - 8).to_le_bytes();
+    let has_end = body.ends_with(&[0x48, 0x8D, 0x45, n[0]]) && n[1..] == [0; 3]
+        || body.ends_with(&[&[0x48, 0x8D, 0x85][..], &n].concat());
+    // mov %rsp,%rbp; sub %rax,%rsp
+    let copies = find(body, &[0x48, 0x89, 0xE5])? + 3;
+    let (start, is_moved) = (from + copies as u32, find(&body[copies..], &[0x48, 0x29, 0xC4]));
+    (has_end && is_moved.is_some()).then_some((start..to, Rule { op: op::FP, ..stated }))
+}
+
+/// The part of glibc's `swapcontext` in which sp is on the new stack already and the return address
+/// is not yet: what is stated there is that it lies at sp, as before.
+fn stack_switch(code: &[u8]) -> Option<Part> {
+    if !LENGTHS.contains(&code.len()) {
+        return None;
+    }
+    BASES.into_iter().zip(NUMBERS).find_map(|(base, number)| {
+        // mov 160(base),%rsp
+        let switch = [0x48, 0x8B, 0xA0 | base, 160, 0, 0, 0];
+        // mov 168(base),%rcx; push %rcx
+        let push = [0x48, 0x8B, 0x88 | base, 168, 0, 0, 0, 0x51];
+        let start = find(code, &switch)? + switch.len();
+        let end = start + find(&code[start..], &push)? + push.len();
+        let rule = Rule::from(op::FROM_CONTEXT, number, PLACES);
+        Some((start as u32..end as u32, rule))
+    })
+}
+
+/// The end of the functions of libgcc that return to where an exception is caught: what they have
+/// saved for their caller is by then that of the function to return to, which is on the stack
+/// further up than the rows say. `is_code` tells of offsets from the function's start.
+pub(super) fn exception_return(code: &[u8], is_code: impl Fn(i64) -> bool) -> Option<Part> {
+    // mov %rcx,%rsp; pop %rcx; jmp *%rcx, and mov %rcx,%rsp; ret
+    const ENDS: [&[u8]; 2] = [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1], &[0x48, 0x89, 0xCC, 0xC3]];
+    let end = ENDS.iter().find_map(|end| Some(find(code, end)? + end.len()))?;
+    let is_call = |at: &usize| {
+        let operand = code.get(at + 1..).and_then(<[u8]>::first_chunk::<4>);
+        let target = operand.map(|it| *at as i64 + 5 + i64::from(i32::from_le_bytes(*it)));
+        code[*at] == 0xE8 && target.is_some_and(&is_code)
+    };
+    // One puts the other function's values in their places, the next is for debuggers.
+    let mut calls = (end.saturating_sub(RETURN_LENGTH)..end).rev().filter(is_call);
+    let (_debuggers, places) = (calls.next()?, calls.next()?);
+    // From the call's last byte on, which is where its return address is looked up.
+    Some((places as u32 + 4..end as u32, Rule::BAD))
+}
+
+fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
+    code.windows(pattern.len()).position(|window| window == pattern)
+}
+
+/// glibc's `__start_context`, which a function given to `makecontext` returns to: the context to go
+/// on with lies above it, no caller.
+pub(super) fn is_fiber_root(code: &[u8]) -> bool {
+    // mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
+    code.starts_with(&[0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74])
+}
+
+#[cfg(test)]
+mod tests {
+    use traceprof_abi::unwind::rule::fp_op;
+
+    use super::*;
+
+    #[test]
+    fn a_switch_of_contexts_is_recognised() {
+        // Of glibc 2.36: mov 160(%rdx),%rsp; mov 128(%rdx),%rbx; mov 168(%rdx),%rcx; push %rcx
+        let switch = [0x48, 0x8B, 0xA2, 160, 0, 0, 0, 0x48, 0x8B, 0x9A, 128, 0, 0, 0];
+        let push = [0x48, 0x8B, 0x8A, 168, 0, 0, 0, 0x51];
+        let code = [&[0x90; 160][..], &switch, &push, &[0xC3]].concat();
+        let rule = Rule::from(op::FROM_CONTEXT, 1, PLACES);
+        assert_eq!(stack_switch(&code), Some((167..182, rule)));
+        let mut other = code.clone();
+        // %rsi in place of %rdx.
+        [162, 169, 176].into_iter().for_each(|at| other[at] ^= 4);
+        let rule = Rule::from(op::FROM_CONTEXT, 4, PLACES);
+        assert_eq!(stack_switch(&other), Some((167..182, rule)));
+        other[176] ^= 4;
+        assert_eq!(stack_switch(&other), None, "from two contexts");
+        assert_eq!(stack_switch(&code[..code.len() - 2]), None, "nothing is pushed");
+        assert_eq!(stack_switch(&code[100..]), None, "too short");
+    }
+
+    #[test]
+    fn a_frame_that_is_kept_by_rbp_is_recognised() {
+        // Of libcrypto 3: mov %rsp,%rbp; sub %rax,%rsp; lea 120(%rbp),%rax, from the seventeenth
+        // byte on.
+        let body = [0x48, 0x89, 0xE5, 0x90, 0x48, 0x29, 0xC4, 0x90, 0x48, 0x8D, 0x45, 120];
+        let code = [&[0x90; 17][..], &body, &[0xC3; 4]].concat();
+        let saved = Rule { fp_op: fp_op::AT_CFA, fp_off: -2, ..Rule::plain(op::SP) };
+        let of = |op, cfa_off| Rule { op, cfa_off, ..saved };
+        let rows = [(0, of(op::SP, 8)), (9, of(op::SP, 128)), (29, of(op::REG_LEAF, 8))];
+        let found = |code: &[u8], rows: &[(u32, Rule)]| frame_by_rbp(code, rows.iter().copied());
+        assert_eq!(found(&code, &rows), Some((20..29, of(op::FP, 128))));
+        // With 32 bits of displacement.
+        let end = [0x48, 0x8D, 0x85, 0xF8, 1, 0, 0];
+        let wide = [&[0x90; 17][..], &body[..8], &end].concat();
+        let large = [rows[0], (9, of(op::SP, 512)), (32, rows[2].1)];
+        assert_eq!(found(&wide, &large), Some((20..32, of(op::FP, 512))));
+        // Another size, no room below, no copy of sp, another end, no end.
+        for at in [28, 23, 19] {
+            let mut other = code.clone();
+            other[at] ^= 0x40;
+            assert_eq!(found(&other, &rows), None, "{at}");
+        }
+        assert_eq!(found(&code, &[rows[0], rows[1], (29, of(op::REG_LEAF + 1, 8))]), None);
+        assert_eq!(found(&code, &rows[..2]), None);
+        assert_eq!(found(&code[..20], &rows), None);
+    }
+
+    #[test]
+    fn the_end_of_a_function_that_returns_elsewhere_is_recognised() {
+        let call = |target: i32, at: i32| {
+            [&[0xE8][..], &(target - at - 5).to_le_bytes(), &[0x90]].concat()
+        };
+        for end in [&[0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1][..], &[0x48, 0x89, 0xCC, 0xC3]] {
+            let code =
+                [&[0x90; 40][..], &call(-0x100, 40), &[0x90; 10], &call(-0x200, 56), end].concat();
+            let expected = Some((44..62 + end.len() as u32, Rule::BAD));
+            let is_code = |offset| [-0x100, -0x200].contains(&offset);
+            assert_eq!(exception_return(&code, is_code), expected);
+            assert_eq!(exception_return(&code, |offset| offset == -0x100), None, "one is no call");
+            assert_eq!(exception_return(&code[..code.len() - 1], is_code), None);
+        }
+        assert_eq!(exception_return(&[], |_| true), None);
+    }
+
+    #[test]
+    fn the_root_of_a_fiber_is_recognised() {
+        // Of glibc 2.36: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je
+        let code = [0x48, 0x89, 0xDC, 0x48, 0x8B, 0x3C, 0x24, 0x48, 0x85, 0xFF, 0x74, 0x24];
+        assert!(is_fiber_root(&code) && !is_fiber_root(&code[1..]) && !is_fiber_root(&code[..10]));
+    }
+}

@@ -1,0 +1,114 @@
+//! The spans that a thread works on, as markers.
+
+use serde_json::{Map, Value};
+
+use super::thread_tables::ThreadTables;
+use super::{OTHER, milliseconds};
+use crate::trace::{Sample, TraceError};
+use crate::view::context::{ContextKey, TagText, TagTexts};
+
+/// The name of the markers and of their schema.
+pub(super) const NAME: &str = "Span";
+/// Fields of a marker.
+pub(super) const SPAN: &str = "span";
+pub(super) const ROOT: &str = "root";
+/// A marker with a start and an end.
+const INTERVAL: u32 = 1;
+
+/// The contexts of a thread in the order of their times.
+#[derive(Debug, Default)]
+pub(super) struct SpanMarkers {
+    all: Vec<SpanMarker>,
+}
+
+/// Consecutive samples with one context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SpanMarker {
+    context: ContextKey,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+/// The field of the tag at a place.
+pub(super) fn tag_key(place: usize) -> String {
+    format!("tag{place}")
+}
+
+impl SpanMarkers {
+    /// Takes in a sample, and the time that it stands for.
+    pub(super) fn add(&mut self, sample: &Sample, from_ns: u64, to_ns: u64) {
+        let context = ContextKey::of(sample);
+        match self.all.last_mut() {
+            Some(last) if last.context == context => last.to_ns = to_ns,
+            // Spans of a thread do not overlap.
+            Some(last) => {
+                let from_ns = from_ns.max(last.to_ns);
+                self.all.push(SpanMarker { context, from_ns, to_ns });
+            }
+            None => self.all.push(SpanMarker { context, from_ns, to_ns }),
+        }
+    }
+
+    /// Writes those that there is anything to say of.
+    pub(super) fn write(
+        &self,
+        tables: &mut ThreadTables<'_>,
+        tags: &TagTexts<'_>,
+        begin_ns: u64,
+    ) -> Result<(), TraceError> {
+        let name = tables.string(NAME);
+        for span in self.all.iter().filter(|span| span.context != ContextKey::default()) {
+            let data = fields(&span.context, tags)?;
+            let markers = &mut tables.thread.markers;
+            let since = |time_ns: u64| milliseconds(time_ns.saturating_sub(begin_ns));
+            markers.name.push(name);
+            markers.category.push(OTHER);
+            markers.phase.push(INTERVAL);
+            markers.start_time.push(since(span.from_ns));
+            markers.end_time.push(since(span.to_ns));
+            markers.data.push(data);
+            markers.length = markers.data.len();
+        }
+        Ok(())
+    }
+}
+
+fn fields(context: &ContextKey, tags: &TagTexts<'_>) -> Result<Map<String, Value>, TraceError> {
+    let words = context.in_words(tags)?;
+    let mut fields = Map::new();
+    fields.insert("type".to_owned(), NAME.into());
+    fields.extend(words.span.map(|span| (SPAN.to_owned(), span.to_string().into())));
+    fields.extend(words.root.map(|root| (ROOT.to_owned(), root.to_string().into())));
+    let places = (0..).zip(&context.tags).filter(|(_, value)| **value != 0);
+    for ((place, _), (_, word)) in places.zip(words.tags) {
+        let value = match word {
+            TagText::Number(number) => number.to_string(),
+            TagText::Text(text) => (*text).to_owned(),
+        };
+        fields.insert(tag_key(place), value.into());
+    }
+    Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_samples_of_one_context_are_one_span() {
+        let mut spans = SpanMarkers::default();
+        let sample = |span, root_span| Sample { span, root_span, ..Sample::default() };
+        for (sample, from_ns, to_ns) in [
+            (sample(1, 1), 0, 10),
+            (sample(1, 1), 20, 30),
+            (sample(2, 1), 25, 40),
+            (sample(0, 0), 50, 60),
+            (sample(1, 1), 70, 80),
+        ] {
+            spans.add(&sample, from_ns, to_ns);
+        }
+        let seen: Vec<_> =
+            spans.all.iter().map(|span| (span.context.span, span.from_ns, span.to_ns)).collect();
+        assert_eq!(seen, [(1, 0, 30), (2, 30, 40), (0, 50, 60), (1, 70, 80)]);
+    }
+}

@@ -1,0 +1,325 @@
+//! Profiles of OpenTelemetry, for its collectors, after OTLP 1.10 (`v1development`, alpha).
+//!
+//! The message is an export request, so a collector takes the file unchanged. It is built from the
+//! pprof profile, since both formats have the same tables.
+//!
+//! # Invariants
+//! - The values of each profile add up to those of the samples: one profile for time, one for
+//!   samples.
+//! - Each process has a resource of its own with its samples below; the tables are common to all.
+//! - Index 0 of each table is empty, as the format demands: index 0 means nothing.
+
+mod resource;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::io::{self, Write};
+
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Word;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope};
+use opentelemetry_proto::tonic::profiles::v1development as otlp;
+use prost::Message;
+
+use super::pprof::{self, TAG_PREFIX, proto};
+use super::{ExportOptions, Profile};
+use crate::view::recording_info::RecordingInfo;
+
+/// Where the semantic conventions of OpenTelemetry name something, it is called so.
+const CONVENTIONS: [(&str, &str); 2] = [("thread", "thread.name"), ("tid", "thread.id")];
+const BUILD_ID: &str = "process.executable.build_id.gnu";
+
+/// The attributes that replace labels. A tag of the same name gets another attribute.
+fn attribute_key(label: &str) -> Cow<'_, str> {
+    match CONVENTIONS.iter().find(|(own, name)| *own == label || *name == label) {
+        Some((own, name)) if *own == label => (*name).into(),
+        Some(_) => format!("{TAG_PREFIX}{label}").into(),
+        None => label.into(),
+    }
+}
+
+/// Writes all stacks.
+pub(super) fn write(
+    profile: &Profile,
+    options: &ExportOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let made = pprof::make(profile, options);
+    out.write_all(&OtlpBuilder::new(&made).finish(profile).encode_to_vec())
+}
+
+/// Distinct things in the order of their first use, after the empty one.
+struct InternTable<T> {
+    places: HashMap<T, i32>,
+}
+
+impl<T: Hash + Eq + Clone> InternTable<T> {
+    fn new(empty: T) -> Self {
+        Self { places: HashMap::from([(empty, 0)]) }
+    }
+
+    fn place(&mut self, of: T) -> i32 {
+        let next = place(self.places.len());
+        *self.places.entry(of).or_insert(next)
+    }
+
+    fn finish(self) -> Vec<T> {
+        let mut all: Vec<_> = self.places.into_iter().collect();
+        all.sort_by_key(|(_, place)| *place);
+        all.into_iter().map(|(it, _)| it).collect()
+    }
+}
+
+/// The value of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Said {
+    Nothing,
+    Text(String),
+    Number(i64),
+}
+
+/// The samples of a process.
+#[derive(Default)]
+struct OfProcess {
+    /// Stack, attributes and link of each sample.
+    places: Vec<(i32, Vec<i32>, i32)>,
+    /// Two values of each sample: samples, time.
+    values: Vec<[i64; 2]>,
+}
+
+/// Makes the message of a profile of pprof.
+struct OtlpBuilder<'a> {
+    made: &'a proto::Profile,
+    strings: Vec<String>,
+    string_places: HashMap<String, i32>,
+    stacks: InternTable<Vec<i32>>,
+    links: InternTable<(Vec<u8>, Vec<u8>)>,
+    attributes: InternTable<(i32, Said)>,
+}
+
+impl<'a> OtlpBuilder<'a> {
+    fn new(made: &'a proto::Profile) -> Self {
+        let strings = made.string_table.clone();
+        let places = strings.iter().enumerate();
+        let string_places = places.map(|(at, text)| (text.clone(), place(at))).collect();
+        let stacks = InternTable::new(Vec::new());
+        let links = InternTable::new((Vec::new(), Vec::new()));
+        let attributes = InternTable::new((0, Said::Nothing));
+        Self { made, strings, string_places, stacks, links, attributes }
+    }
+
+    fn finish(mut self, profile: &Profile) -> otlp::ProfilesData {
+        let mut processes: Vec<(i64, OfProcess)> = Vec::new();
+        for sample in &self.made.sample {
+            let pid = self.label(sample, "pid").map_or(0, |label| label.number);
+            let known = processes.iter().position(|(of, _)| *of == pid);
+            let at = known.unwrap_or_else(|| {
+                processes.push((pid, OfProcess::default()));
+                processes.len() - 1
+            });
+            let places = self.places(sample);
+            if let (Some((_, process)), [count, time]) = (processes.get_mut(at), &sample.value[..])
+            {
+                process.places.push(places);
+                process.values.push([*count, *time]);
+            }
+        }
+        let resource_profiles = processes
+            .iter()
+            .map(|(pid, process)| otlp::ResourceProfiles {
+                resource: Some(resource::of_process(*pid, profile)),
+                scope_profiles: vec![otlp::ScopeProfiles {
+                    scope: Some(scope(&profile.recording)),
+                    profiles: self.profiles(process),
+                    ..otlp::ScopeProfiles::default()
+                }],
+                ..otlp::ResourceProfiles::default()
+            })
+            .collect();
+        otlp::ProfilesData { resource_profiles, dictionary: Some(self.dictionary()) }
+    }
+
+    fn label(&self, sample: &'a proto::Sample, key: &str) -> Option<&'a proto::Label> {
+        sample.label.iter().find(|label| self.text(label.key) == key)
+    }
+
+    fn text(&self, at: i64) -> &'a str {
+        usize::try_from(at).ok().and_then(|at| self.made.string_table.get(at)).map_or("", |it| it)
+    }
+
+    /// The stack, the attributes and the link of a sample.
+    fn places(&mut self, sample: &'a proto::Sample) -> (i32, Vec<i32>, i32) {
+        let stack = sample.location_id.iter().map(|id| place(*id as usize)).collect();
+        let stack = self.stacks.place(stack);
+        let mut ids = [None; 2];
+        let linked = ["trace_id", "span_id"];
+        for (id, key) in ids.iter_mut().zip(linked) {
+            *id = self.label(sample, key).and_then(|label| bytes(self.text(label.text)));
+        }
+        // A link is of both; one alone is an attribute.
+        let link = match ids {
+            [Some((trace, 16)), Some((span, 8))] => {
+                self.links.place((trace[..16].to_vec(), span[..8].to_vec()))
+            }
+            _ => 0,
+        };
+        let mut attributes = Vec::with_capacity(sample.label.len());
+        for label in &sample.label {
+            let key = self.text(label.key);
+            // The resource says whose the sample is.
+            if key == "pid" || key == pprof::PROCESS || (link != 0 && linked.contains(&key)) {
+                continue;
+            }
+            let said = match label.text {
+                0 => Said::Number(label.number),
+                text => Said::Text(self.text(text).to_owned()),
+            };
+            attributes.push(self.attribute(&attribute_key(key), said));
+        }
+        (stack, attributes, link)
+    }
+
+    fn attribute(&mut self, key: &str, said: Said) -> i32 {
+        let key = self.string(key);
+        self.attributes.place((key, said))
+    }
+
+    fn string(&mut self, text: &str) -> i32 {
+        if let Some(place) = self.string_places.get(text) {
+            return *place;
+        }
+        let at = place(self.strings.len());
+        self.strings.push(text.to_owned());
+        self.string_places.insert(text.to_owned(), at);
+        at
+    }
+
+    /// Time first: tools show the first profile by default.
+    fn profiles(&self, process: &OfProcess) -> Vec<otlp::Profile> {
+        let types = self.made.sample_type.iter().enumerate().rev();
+        types.map(|(value, kind)| self.profile(process, value, kind)).collect()
+    }
+
+    fn profile(&self, process: &OfProcess, value: usize, kind: &proto::ValueType) -> otlp::Profile {
+        let samples = process.places.iter().zip(&process.values);
+        let samples = samples.map(|((stack_index, attributes, link_index), values)| otlp::Sample {
+            stack_index: *stack_index,
+            attribute_indices: attributes.clone(),
+            link_index: *link_index,
+            values: values.get(value).copied().into_iter().collect(),
+            timestamps_unix_nano: Vec::new(),
+        });
+        otlp::Profile {
+            sample_type: Some(value_type(kind)),
+            samples: samples.collect(),
+            time_unix_nano: unsigned(self.made.time_nanos),
+            duration_nano: unsigned(self.made.duration_nanos),
+            period_type: self.made.period_type.as_ref().map(value_type),
+            period: self.made.period,
+            ..otlp::Profile::default()
+        }
+    }
+
+    fn dictionary(mut self) -> otlp::ProfilesDictionary {
+        let made = self.made;
+        let mut mapping_table = vec![otlp::Mapping::default()];
+        for mapping in &made.mapping {
+            let build_id = self.text(mapping.build_id);
+            let attribute = (!build_id.is_empty())
+                .then(|| self.attribute(BUILD_ID, Said::Text(build_id.to_owned())));
+            mapping_table.push(otlp::Mapping {
+                memory_start: mapping.memory_start,
+                memory_limit: mapping.memory_limit,
+                file_offset: 0,
+                filename_strindex: string_place(mapping.filename),
+                attribute_indices: attribute.into_iter().collect(),
+            });
+        }
+        let stacks = self.stacks.finish();
+        let links = self.links.finish().into_iter();
+        let attributes = self.attributes.finish().into_iter();
+        otlp::ProfilesDictionary {
+            mapping_table,
+            location_table: after_empty(made.location.iter().map(location)),
+            function_table: after_empty(made.function.iter().map(function)),
+            link_table: links.map(|(trace_id, span_id)| otlp::Link { trace_id, span_id }).collect(),
+            string_table: self.strings,
+            attribute_table: attributes.map(attribute).collect(),
+            stack_table: stacks
+                .into_iter()
+                .map(|location_indices| otlp::Stack { location_indices })
+                .collect(),
+        }
+    }
+}
+
+/// The indices of pprof's tables start at 1, too.
+fn location(of: &proto::Location) -> otlp::Location {
+    let line = |line: &proto::Line| otlp::Line {
+        function_index: place(line.function_id as usize),
+        line: line.line,
+        column: 0,
+    };
+    otlp::Location {
+        mapping_index: place(of.mapping_id as usize),
+        address: of.address,
+        lines: of.line.iter().map(line).collect(),
+        attribute_indices: Vec::new(),
+    }
+}
+
+fn function(of: &proto::Function) -> otlp::Function {
+    otlp::Function {
+        name_strindex: string_place(of.name),
+        system_name_strindex: string_place(of.system_name),
+        filename_strindex: string_place(of.filename),
+        start_line: 0,
+    }
+}
+
+fn attribute((key_strindex, said): (i32, Said)) -> otlp::KeyValueAndUnit {
+    let value = match said {
+        Said::Nothing => None,
+        Said::Text(text) => Some(Word::StringValue(text)),
+        Said::Number(number) => Some(Word::IntValue(number)),
+    };
+    let value = value.map(|value| AnyValue { value: Some(value) });
+    otlp::KeyValueAndUnit { key_strindex, value, unit_strindex: 0 }
+}
+
+fn value_type(of: &proto::ValueType) -> otlp::ValueType {
+    let (type_strindex, unit_strindex) = (string_place(of.kind), string_place(of.unit));
+    otlp::ValueType { type_strindex, unit_strindex }
+}
+
+fn scope(recording: &RecordingInfo) -> InstrumentationScope {
+    let version = recording.text("traceprof_version").unwrap_or_default().to_owned();
+    InstrumentationScope { name: "traceprof".to_owned(), version, ..Default::default() }
+}
+
+/// The bytes of an id of at most 32 hexadecimal digits, and their number.
+fn bytes(digits: &str) -> Option<([u8; 16], usize)> {
+    let mut bytes = [0; 16];
+    let length = digits.len() / 2;
+    for (at, byte) in bytes.iter_mut().enumerate().take(length) {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    (length <= 16).then_some((bytes, length))
+}
+
+fn after_empty<T: Default>(all: impl Iterator<Item = T>) -> Vec<T> {
+    [T::default()].into_iter().chain(all).collect()
+}
+
+/// An index into a table; 0 if it exceeds the format's range, which memory does not allow.
+fn place(at: usize) -> i32 {
+    i32::try_from(at).unwrap_or(0)
+}
+
+fn string_place(at: i64) -> i32 {
+    i32::try_from(at).unwrap_or(0)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

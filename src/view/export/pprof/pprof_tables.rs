@@ -1,0 +1,184 @@
+//! The tables of a profile of pprof: texts, functions, places, modules, each once.
+
+use std::collections::HashMap;
+
+use super::proto::{Function, Line, Location, Mapping, Profile as Made};
+use crate::trace::{LocationId, MethodId, ModuleId};
+use crate::view::call_tree::StackStep;
+use crate::view::escape::escaped;
+use crate::view::profile::Profile;
+
+/// The name of what the trace does not define.
+const UNKNOWN: &str = "[unknown]";
+
+/// The key of a row of the location table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum LocationKey {
+    /// An instruction: its innermost function, and the outermost function that it is inlined into.
+    Code(LocationId, LocationId),
+    /// No instruction: the place of its name among the texts.
+    Mark(i64),
+}
+
+/// Fills the tables.
+pub(super) struct PprofTables<'a> {
+    profile: &'a Profile,
+    made: Made,
+    strings: HashMap<String, i64>,
+    /// The functions by method and name or file; placeholders have no method.
+    functions: HashMap<(Option<MethodId>, i64), u64>,
+    places: HashMap<LocationKey, u64>,
+    mappings: HashMap<ModuleId, u64>,
+}
+
+impl<'a> PprofTables<'a> {
+    pub(super) fn new(profile: &'a Profile) -> Self {
+        let mut tables = Self {
+            profile,
+            made: Made::default(),
+            strings: HashMap::new(),
+            functions: HashMap::new(),
+            places: HashMap::new(),
+            mappings: HashMap::new(),
+        };
+        tables.string("");
+        tables
+    }
+
+    pub(super) fn finish(self) -> Made {
+        self.made
+    }
+
+    /// The place of a text.
+    pub(super) fn string(&mut self, text: &str) -> i64 {
+        if let Some(place) = self.strings.get(text) {
+            return *place;
+        }
+        let place = self.made.string_table.len() as i64;
+        self.made.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), place);
+        place
+    }
+
+    /// The locations that one is inlined into, of those outside of it, the next first.
+    pub(super) fn inlined(
+        &self,
+        location: LocationId,
+        outer: &[StackStep<LocationId>],
+    ) -> Vec<LocationId> {
+        let mut inlined = Vec::new();
+        let mut at = location;
+        for step in outer {
+            let parent =
+                self.profile.locations.get(at.0 as usize).and_then(|place| place.inline_parent);
+            match (parent, step) {
+                (Some(parent), StackStep::Frame(next)) if parent == *next => {
+                    inlined.push(parent);
+                    at = parent;
+                }
+                _ => break,
+            }
+        }
+        inlined
+    }
+
+    /// The location of an instruction, whose functions these are, innermost first.
+    pub(super) fn code(&mut self, location: LocationId, inlined: &[LocationId]) -> u64 {
+        let outermost = inlined.last().copied().unwrap_or(location);
+        let place = LocationKey::Code(location, outermost);
+        if let Some(id) = self.places.get(&place) {
+            return *id;
+        }
+        let all = [location].into_iter().chain(inlined.iter().copied());
+        let line = all.map(|id| self.line(id)).collect();
+        let (mut mapping_id, mut address) = (0, 0);
+        if let Some(physical) = self.profile.locations.get(outermost.0 as usize) {
+            address = physical.svma;
+            let module = self.profile.method(physical.method).and_then(|method| method.module);
+            mapping_id =
+                module.map_or(0, |module| self.mapping(module, address, !inlined.is_empty()));
+        }
+        self.add(place, Location { id: 0, mapping_id, address, line })
+    }
+
+    /// The location of what is no instruction.
+    pub(super) fn mark(&mut self, name: &str) -> u64 {
+        let name = self.string(name);
+        let place = LocationKey::Mark(name);
+        if let Some(id) = self.places.get(&place) {
+            return *id;
+        }
+        let function_id = self.function(None, name, 0);
+        let line = vec![Line { function_id, line: 0 }];
+        self.add(place, Location { line, ..Location::default() })
+    }
+
+    fn add(&mut self, place: LocationKey, location: Location) -> u64 {
+        let id = self.made.location.len() as u64 + 1;
+        self.made.location.push(Location { id, ..location });
+        self.places.insert(place, id);
+        id
+    }
+
+    fn line(&mut self, id: LocationId) -> Line {
+        let Some(location) = self.profile.locations.get(id.0 as usize) else {
+            let name = self.string(UNKNOWN);
+            return Line { function_id: self.function(None, name, 0), line: 0 };
+        };
+        let method = self.profile.method(location.method);
+        let name = method.map_or(UNKNOWN, |method| &method.name);
+        let name = self.string(&escaped(name));
+        let file = self.string(&escaped(location.file.as_deref().unwrap_or("")));
+        let function_id = self.function(Some(location.method), name, file);
+        Line { function_id, line: location.line.into() }
+    }
+
+    fn function(&mut self, method: Option<MethodId>, name: i64, filename: i64) -> u64 {
+        // A placeholder is distinguished by its name.
+        let key = (method, if method.is_some() { filename } else { name });
+        let functions = &mut self.made.function;
+        *self.functions.entry(key).or_insert_with(|| {
+            let id = functions.len() as u64 + 1;
+            functions.push(Function { id, name, system_name: name, filename });
+            id
+        })
+    }
+
+    /// The mapping of a module that reaches up to an address at least.
+    fn mapping(&mut self, module: ModuleId, address: u64, is_inlined: bool) -> u64 {
+        let id = match self.mappings.get(&module) {
+            Some(id) => *id,
+            None => self.add_mapping(module),
+        };
+        if let Some(mapping) = self.made.mapping.get_mut(id as usize - 1) {
+            mapping.memory_limit = mapping.memory_limit.max(address.saturating_add(1));
+            mapping.has_inline_frames |= is_inlined;
+        }
+        id
+    }
+
+    fn add_mapping(&mut self, module: ModuleId) -> u64 {
+        let known = self.profile.modules.get(module.0 as usize);
+        let path = known.map_or(UNKNOWN, |module| &module.path);
+        let build_id: String = known
+            .map_or(&[][..], |module| &module.build_id)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let (filename, build_id) = (self.string(&escaped(path)), self.string(&build_id));
+        let id = self.made.mapping.len() as u64 + 1;
+        self.mappings.insert(module, id);
+        // Names are complete: pprof must not search files that may have changed by now.
+        let (has_functions, has_filenames, has_line_numbers) = (true, true, true);
+        self.made.mapping.push(Mapping {
+            id,
+            filename,
+            build_id,
+            has_functions,
+            has_filenames,
+            has_line_numbers,
+            ..Mapping::default()
+        });
+        id
+    }
+}

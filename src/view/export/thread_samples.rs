@@ -1,0 +1,52 @@
+//! The samples of formats that have each of them, thread after thread.
+
+use super::ExportOptions;
+use crate::trace::meter::{self, Unit};
+use crate::trace::{LazyTrace, LocationId, Sample, ThreadId, ThreadSummary, TraceError, Window};
+use crate::view::idle::idle_threads;
+use crate::view::profile::Profile;
+use crate::view::selection::Selected;
+
+/// The threads with selected samples, for formats that list every sample. `profile` was loaded from
+/// the same selection.
+///
+/// Idle threads are left out on request. This also starts the progress meter.
+pub(super) fn threads<'a>(
+    trace: &'a LazyTrace,
+    (selected, profile): (&Selected, &Profile),
+    options: &ExportOptions,
+) -> Vec<&'a ThreadSummary> {
+    let idle = if options.no_idle { idle_threads(profile) } else { Vec::new() };
+    let covered = trace.threads().iter().filter(|thread| selected.covers(thread));
+    let is_shown = |place: usize| {
+        let is_idle = idle.get(place).copied().unwrap_or(false);
+        !is_idle && profile.threads.get(place).is_some_and(|it| it.count.samples > 0)
+    };
+    let shown: Vec<&ThreadSummary> =
+        covered.enumerate().filter(|(place, _)| is_shown(*place)).map(|(_, it)| it).collect();
+    let samples = shown.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.samples));
+    meter::pass("exporting", Unit::Samples, samples);
+    shown
+}
+
+/// Calls `f` with the samples of one thread that are selected and their stacks, root first, in the
+/// order in which they were taken.
+pub(super) fn of_thread(
+    trace: &LazyTrace,
+    selected: &Selected,
+    thread: ThreadId,
+    f: &mut dyn FnMut(&Sample, &[LocationId]),
+) -> Result<(), TraceError> {
+    for window in &selected.windows {
+        if window.threads.as_ref().is_some_and(|threads| !threads.contains(&thread)) {
+            continue;
+        }
+        let window = Window { threads: Some([thread].into()), ..window.clone() };
+        trace.for_each_sample(&window, &mut |_, sample, stack| {
+            if selected.filter.keeps(sample, stack) {
+                f(sample, stack);
+            }
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The tree of stacks as tables: calls, which refer to frames, which refer to functions and files.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::byte_columns::ByteColumns;
+use super::page_samples::PageSamples;
+use crate::trace::LocationId;
+use crate::view::call_tree::{CallTree, StackStep};
+use crate::view::escape::escaped;
+use crate::view::groups::Groups;
+use crate::view::profile::Profile;
+use crate::view::step_names::{NameId, StepNames};
+use crate::view::waits::Waits;
+
+/// The kind of a function in the page; a wait is `WAIT` and the number of its state.
+const CODE: u64 = 0;
+const MARK: u64 = 1;
+const WAIT: u64 = 2;
+
+/// The function of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum PageFunction {
+    Code(NameId),
+    /// No function, but what stands for one.
+    Other(StackStep<()>),
+}
+
+/// The place of a call in a function: file by number, 0 for none, and line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct PageFrame {
+    function: u32,
+    file: u32,
+    line: u32,
+}
+
+/// The tables of a tree.
+#[derive(Debug, Default)]
+pub(super) struct StackTables {
+    /// The names, each with the distinction between equal ones.
+    names: Vec<(String, String)>,
+    kinds: Vec<u64>,
+    files: Vec<String>,
+    frames: Vec<PageFrame>,
+    /// By call: the distance back to its caller, and its frame.
+    calls: Vec<(u64, u32)>,
+}
+
+/// Fills tables.
+struct StackTableBuilder<'a> {
+    profile: &'a Profile,
+    names: StepNames,
+    waits: &'a Waits,
+    tables: StackTables,
+    functions: HashMap<PageFunction, u32>,
+    files: HashMap<String, u32>,
+    frames: HashMap<PageFrame, u32>,
+    by_step: HashMap<StackStep<LocationId>, u32>,
+}
+
+impl StackTables {
+    /// The tables of all stacks; a profile of any mode has all names.
+    pub(super) fn new(gathered: &PageSamples<'_>, profile: Option<&Profile>) -> Self {
+        let Some(profile) = profile else { return Self::default() };
+        let mut names = StepNames::of_functions(profile);
+        if !gathered.processes.is_empty() {
+            let labels = gathered.processes.clone();
+            names.group_by(Groups::named(["process", "processes"], labels).into());
+        }
+        let mut maker = StackTableBuilder {
+            profile,
+            names,
+            waits: &gathered.waits,
+            tables: Self::default(),
+            functions: HashMap::new(),
+            files: HashMap::new(),
+            frames: HashMap::new(),
+            by_step: HashMap::new(),
+        };
+        maker.fill(&gathered.tree);
+        maker.tables
+    }
+
+    /// Adds the columns.
+    pub(super) fn write(&self, columns: &mut ByteColumns) {
+        columns.add("function.kind".to_owned(), self.kinds.iter().copied());
+        let frames = || self.frames.iter();
+        columns.add("frame.function".to_owned(), frames().map(|frame| frame.function.into()));
+        columns.add("frame.file".to_owned(), frames().map(|frame| frame.file.into()));
+        columns.add("frame.line".to_owned(), frames().map(|frame| frame.line.into()));
+        columns.add("call.caller".to_owned(), self.calls.iter().map(|(back, _)| *back));
+        columns.add("call.frame".to_owned(), self.calls.iter().map(|(_, frame)| (*frame).into()));
+    }
+
+    /// The texts that the columns refer to.
+    pub(super) fn texts(&self) -> Value {
+        let (names, modules): (Vec<_>, Vec<_>) =
+            self.names.iter().map(|(name, module)| (name, module)).unzip();
+        json!({ "functions": names, "modules": modules, "files": self.files })
+    }
+}
+
+impl StackTableBuilder<'_> {
+    fn fill(&mut self, tree: &CallTree<LocationId>) {
+        for (index, call) in tree.calls().iter().enumerate() {
+            let frame = match self.by_step.get(&call.step) {
+                Some(frame) => *frame,
+                None => {
+                    let frame = self.frame(call.step);
+                    self.by_step.insert(call.step, frame);
+                    frame
+                }
+            };
+            self.tables.calls.push(((index - call.caller()) as u64, frame));
+        }
+    }
+
+    fn frame(&mut self, step: StackStep<LocationId>) -> u32 {
+        let frame = match step {
+            StackStep::Frame(location) => {
+                let function = self.function(PageFunction::Code(self.names.id(location)));
+                let known = self.profile.locations.get(location.0 as usize);
+                let line = known.map_or(0, |location| location.line);
+                let file = known.and_then(|location| location.file.as_deref());
+                PageFrame { function, file: file.map_or(0, |file| self.file(file)), line }
+            }
+            other => {
+                let function = self.function(PageFunction::Other(other.map(|_| ())));
+                PageFrame { function, file: 0, line: 0 }
+            }
+        };
+        let all = &mut self.tables.frames;
+        *self.frames.entry(frame).or_insert_with(|| {
+            all.push(frame);
+            last(all.len())
+        })
+    }
+
+    fn function(&mut self, function: PageFunction) -> u32 {
+        if let Some(known) = self.functions.get(&function) {
+            return *known;
+        }
+        let (name, module, kind) = match function {
+            PageFunction::Code(id) => {
+                let step = StackStep::Frame(id);
+                let of = |text: &str| text.to_owned();
+                (of(self.names.text(step)), of(self.names.qualifier(step)), CODE)
+            }
+            PageFunction::Other(StackStep::Wait(id)) => {
+                let state = self.waits.get(id).map_or(0, |wait| wait.state);
+                (self.waits.name(id).to_owned(), String::new(), WAIT + u64::from(state))
+            }
+            PageFunction::Other(step) => {
+                // This step holds no frame, so any id will do.
+                let step = step.map(|()| self.names.id(LocationId(u32::MAX)));
+                (self.names.text(step).to_owned(), String::new(), MARK)
+            }
+        };
+        self.tables.names.push((name, module));
+        self.tables.kinds.push(kind);
+        let id = last(self.tables.names.len());
+        self.functions.insert(function, id);
+        id
+    }
+
+    /// The number of a file, from 1 on.
+    fn file(&mut self, file: &str) -> u32 {
+        let all = &mut self.tables.files;
+        let file = escaped(file);
+        if let Some(known) = self.files.get(&*file) {
+            return *known;
+        }
+        all.push(file.clone().into_owned());
+        let number = last(all.len()) + 1;
+        self.files.insert(file.into_owned(), number);
+        number
+    }
+}
+
+/// The index of the last row. More than four billion fit in no memory.
+fn last(length: usize) -> u32 {
+    u32::try_from(length.saturating_sub(1)).unwrap_or(u32::MAX - 1)
+}

@@ -1,0 +1,123 @@
+//! The line of a call, and the indentation of a timeline.
+//!
+//! Invariant: on a terminal a name has about half of a line, however deep its call is, since deep
+//! calls differ by their names alone.
+
+use std::io::Write;
+
+use unicode_width::UnicodeWidthStr;
+
+use super::call_names::duration;
+use super::{ThreadWalk, TimelineContext, ViewError};
+use crate::trace::LazyCall;
+use crate::view::mode::Mode;
+use crate::view::number::counted;
+use crate::view::text_style::TextStyle;
+
+/// Deeper than this, lines are not indented further: the depth is the target's choice, and a line
+/// of thousands of spaces is of no use. The depth is written instead.
+const INDENT_MAX: usize = 128;
+/// On a terminal, the columns for each level that is indented: a fifth of its width is all that
+/// they take.
+const COLUMNS_A_LEVEL: usize = 10;
+/// Before what does not fit beside a name.
+const HANGING: &str = "    ";
+
+/// The parts of a call's line.
+struct CallLine<'a> {
+    lead: String,
+    /// The name with the module.
+    name: &'a str,
+    /// The name without the module.
+    bare: &'a str,
+    numbers: String,
+    /// The place, empty without `--verbose`.
+    place: &'a str,
+}
+
+impl ThreadWalk<'_> {
+    /// Writes a call.
+    pub(super) fn call(
+        &self,
+        call: &LazyCall,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
+        if self.shared.options.json {
+            return self.call_object(call, depth, out);
+        }
+        let share = self.share(call);
+        let observed = match self.shared.filter.mode {
+            Mode::Cpu => {
+                format!("~{}", duration(share.span_ns.saturating_add(self.shared.period_ns)))
+            }
+            Mode::Wall => duration(share.weight.saturating_mul(1000)),
+        };
+        let known = call.location().map(|location| self.shared.names.of(location)).transpose()?;
+        let (name, bare) =
+            known.as_ref().map_or(("[unknown]", "[unknown]"), |it| (&it.name, &it.bare));
+        let place =
+            known.as_ref().filter(|_| self.shared.options.verbose).map_or("", |known| &known.place);
+        let mut numbers = format!("{}, {observed}", counted(share.samples, "sample"));
+        for (is_so, mark) in [
+            (call.begin_lost(), " <start lost>"),
+            (call.end_lost(), " <end lost>"),
+            (call.unfinished(), " <unfinished>"),
+        ] {
+            numbers.push_str(if is_so { mark } else { "" });
+        }
+        let line = CallLine { lead: self.shared.indent(depth), name, bare, numbers, place };
+        for line in line.lines(&self.shared.options.style) {
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl CallLine<'_> {
+    /// The call in as many lines as it takes.
+    fn lines(&self, style: &TextStyle) -> Vec<String> {
+        let Self { lead, name, bare, numbers, place } = self;
+        let Some(width) = style.width else {
+            return vec![format!("{lead}{name}: {numbers}{place}")];
+        };
+        let room = width.saturating_sub(lead.len() + 2 + numbers.width());
+        let beside = match (name.width() <= room, bare.width() <= room || room >= width / 2) {
+            (true, _) => Some((*name).into()),
+            (false, true) => Some(style.cut(bare, room)),
+            (false, false) => None,
+        };
+        let hanging = format!("{}{HANGING}", " ".repeat(lead.len()));
+        let mut lines = match beside {
+            Some(name) => vec![format!("{lead}{name}: {numbers}")],
+            None => {
+                let name = style.fit(bare, lead.len() + 1);
+                vec![format!("{lead}{name}:"), format!("{hanging}{numbers}")]
+            }
+        };
+        // The place starts with a space.
+        let fits = lines.last().is_some_and(|last| last.width() + place.width() <= width);
+        match lines.last_mut() {
+            Some(last) if fits => last.push_str(place),
+            _ => {
+                let place = style.fit(place.trim_start(), hanging.len());
+                lines.push(format!("{hanging}{place}"));
+            }
+        }
+        lines
+    }
+}
+
+impl TimelineContext<'_> {
+    /// The indentation of a line.
+    pub(super) fn indent(&self, depth: usize) -> String {
+        let most = match self.options.style.width {
+            Some(width) => (width / COLUMNS_A_LEVEL).min(INDENT_MAX),
+            None => INDENT_MAX,
+        };
+        match depth <= most {
+            true => "  ".repeat(depth),
+            false => format!("{}[{depth}] ", "  ".repeat(most)),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The line of what has no children: a sample, a gap, the end of a thread.
+
+use std::io::Write;
+
+use traceprof_abi::storage::log::flags::CARRIED;
+
+use super::call_names::duration;
+use super::{TimelineContext, ViewError};
+use crate::trace::{LazyNode, Sample};
+use crate::view::context::ContextKey;
+use crate::view::mode::is_wall;
+use crate::view::number::counted;
+use crate::view::text_style::Ink;
+use crate::view::waits::doing;
+
+impl TimelineContext<'_> {
+    /// Writes the line, behind `lead`.
+    pub(super) fn leaf(
+        &self,
+        leaf: &LazyNode,
+        lead: &str,
+        out: &mut dyn Write,
+    ) -> Result<(), ViewError> {
+        let at =
+            |time_ns: u64| format!("{:.6} s", time_ns.saturating_sub(self.base_ns) as f64 / 1e9);
+        let text = match leaf {
+            // The walk takes calls itself.
+            LazyNode::Call(_) => return Ok(()),
+            LazyNode::Sample(sample) => {
+                let text = format!("sample at {}: {}", at(sample.time_ns), self.describe(sample)?);
+                // Numbers and names of states must not be cut.
+                let mut lead = lead.to_owned();
+                for line in self.options.style.wrapped(&text, lead.len()) {
+                    writeln!(out, "{lead}{line}")?;
+                    lead = " ".repeat(lead.len());
+                }
+                return Ok(());
+            }
+            LazyNode::Gap { from_ns, to_ns } => {
+                format!("gap {}", duration(to_ns.saturating_sub(*from_ns)))
+            }
+            LazyNode::ThreadStart { time_ns } => format!("thread began at {}", at(*time_ns)),
+            LazyNode::ThreadExit { time_ns } => format!("thread ended at {}", at(*time_ns)),
+            LazyNode::Lost { from_ns, to_ns, samples } => lost(*from_ns, *to_ns, *samples),
+        };
+        let text = format!("... <{text}>");
+        Ok(writeln!(out, "{lead}{}", self.options.style.paint(Some(Ink::Faint), &text))?)
+    }
+
+    /// Microseconds that a sample stands for, in a view of wall clock time.
+    pub(super) fn time_us(&self, sample: &Sample) -> u64 {
+        if is_wall(sample) { u64::from(sample.weight) } else { 0 }
+    }
+
+    /// The facts of a sample, apart from its time.
+    fn describe(&self, sample: &Sample) -> Result<String, ViewError> {
+        let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
+        let state = doing(sample.state, sample.syscall, on.as_deref());
+        let mut text = if is_wall(sample) {
+            format!("{} {state}", duration(u64::from(sample.weight).saturating_mul(1000)))
+        } else {
+            format!("weight {}, {state}", sample.weight)
+        };
+        if sample.trace_id != 0 {
+            text.push_str(&format!(", trace {:#x}", sample.trace_id));
+        }
+        let context = ContextKey::of(sample).in_words(&self.tags)?.to_string();
+        if !context.is_empty() {
+            let inferred = if sample.flags & CARRIED != 0 { " (as before and after)" } else { "" };
+            text.push_str(&format!(", {context}{inferred}"));
+        }
+        Ok(text)
+    }
+}
+
+fn lost(from_ns: u64, to_ns: u64, samples: Option<u64>) -> String {
+    let samples = match samples {
+        Some(samples) => counted(samples, "sample"),
+        None => "samples".to_owned(),
+    };
+    let length = match to_ns.checked_sub(from_ns) {
+        Some(length_ns) if to_ns != u64::MAX => duration(length_ns),
+        _ => "up to the end".to_owned(),
+    };
+    format!("lost {samples}, {length}")
+}

@@ -1,0 +1,119 @@
+//! The selected samples of a thread, and their sums by call.
+//!
+//! The calls of a trace hold samples of all kinds, and only the samples tell which ones a view
+//! selects.
+
+use std::ops::Range;
+
+use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
+use crate::view::sample_filter::SampleFilter;
+use crate::view::states::StateTimes;
+
+/// The selected samples of a thread: some bytes for each.
+#[derive(Debug, Default)]
+pub(super) struct ThreadSamples {
+    main: Vec<SampleRow>,
+    side: Vec<SampleRow>,
+    /// Their time by state, of wall clock time.
+    pub(super) states: StateTimes,
+}
+
+/// A selected sample.
+#[derive(Debug, Clone, Copy)]
+struct SampleRow {
+    /// The number in its stream.
+    number: u64,
+    time_ns: u64,
+    /// The weight of this and all earlier samples of the stream.
+    sum: u64,
+}
+
+/// Some of the samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct SampleShare {
+    pub(super) samples: u64,
+    /// Periods, or microseconds of wall clock time.
+    pub(super) weight: u64,
+    /// From the first to the last sample.
+    pub(super) span_ns: u64,
+}
+
+impl SampleShare {
+    /// A number of samples that weigh one period each.
+    pub(super) fn even(samples: u64) -> Self {
+        Self { samples, weight: samples, span_ns: 0 }
+    }
+}
+
+impl ThreadSamples {
+    /// The samples of a thread in a window that the filter keeps.
+    pub(super) fn new(
+        trace: &LazyTrace,
+        (thread, window): (ThreadId, &Window),
+        filter: &SampleFilter,
+    ) -> Result<Self, TraceError> {
+        let mut tally = Self::default();
+        let times = window.from_ns..=window.to_ns;
+        trace.for_each_sample_of(thread, times, &mut |side, number, sample: &Sample| {
+            if filter.has(sample) {
+                let ThreadSamples { main, side: of_side, states } = &mut tally;
+                let rows = if side { of_side } else { main };
+                let before = rows.last().map_or(0, |row| row.sum);
+                let weight = u64::from(sample.weight);
+                let sum = before.saturating_add(weight);
+                states.add(sample.state, weight);
+                rows.push(SampleRow { number, time_ns: sample.time_ns, sum });
+            }
+        })?;
+        Ok(tally)
+    }
+
+    /// The sum of all of them.
+    pub(super) fn all(&self) -> SampleShare {
+        let [main, side] = [&self.main, &self.side].map(|rows| share(rows, 0..u64::MAX));
+        let samples = main.samples + side.samples;
+        SampleShare { samples, weight: main.weight.saturating_add(side.weight), span_ns: 0 }
+    }
+
+    /// The sum of those in a call.
+    pub(super) fn of(&self, call: &LazyCall) -> SampleShare {
+        let Some(numbers) = call.sample_numbers() else { return self.all() };
+        share(if call.is_side() { &self.side } else { &self.main }, numbers)
+    }
+}
+
+fn share(rows: &[SampleRow], numbers: Range<u64>) -> SampleShare {
+    let begin = rows.partition_point(|row| row.number < numbers.start);
+    let end = rows.partition_point(|row| row.number < numbers.end);
+    let before = begin.checked_sub(1).and_then(|place| rows.get(place)).map_or(0, |row| row.sum);
+    let some = rows.get(begin..end).unwrap_or_default();
+    let (Some(first), Some(last)) = (some.first(), some.last()) else {
+        return SampleShare::default();
+    };
+    SampleShare {
+        samples: some.len() as u64,
+        weight: last.sum - before,
+        span_ns: last.time_ns.saturating_sub(first.time_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_what_lies_in_a_range_of_numbers() {
+        let row = |(number, time_ns, sum)| SampleRow { number, time_ns, sum };
+        let rows = [(2, 10, 5), (3, 20, 6), (7, 50, 106)].map(row);
+        for (numbers, samples, weight, span_ns) in [
+            (0..2, 0, 0, 0),
+            (0..3, 1, 5, 0),
+            (3..8, 2, 101, 30),
+            (0..u64::MAX, 3, 106, 40),
+            (4..7, 0, 0, 0),
+        ] {
+            assert_eq!(share(&rows, numbers), SampleShare { samples, weight, span_ns });
+        }
+        assert_eq!(share(&[], 0..5), SampleShare::default());
+    }
+}

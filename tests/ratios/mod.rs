@@ -1,0 +1,161 @@
+//! Programs that know where their time is: each call's by its own CPU clock. Shares of the samples
+//! are held against it, with the error that draws by chance would have.
+
+mod shares;
+
+use std::io::Write;
+use std::time::Duration;
+
+use shares::Shares;
+
+use crate::common::{Outcome, Target, alone, is_long_run, needs_recording, record_team};
+
+/// What `ratios` does; the last three have one leaf in common.
+const KINDS: [&str; 7] =
+    ["kernel_1", "kernel_2", "kernel_4", "kernel_8", "parent_50", "parent_30", "parent_20"];
+/// The one that can be slowed down.
+const SLOWED: usize = 3;
+/// Of the duty of all threads, that of each.
+const DUTIES: [u64; 4] = [10, 20, 30, 40];
+
+const PERF: &[&str] = &["--engine", "perf", "--freq", "999"];
+const TIMER: &[&str] = &["--engine", "timer", "--freq", "999"];
+/// As fast as it takes to see one part in twenty.
+const FAST: &[&str] = &["--engine", "perf", "--freq", "9973"];
+
+/// Prints a measurement where a passing test's output is not hidden.
+fn report(line: &str) {
+    // A closed stderr is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "measured: {line}");
+}
+
+/// Of CPU time, with which the number of draws is fixed.
+fn budget() -> Duration {
+    Duration::from_secs(if is_long_run() { 30 } else { 5 })
+}
+
+fn record(program: &str, args: &[&str], options: &[&str]) -> (Target, Outcome) {
+    let ms = budget().as_millis().to_string();
+    record_team(program, &[&[ms.as_str()], args].concat(), budget(), options)
+}
+
+/// Shares of functions, however deep, against the times that the target took.
+fn check_functions(target: &Target, outcome: &Outcome, functions: &[&str], title: &str) -> Shares {
+    let shares = Shares::of(&outcome.trace.path(), functions);
+    let truth: Vec<u64> = functions.iter().map(|name| target.fact(name)).collect();
+    report(&shares.row(title, &truth));
+    shares.assert_drawn_from(&truth, 0.0, title);
+    shares
+}
+
+fn check_ratios(options: &[&str], title: &str) {
+    needs_recording!();
+    let _machine = alone();
+    let (target, outcome) = record("ratios", &[], options);
+    check_functions(&target, &outcome, &KINDS, title);
+    // The leaf has its time from its callers, and nobody else calls it.
+    let folded = outcome.trace.folded();
+    let leaves = folded.count_of("leaf");
+    let by_parents: u64 = KINDS[4..].iter().map(|name| folded.count_of_both("leaf", name)).sum();
+    assert_eq!(leaves, by_parents, "{}", outcome.text());
+    assert!(leaves > 0);
+}
+
+#[test]
+fn ratios_are_right_with_perf_events() {
+    check_ratios(PERF, "ratios, perf");
+}
+
+#[test]
+fn ratios_are_right_with_timers() {
+    check_ratios(TIMER, "ratios, timer");
+}
+
+/// `unseen_ms` is what a thread uses before its first hit and after its last one, whatever it uses
+/// in all.
+fn check_duties(options: &[&str], unseen_ms: f64, title: &str) {
+    needs_recording!();
+    let _machine = alone();
+    let (target, outcome) = record("duty", &[], options);
+    let periods = outcome.trace.periods_by_label();
+    for (thread, duty) in DUTIES.iter().enumerate() {
+        let own_ns = target.fact(&format!("used_{thread}"));
+        let sampled = crate::common::periods_of(&periods, &format!("busy-{thread}"));
+        let (own_ms, sampled_ms) = (own_ns as f64 / 1e6, sampled as f64 / 0.999);
+        let line = format!("{title}: of a duty of {duty} %, {sampled_ms:.0} ms of {own_ms:.0} ms");
+        report(&line);
+        let off = (sampled_ms - own_ms).abs();
+        assert!(off < 0.01 * own_ms + unseen_ms, "{line}\n{}", outcome.text());
+    }
+}
+
+#[test]
+fn duties_are_right_with_perf_events() {
+    check_duties(PERF, 3.0, "duty, perf");
+}
+
+#[test]
+fn duties_are_right_with_timers() {
+    check_duties(TIMER, 16.0, "duty, timer");
+}
+
+/// What is inserted in one function shows up in it, by as much, and the others keep their
+/// proportions.
+#[test]
+fn a_slowdown_shows_in_its_function_and_nowhere_else() {
+    needs_recording!();
+    let _machine = alone();
+    let run = |percent: u64| {
+        let (target, outcome) = record("ratios", &[&percent.to_string()], FAST);
+        let title = format!("slowdown of {percent} %");
+        check_functions(&target, &outcome, &KINDS, &title)
+    };
+    let before = run(0);
+    // One part in twenty takes a longer look.
+    let slowdowns = if is_long_run() { &[5, 10, 20][..] } else { &[10, 20] };
+    for percent in slowdowns {
+        let after = run(*percent);
+        let slowdown = after.slowdown_since(&before, SLOWED);
+        report(&format!("slowdown of {percent} %: {slowdown}"));
+        assert!(slowdown.is(*percent as f64 / 100.0), "{percent} %: {slowdown}");
+        // Otherwise the test would see none where there is one.
+        assert!(!slowdown.is(0.0), "{percent} %: {slowdown}");
+        for other in (0..KINDS.len()).filter(|kind| *kind != SLOWED) {
+            let unchanged = after.slowdown_of_other_since(&before, other, SLOWED);
+            assert!(unchanged.is(0.0), "{}: {unchanged}", KINDS[other]);
+        }
+    }
+}
+
+/// Rounds that are nearly as long as a period: hits pass through a round so slowly that they make a
+/// few passes in all. The one that is not complete is what shares may be off, beside chance.
+fn check_in_step(options: &[&str], (round_ns, passes): (u64, f64), title: &str) {
+    needs_recording!();
+    let _machine = alone();
+    let (target, outcome) = record("in_step", &[&round_ns.to_string()], options);
+    let title = format!("{title}, rounds of {round_ns} ns");
+    let functions = ["first_part", "second_part"];
+    let shares = Shares::of(&outcome.trace.path(), &functions);
+    let truth = functions.map(|name| target.fact(name));
+    report(&shares.row(&title, &truth));
+    shares.assert_drawn_from(&truth, 0.3 * 0.7 / passes, &title);
+}
+
+#[test]
+fn rounds_in_step_with_the_sampler_are_right_with_perf_events() {
+    for off in [0.001, 0.011] {
+        let period_ns = 1e9 / 999.0;
+        let passes = budget().as_nanos() as f64 / period_ns * off;
+        check_in_step(PERF, ((period_ns * (1.0 + off)) as u64, passes), "in step, perf");
+    }
+}
+
+/// Their hits come with the kernel's ticks, of 1, 4 or 10 ms: these rounds are nearly in step with
+/// each.
+#[test]
+fn rounds_in_step_with_the_sampler_are_right_with_timers() {
+    const OFF: f64 = 0.001;
+    let round_ns = 1e6 * (1.0 + OFF);
+    let passes = budget().as_nanos() as f64 / round_ns * OFF;
+    check_in_step(TIMER, (round_ns as u64, passes), "in step, timer");
+}

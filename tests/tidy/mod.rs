@@ -1,0 +1,28 @@
+//! The house rules that a machine can check, each with a test of itself.
+
+mod circles;
+mod doors;
+mod floors;
+mod hygiene;
+mod source;
+
+use source::Source;
+
+/// A rule looks at one file and says what is wrong with it.
+type Rule = fn(&Source) -> Vec<String>;
+
+fn assert_tree_follows(rule: Rule) {
+    let tree = source::tree();
+    assert!(tree.len() > 20, "the tree was not found: {} files", tree.len());
+    let wrong: Vec<String> = tree
+        .iter()
+        .flat_map(|file| rule(file).into_iter().map(|text| format!("{}: {text}", file.path)))
+        .collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Checks a rule against a planted file: `expected` violations, no more and no less.
+fn check(rule: Rule, path: &str, text: &str, expected: usize) {
+    let found = rule(&Source { path: path.into(), text: text.into() });
+    assert_eq!(found.len(), expected, "{path}: {text:?} gives {found:?}");
+}
