@@ -10,4 +10,4 @@ if skipped=$(grep -o 'SKIP: [^<]*' "$1"); then
 fi
 printf '\nThe twenty slowest tests, in seconds:\n'
 sed -nE 's/.*<testcase name="([^"]*)" classname="([^"]*)".* time="([^"]*)".*/\3 \2 \1/p' "$1" |
-    sort -rn | head -n 20 | awk '{ printf "%8.1f  %s %s\n", $1, $2, $3 }'
+    sort -rn | awk 'NR <= 20 { printf "%8.1f  %s %s\n", $1, $2, $3 }'

@@ -214,8 +214,9 @@ fn programs_of_another_c_library_tell_as_well() {
     check(loads("otel_musl_loads", "musl-gcc", &dynamic), true);
 }
 
-/// What `sleeper` says while it sleeps: this, and nothing else; and how often nothing at all.
-fn slept(command: Command) -> u64 {
+/// What `sleeper` says while it sleeps: this, and nothing else; and how many of how many samples say
+/// nothing at all.
+fn slept(command: Command) -> (u64, u64) {
     let (loaded, _) = recorded(command, 6, &["--mode", "cpu,wall"]);
     let names = names(&loaded);
     let mut slept: BTreeMap<Said, u64> = BTreeMap::new();
@@ -230,14 +231,17 @@ fn slept(command: Command) -> u64 {
     let known = BTreeSet::from([one.clone(), other.clone(), Said::default()]);
     assert!(slept.keys().all(|said| known.contains(said)), "{slept:?}");
     assert!(slept[&one] >= 20 && slept[&other] >= 20, "{slept:?}");
-    slept.get(&Said::default()).copied().unwrap_or(0)
+    (slept.get(&Said::default()).copied().unwrap_or(0), slept.values().sum())
 }
 
 #[test]
 fn threads_that_sleep_have_the_context_that_they_sleep_in() {
     needs_recording!();
     let _machine = alone();
-    assert_eq!(slept(otel("otel", "cc", &[EXPORT])), 0);
+    let (unknown, all) = slept(otel("otel", "cc", &[EXPORT]));
+    // A thread that wakes and goes on to its next span while its record is read has neither of
+    // them. It does so every 53 ms, and reading takes some 50 us, or longer if it is interrupted.
+    assert!(unknown * 20 <= all, "{unknown} of {all}");
 }
 
 /// The C library does not tell the kernel of a thread's block: a handler has to have seen it
@@ -246,6 +250,6 @@ fn threads_that_sleep_have_the_context_that_they_sleep_in() {
 fn threads_of_another_c_library_have_it_too_once_they_were_sampled() {
     needs_recording!();
     let _machine = alone();
-    let unknown = slept(otel("otel_musl", "musl-gcc", &[EXPORT]));
+    let (unknown, _) = slept(otel("otel_musl", "musl-gcc", &[EXPORT]));
     assert!(unknown < 40, "{unknown}");
 }

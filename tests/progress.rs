@@ -1,5 +1,6 @@
 //! How far long work is: on terminals, and nowhere else.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -43,16 +44,20 @@ impl Hog {
     /// In the same terminal, whose processes share their part of the machine.
     fn start(tmux: &Tmux, trace: &Trace) -> Self {
         tmux.types("taskset -c 0 sh -c 'echo $$ >hog; while :; do :; done' &");
-        let path = trace.dir().join("hog");
-        let mut pid = String::new();
-        let is_there = wait_until(Duration::from_secs(60), || {
-            pid = std::fs::read_to_string(&path).unwrap_or_default();
-            pid.ends_with('\n')
-        });
-        assert!(is_there, "{}", tmux.screen());
-        std::fs::remove_file(&path).unwrap();
-        Self(Pid::from_raw(pid.trim().parse().unwrap()))
+        Self(written_pid(&trace.dir().join("hog")))
     }
+}
+
+/// Waits for a process to write its pid there, and removes the file.
+fn written_pid(path: &Path) -> Pid {
+    let mut pid = String::new();
+    let is_there = wait_until(Duration::from_secs(60), || {
+        pid = std::fs::read_to_string(path).unwrap_or_default();
+        pid.ends_with('\n')
+    });
+    assert!(is_there, "{} is not written", path.display());
+    std::fs::remove_file(path).unwrap();
+    Pid::from_raw(pid.trim().parse().unwrap())
 }
 
 impl Drop for Hog {
@@ -173,26 +178,53 @@ fn recovering_and_indexing_tell_how_far_they_are() {
     shows(&trace, "reindex out.trace", "indexing out.trace: ");
 }
 
-/// The function names of a large program are read at the end.
+/// Runs the recorder for moments, and keeps it stopped for longer, in which the screen is read: the
+/// line is due in each moment, and seen, however fast the machine is.
+fn step_to(tmux: &Tmux, recorder: Pid, is_there: impl Fn(&str) -> bool) {
+    let mut screen = String::new();
+    wait_until(Duration::from_secs(120), || {
+        let _ = kill(recorder, Signal::SIGSTOP);
+        screen = tmux.screen();
+        std::thread::sleep(Duration::from_millis(95));
+        // It may have ended.
+        let _ = kill(recorder, Signal::SIGCONT);
+        is_there(&screen) || screen.contains("code-0")
+    });
+    assert!(is_there(&screen), "{screen}");
+}
+
+/// Stops the recorder until what it started has ended.
+fn fall_behind(recorder: Pid) {
+    let children = format!("/proc/{recorder}/task/{recorder}/children");
+    let children = std::fs::read_to_string(children).expect("the recorder's children");
+    kill(recorder, Signal::SIGSTOP).expect("a recorder");
+    let has_ended = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|it| it.1.starts_with('Z'))
+    };
+    let is_over = || children.split_whitespace().any(has_ended);
+    assert!(wait_until(Duration::from_secs(60), is_over), "{children}");
+}
+
+/// The function names of a large program are read at the end: here most of its samples come while
+/// the recorder is stopped.
 #[test]
 fn the_end_of_a_recording_tells_how_many_names_are_missing() {
     needs_recording!();
     let (tmux, trace) = (Tmux::start(100, 20), large());
     enter(&tmux, &trace);
     let ours = env!("CARGO_BIN_EXE_traceprof");
-    let hog = Hog::start(&tmux, &trace);
     tmux.types(&format!(
-        "taskset -c 0 nice -n 16 {ours} record -F 997 -o x.trace -- {ours} verify out.trace; \
-         echo code-$?"
+        "sh -c \"sh -c 'echo \\$\\$ >recorder; exec {ours} record -F 9973 -o x.trace -- {ours} \
+         export out.trace --format firefox --force -o x.json'; echo code-\\$?\""
     ));
-    tmux.sees_all(
-        &|screen| {
-            let line = screen.lines().find_map(|it| it.split_once("naming functions: "));
-            line.is_some_and(|(_, rest)| rest.contains(" %, ") && rest.contains(" addresses"))
-        },
-        "a share",
-    );
-    drop(hog);
+    let recorder = written_pid(&trace.dir().join("recorder"));
+    tmux.sees(" lost  ");
+    fall_behind(recorder);
+    step_to(&tmux, recorder, |screen| {
+        let line = screen.lines().find_map(|it| it.split_once("naming functions: "));
+        line.is_some_and(|(_, rest)| rest.contains(" %, ") && rest.contains(" addresses"))
+    });
     tmux.sees("code-0");
     assert!(!tmux.screen().contains("naming functions: "), "{}", tmux.screen());
 }

@@ -36,9 +36,10 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<Source>) {
         let name = entry.file_name();
         let kind = entry.file_type().expect("type of a file");
         if kind.is_dir() {
-            // Build output, which cargo marks, and history; other dot directories belong to the
-            // project.
-            if !path.join("CACHEDIR.TAG").exists() && name != ".git" {
+            // Build output, which is in `target` or marked by cargo, and history; other dot
+            // directories belong to the project.
+            let is_output = dir == root && name == "target" || path.join("CACHEDIR.TAG").exists();
+            if !is_output && name != ".git" {
                 collect(root, &path, found);
             }
         } else if kind.is_file()

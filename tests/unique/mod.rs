@@ -174,7 +174,9 @@ fn cpp_with_exceptions_is_right() {
 fn rust_is_right() {
     needs_recording!();
     let kinds = ["plain", "dyn", "large", "panic"];
-    let callers = Callers::of_start("begin").with("parent_panic", Caller::Through("root_panic"));
+    let callers = Callers::of_start("begin")
+        .with("parent_panic", Caller::Through("root_panic"))
+        .with_large(&["parent_large"]);
     for (name, flags) in [
         ("rust_O3", &["-Copt-level=3"][..]),
         ("rust_O0", &["-Copt-level=0"]),
