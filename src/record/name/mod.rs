@@ -1,5 +1,23 @@
 //! The module, function and context that an address and a thread belong to.
 
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::contexts::{ContextStats, Contexts};
+use self::jvm::JvmNames;
+use self::mapping_changes::MappingChanges;
+use crate::proc::{self, Mapping};
+use crate::record::batch::mapped::Mapped;
+use crate::record::batch::rotation::Batch;
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::contract::event::Event;
+use crate::record::contract::every::Every;
+use crate::record::contract::observer::Observer;
+use crate::record::store::Store;
+use crate::record::target::attach::Attached;
+use crate::record::target::modules::AddressMap;
+
 pub(crate) mod contexts;
 pub(crate) mod frames;
 pub(crate) mod jit;
@@ -7,3 +25,184 @@ pub(crate) mod jvm;
 pub(crate) mod mapping_changes;
 pub(crate) mod progress;
 pub(crate) mod symbolizers;
+
+/// The interval between two readings of the mappings when nothing suggests a change.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The time after the start in which the mappings are read in every turn of the loop.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// Knows which code and which context the samples of one program belong to.
+///
+/// The names of functions come later: [`frames`] asks for them when a batch is written.
+pub(crate) struct Namer<'a> {
+    jvm: &'a mut JvmNames,
+    /// The contexts of threads: spans and tags.
+    pub(crate) contexts: &'a mut Contexts,
+    addresses: Arc<AddressMap>,
+    changes: MappingChanges,
+    refresh: Every,
+    settling_until: Instant,
+    /// Whether the mappings in the target are not those of its samples any more.
+    has_left: bool,
+}
+
+/// Totals of the names of one program, or of several.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NameTotals {
+    /// The number of stacks that were unwound with the tables of replaced code.
+    pub(crate) corrected: u64,
+    /// Counts of contexts.
+    pub(crate) contexts: ContextStats,
+}
+
+impl NameTotals {
+    /// Adds the totals of another program or process.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.corrected += other.corrected;
+        self.contexts.add(&other.contexts);
+    }
+}
+
+/// What a reading of the mappings found.
+pub(crate) enum MappingsRead {
+    /// The program that has the agent has these.
+    Current(Vec<Mapping>),
+    /// Nothing: the process is exiting, or could not be read for another reason of its own.
+    Nothing,
+    /// The agent is not mapped: the process has executed another program.
+    OtherProgram,
+}
+
+impl<'a> Namer<'a> {
+    /// Reads the mappings once more, now that the kernel reports new ones and before anything is
+    /// sampled: while tables were made, mappings may have been replaced without a report.
+    pub(crate) fn start(
+        (jvm, contexts): (&'a mut JvmNames, &'a mut Contexts),
+        attached: &mut Attached<'_>,
+        observer: &mut dyn Observer,
+    ) -> Self {
+        let began_ns = monotonic_now_ns();
+        let mappings = proc::mappings(attached.pid()).unwrap_or_default();
+        // Those of another program, or of one that exits, are found by the first reading.
+        if attached.is_mapped_in(&mappings) {
+            if let Err(error) = attached.refresh(&mappings) {
+                observer.event(Event::Notice(format!("unwind tables: {error}")));
+            }
+            let (addresses, data) = (attached.modules().current(), attached.data());
+            contexts.refresh(&mappings, &addresses, data.context_sources());
+        }
+        Self {
+            jvm,
+            contexts,
+            addresses: attached.modules().current(),
+            changes: MappingChanges::since(began_ns),
+            refresh: Every::new(REFRESH),
+            settling_until: Instant::now() + SETTLING,
+            has_left: false,
+        }
+    }
+
+    /// Returns what is mapped.
+    pub(crate) fn addresses(&self) -> &Arc<AddressMap> {
+        &self.addresses
+    }
+
+    /// Takes in the kernel's reports of mappings.
+    pub(crate) fn add_reports(&mut self, reports: &mut Vec<Mapped>) {
+        self.changes.add_reports(reports, &self.addresses);
+    }
+
+    /// Checks whether the mappings are to be read now.
+    pub(crate) fn is_reading_due(&mut self) -> bool {
+        // A program that has just been started maps its libraries now.
+        if self.changes.is_pending() || Instant::now() < self.settling_until {
+            self.refresh.hasten();
+        }
+        self.refresh.is_due()
+    }
+
+    /// Has the mappings read soon: something suggests that they have changed.
+    pub(crate) fn hasten(&mut self) {
+        self.refresh.hasten();
+    }
+
+    /// Reads the mappings, and makes tables of what is new.
+    pub(crate) fn read_mappings(
+        &mut self,
+        attached: &mut Attached<'_>,
+        is_program_gone: impl Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> MappingsRead {
+        let (began, began_ns) = (Instant::now(), monotonic_now_ns());
+        let mappings = match proc::mappings(attached.pid()) {
+            Ok(mappings) => mappings,
+            // It may be another program that this user must not read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_program_gone() => {
+                return MappingsRead::OtherProgram;
+            }
+            Err(_) => return MappingsRead::Nothing,
+        };
+        if mappings.is_empty() {
+            // It is exiting: its memory is gone before it is. The last mappings still name the
+            // samples that wait.
+            return MappingsRead::Nothing;
+        }
+        if !attached.is_mapped_in(&mappings) {
+            return MappingsRead::OtherProgram;
+        }
+        let (before, ended_ns) = (self.addresses.epoch(), monotonic_now_ns());
+        match attached.refresh(&mappings) {
+            Ok(Some(addresses)) => self.addresses = addresses,
+            Ok(None) => {}
+            Err(error) => observer.event(Event::Notice(format!("unwind tables: {error}"))),
+        }
+        self.changes.note_reading((began_ns, ended_ns), (before, self.addresses.epoch()));
+        let sources = attached.data().context_sources();
+        self.contexts.refresh(&mappings, &self.addresses, sources);
+        self.refresh.spend(began.elapsed());
+        self.report(attached, observer);
+        MappingsRead::Current(mappings)
+    }
+
+    /// Checks whether the mappings should be read before samples are located: not if too much time
+    /// went into reading them, and not when they are another program's.
+    pub(crate) fn may_read(&self) -> bool {
+        !self.has_left && self.refresh.may_be_hastened()
+    }
+
+    /// Checks whether reports wait for a reading of the mappings.
+    pub(crate) fn is_reading_wanted(&self) -> bool {
+        self.changes.is_pending()
+    }
+
+    /// Notes that the target leaves the program: from now on its mappings say nothing of samples.
+    pub(crate) fn leave(&mut self) {
+        self.has_left = true;
+    }
+
+    /// Reports what is new about modules, contexts and Java virtual machines.
+    pub(crate) fn report(&mut self, attached: &mut Attached<'_>, observer: &mut dyn Observer) {
+        let notices = std::mem::take(&mut attached.modules().notices);
+        let notices = notices.into_iter().chain(self.contexts.notices());
+        let news = [self.jvm.check(&self.addresses), self.jvm.news()];
+        for text in notices.chain(news.into_iter().flatten()) {
+            observer.event(Event::Notice(text));
+        }
+    }
+
+    /// Reuses what the last storage referred to.
+    pub(crate) fn recycle(&mut self, attached: &mut Attached<'_>) {
+        attached.modules().recycle();
+        self.contexts.recycle();
+    }
+
+    /// Corrects samples that came between a mapping and its discovery.
+    pub(crate) fn correct(&mut self, batch: &mut Batch, store: &Store) {
+        self.changes.correct(batch, &self.addresses, || store.collector.take_instance());
+    }
+
+    /// Returns the totals.
+    pub(crate) fn end(&mut self) -> NameTotals {
+        NameTotals { corrected: self.changes.corrected, contexts: self.contexts.end() }
+    }
+}

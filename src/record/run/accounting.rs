@@ -76,7 +76,7 @@ impl Reckoning<'_> {
         set("weight_sum", self.totals.weight);
         set("cpu_time_ns", self.cpu_ns());
         set("rooted", self.rooted());
-        set("threads", self.program_run.threads.seen as u64);
+        set("threads", self.program_run.store.threads.seen as u64);
         set("kernel_included", u64::from(self.program_run.setup.kernel));
         set("elapsed_ns", self.elapsed_ns());
         for (reason, samples) in EndReason::ALL.iter().zip(self.totals.reasons) {
@@ -86,30 +86,30 @@ impl Reckoning<'_> {
             set(&format!("lost.{name}"), self.program_run.counts.of(counter));
         }
         set("lost.periods besides", self.program_run.counts.of(Counter::LostOverruns));
-        set("lost.log holes", self.program_run.storage.holes);
-        set("lost.log records unreadable", self.program_run.storage.unreadable);
-        set("lost.kernel ring full", self.program_run.kernel_lost);
+        set("lost.log holes", self.program_run.store.storage.holes);
+        set("lost.log records unreadable", self.program_run.store.storage.unreadable);
+        set("lost.kernel ring full", self.program_run.source.kernel_lost);
         set("lost.thread unknown", self.totals.unattributed);
         set("lost.size limit", self.totals.left_out);
         set("unnamed_addresses", self.totals.unnamed);
         counted::numbers(self.program_run).into_iter().for_each(|(key, number)| set(key, number));
-        set("followed_outside", self.program_run.followed);
-        set("corrected_for_remaps", self.program_run.corrected);
-        set("priming_signals", self.program_run.primed);
-        set("rest_periods", self.program_run.given);
-        set("balance_added", self.program_run.balanced.more);
-        set("balance_removed", self.program_run.balanced.less);
+        set("followed_outside", self.program_run.store.unwound_outside);
+        set("corrected_for_remaps", self.program_run.names.corrected);
+        set("priming_signals", self.program_run.source.primed);
+        set("rest_periods", self.program_run.weights.given);
+        set("balance_added", self.program_run.weights.balanced.more);
+        set("balance_removed", self.program_run.weights.balanced.less);
         set("entries", self.program_run.entries_ns.0);
-        set("threads_without_timer", self.program_run.unsampled.count);
+        set("threads_without_timer", self.program_run.source.unsampled.count);
         set("executions", self.executions.count());
         set("unsampled_between_ns", self.program_run.between_ns);
         set("later_attach_stops", self.program_run.later_stops_ns.0);
         set("later_attach_stop_ns_max", self.program_run.later_stops_ns.1);
-        set("threads_by_events", self.program_run.relieved.threads);
-        for (key, number) in self.program_run.wall.iter().flat_map(wall::report::numbers) {
+        set("threads_by_events", self.program_run.source.timerless.threads);
+        for (key, number) in self.program_run.source.wall.iter().flat_map(wall::report::numbers) {
             set(&key, number);
         }
-        for (key, number) in contexts::report::numbers(&self.program_run.contexts) {
+        for (key, number) in contexts::report::numbers(&self.program_run.names.contexts) {
             set(key, number);
         }
         set("contexts.torn", self.program_run.counts.of(Counter::ContextTorn));
@@ -165,7 +165,7 @@ impl Reckoning<'_> {
         if let Some(cost) = self.program_run.spent.line() {
             line("cost", cost);
         }
-        for (label, text) in self.program_run.wall.iter().flat_map(wall::report::lines) {
+        for (label, text) in self.program_run.source.wall.iter().flat_map(wall::report::lines) {
             line(label, text);
         }
         let counts = &self.program_run.counts;
@@ -176,19 +176,19 @@ impl Reckoning<'_> {
             foreign: counts.of(Counter::RecordForeign),
         };
         let all = self.totals.samples + self.totals.wall.0;
-        if let Some(text) = contexts::report::line(&self.program_run.contexts, all, handled) {
+        if let Some(text) = contexts::report::line(&self.program_run.names.contexts, all, handled) {
             line("contexts", text);
         }
-        if !self.program_run.blocked.is_empty() {
+        if !self.program_run.source.blocked.is_empty() {
             let names =
-                self.program_run.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
-            let names = listed(names, self.program_run.blocked.len());
+                self.program_run.source.blocked.iter().map(|(tid, name)| format!("{tid} ({name})"));
+            let names = listed(names, self.program_run.source.blocked.len());
             line("not sampled", format!("threads that block the signal: {names}"));
         }
-        if self.program_run.relieved.threads > 0 {
+        if self.program_run.source.timerless.threads > 0 {
             line("by events", self.by_events());
         }
-        if self.program_run.unsampled.count > 0 {
+        if self.program_run.source.unsampled.count > 0 {
             line("not sampled", self.without_timer());
         }
         if !self.program_run.heaviest.is_empty() {
@@ -221,11 +221,11 @@ impl Reckoning<'_> {
 
     /// Threads whose timer could not be created.
     fn without_timer(&self) -> String {
-        let Unsampled { count, first, .. } = &self.program_run.unsampled;
+        let Unsampled { count, first, .. } = &self.program_run.source.unsampled;
         let error = first.first().map_or(0, |(_, errno)| *errno);
         let error = std::io::Error::from_raw_os_error(error);
         let names = listed(first.iter().map(|(tid, _)| tid.to_string()), *count as usize);
-        let why = self.program_run.relieved.denied.as_ref();
+        let why = self.program_run.source.timerless.denied.as_ref();
         let why = why.map_or(String::new(), |why| format!("; no perf events instead: {why}"));
         format!(
             "threads that could have no timer ({error}; see the limit of pending signals): \
@@ -235,10 +235,11 @@ impl Reckoning<'_> {
 
     /// Threads that had events in place of a timer.
     fn by_events(&self) -> String {
-        let scope = if self.program_run.relieved.is_user_only { ", in user mode only" } else { "" };
+        let scope =
+            if self.program_run.source.timerless.is_user_only { ", in user mode only" } else { "" };
         format!(
             "{} threads sampled by perf events, as they could have no timer{scope}",
-            self.program_run.relieved.threads
+            self.program_run.source.timerless.threads
         )
     }
 
@@ -257,7 +258,10 @@ impl Reckoning<'_> {
     }
 
     fn thread_line(&self) -> String {
-        format!("{} seen, {} with samples", self.program_run.threads.seen, self.totals.threads)
+        format!(
+            "{} seen, {} with samples",
+            self.program_run.store.threads.seen, self.totals.threads
+        )
     }
 
     fn losses(&self) -> String {
@@ -265,9 +269,9 @@ impl Reckoning<'_> {
             .iter()
             .map(|(counter, name)| (self.program_run.counts.of(*counter), *name))
             .chain([
-                (self.program_run.storage.holes, "log holes"),
-                (self.program_run.storage.unreadable, "log records unreadable"),
-                (self.program_run.kernel_lost, "kernel ring full"),
+                (self.program_run.store.storage.holes, "log holes"),
+                (self.program_run.store.storage.unreadable, "log records unreadable"),
+                (self.program_run.source.kernel_lost, "kernel ring full"),
                 (self.totals.unattributed, "thread unknown"),
                 (self.totals.left_out, "size limit"),
             ])
@@ -278,10 +282,10 @@ impl Reckoning<'_> {
         if dropped > 0 {
             parts.push(format!("{dropped} kept without their stack (table full)"));
         }
-        if self.program_run.storage.orphans > 0 {
+        if self.program_run.store.storage.orphans > 0 {
             parts.push(format!(
                 "{} kept without their stack (not found)",
-                self.program_run.storage.orphans
+                self.program_run.store.storage.orphans
             ));
         }
         let more = self.program_run.counts.of(Counter::LostOverruns);
@@ -299,20 +303,20 @@ impl Reckoning<'_> {
             seconds(self.sampled_ns()),
             percent(self.sampled_ns(), self.cpu_ns()),
         );
-        if self.program_run.given > 0 {
+        if self.program_run.weights.given > 0 {
             // What is sampled must not look like more than what was hit.
-            let given_ns = self.program_run.given.saturating_mul(self.period_ns());
+            let given_ns = self.program_run.weights.given.saturating_mul(self.period_ns());
             text.push_str(&format!(
                 ", {} of it reckoned for threads that ended or started others between two hits",
                 seconds(given_ns)
             ));
         }
-        if self.program_run.balanced != Balanced::default() {
+        if self.program_run.weights.balanced != Balanced::default() {
             let of = |periods: u64| seconds(periods.saturating_mul(self.period_ns()));
             text.push_str(&format!(
                 ", after {} was added and {} taken away by the threads' own clocks",
-                of(self.program_run.balanced.more),
-                of(self.program_run.balanced.less),
+                of(self.program_run.weights.balanced.more),
+                of(self.program_run.weights.balanced.less),
             ));
         }
         if self.sampled_ns() > self.cpu_ns() + self.cpu_ns() / 50 + self.period_ns() {

@@ -42,8 +42,8 @@ const NAMES: [(Counter, &str); 32] = [
 
 /// Numbers for the metadata, by name.
 pub(crate) fn numbers(program_run: &ProgramRun) -> Vec<(&'static str, u64)> {
-    let (counts, storage) = (&program_run.counts, &program_run.storage);
-    let threads = &program_run.threads;
+    let (counts, storage) = (&program_run.counts, &program_run.store.storage);
+    let threads = &program_run.store.threads;
     let mut numbers: Vec<_> =
         NAMES.iter().map(|(counter, name)| (*name, counts.of(*counter))).collect();
     numbers.extend([

@@ -100,6 +100,7 @@ mod tests {
 
     use super::*;
     use crate::record::session::program_run::tests::made_up;
+    use crate::record::source::SourceTotals;
     use crate::record::weigh::cpu_clock::CpuClock;
 
     const MS: u64 = 1_000_000;
@@ -109,7 +110,7 @@ mod tests {
     fn ended(number: u32, used_ns: u64) -> Ended {
         let program_run = ProgramRun {
             cpu: CpuClock::made_up(0, used_ns),
-            primed: used_ns / MS,
+            source: SourceTotals { primed: used_ns / MS, ..SourceTotals::default() },
             attach_stops_ns: vec![u64::from(number), 7],
             ..made_up()
         };
@@ -136,8 +137,8 @@ mod tests {
         ended_processes.ended.iter().for_each(|it| sum.join(&it.program_run));
         let all_ns: u64 = numbers.clone().map(used_ns).sum();
         assert_eq!(sum.cpu.used_ns(), all_ns);
-        assert_eq!(sum.primed, all_ns / MS);
-        assert_eq!(sum.threads.seen, 5 * 3000);
+        assert_eq!(sum.source.primed, all_ns / MS);
+        assert_eq!(sum.store.threads.seen, 5 * 3000);
         let (later, longest) = sum.later_stops_ns;
         assert_eq!((sum.attach_stops_ns.len() as u64 + later, longest), (6000, longest));
         // Of the later ones none that is kept is lighter than any that is not.

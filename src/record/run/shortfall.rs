@@ -23,9 +23,9 @@ impl Reckoning<'_> {
             missing
         };
         explain(self.program_run.between_ns, "before programs that were executed could be sampled");
-        explain(self.program_run.blocked_ns, "in threads that block the signal");
-        explain(self.program_run.unsampled.cpu_ns, "in threads that could have no timer");
-        if let Some(system) = self.program_run.system_ns {
+        explain(self.program_run.source.blocked_ns, "in threads that block the signal");
+        explain(self.program_run.source.unsampled.cpu_ns, "in threads that could have no timer");
+        if let Some(system) = self.program_run.weights.system_ns {
             explain(system, "in the kernel, which was not sampled");
         }
         let lost = self
@@ -33,14 +33,14 @@ impl Reckoning<'_> {
             .counts
             .lost()
             .saturating_add(self.program_run.counts.of(Counter::LostOverruns))
-            .saturating_add(self.program_run.storage.holes)
-            .saturating_add(self.program_run.storage.unreadable)
-            .saturating_add(self.program_run.kernel_lost)
+            .saturating_add(self.program_run.store.storage.holes)
+            .saturating_add(self.program_run.store.storage.unreadable)
+            .saturating_add(self.program_run.source.kernel_lost)
             .saturating_add(self.totals.unattributed);
         let missing = explain(lost.saturating_mul(self.period_ns()), "lost");
         if missing > self.period_ns() {
             let (most_ns, what) = self.short();
-            let most_ns = most_ns.saturating_mul(self.program_run.threads.seen.max(1) as u64);
+            let most_ns = most_ns.saturating_mul(self.program_run.store.threads.seen.max(1) as u64);
             let left_ns = explain(most_ns, &what);
             if left_ns > self.period_ns() {
                 explain(
@@ -133,13 +133,13 @@ mod tests {
                      sees them)";
         check(|_| {}, &format!("0.010 s {short}"));
         check(
-            |it| it.blocked_ns = 4 * MS,
+            |it| it.source.blocked_ns = 4 * MS,
             &format!("0.004 s in threads that block the signal, 0.006 s {short}"),
         );
-        check(|it| it.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
-        check(|it| it.storage.holes = 10, "0.010 s lost");
-        check(|it| it.given = 3, &format!("0.010 s {short}"));
-        let (text, metadata) = told(|it| it.given = 3, |it| (it.cpu(), it.metadata()));
+        check(|it| it.source.blocked_ns = 400 * MS, "0.010 s in threads that block the signal");
+        check(|it| it.store.storage.holes = 10, "0.010 s lost");
+        check(|it| it.weights.given = 3, &format!("0.010 s {short}"));
+        let (text, metadata) = told(|it| it.weights.given = 3, |it| (it.cpu(), it.metadata()));
         assert!(text.contains("0.003 s of it reckoned for threads that ended"), "{text}");
         assert_eq!(metadata.get("rest_periods"), Some(&Value::Unsigned(3)));
         check(
@@ -147,7 +147,7 @@ mod tests {
             "0.008 s before programs that were executed could be sampled, 0.002 s in threads or \
              remainders shorter than the period of 1.0 ms (a higher --freq sees them)",
         );
-        check(|it| it.kernel_lost = 10, "0.010 s lost");
+        check(|it| it.source.kernel_lost = 10, "0.010 s lost");
         let data = own_data();
         data.control().count(Counter::LostLog);
         data.control().count_by(Counter::LostOverruns, 9);
@@ -157,7 +157,10 @@ mod tests {
         assert!(lost.is_some_and(|text| text.contains("9 periods more")), "{lost:?}");
         check(lose, "0.010 s lost");
         check(|it| it.cpu = CpuClock::made_up(0, 80 * MS), "");
-        check(|it| it.system_ns = Some(9 * MS), "0.009 s in the kernel, which was not sampled");
+        check(
+            |it| it.weights.system_ns = Some(9 * MS),
+            "0.009 s in the kernel, which was not sampled",
+        );
     }
 
     #[test]
@@ -166,12 +169,12 @@ mod tests {
                                that has more to do than it can)";
         let short = "in threads or remainders shorter than the period of 1.0 ms (a higher --freq \
                      sees them)";
-        check(|it| it.threads.seen = 1, &format!("0.002 s {short}, 0.008 s {UNKNOWN}"));
-        check(|it| it.threads.seen = 4, &format!("0.008 s {short}, 0.002 s {UNKNOWN}"));
+        check(|it| it.store.threads.seen = 1, &format!("0.002 s {short}, 0.008 s {UNKNOWN}"));
+        check(|it| it.store.threads.seen = 4, &format!("0.008 s {short}, 0.002 s {UNKNOWN}"));
         let late = "before threads had their timers and after the last tick of each";
         let timers = |it: &mut ProgramRun, missing_ms: u64| {
             it.choice.engine = Engine::Timer;
-            it.threads.seen = 1;
+            it.store.threads.seen = 1;
             it.cpu = CpuClock::made_up(0, (90 + missing_ms) * MS);
         };
         check(|it| timers(it, 30), &format!("0.030 s {late}"));
@@ -183,7 +186,7 @@ mod tests {
         let little = |it: &mut ProgramRun| it.cpu = CpuClock::made_up(0, MS / 2);
         let why = told(little, |it| it.nothing());
         assert!(why.contains("0.500 ms of CPU time, less than one"), "{why}");
-        let why = told(|it| it.blocked_ns = 4 * MS, |it| it.nothing());
+        let why = told(|it| it.source.blocked_ns = 4 * MS, |it| it.nothing());
         assert!(why.contains("sampled: 0.004 s in threads that block the signal"), "{why}");
     }
 

@@ -5,16 +5,13 @@
 //! processes it is a sequence for each, side by side.
 
 use crate::record::contract::sampling::{Choice, Setup};
-use crate::record::name::contexts::ContextStats;
-use crate::record::session::Relieved;
-use crate::record::source::timer_failures::Unsampled;
-use crate::record::source::wall::WallStats;
-use crate::record::store::collector::Stats;
+use crate::record::name::NameTotals;
+use crate::record::source::SourceTotals;
+use crate::record::store::StoreTotals;
 use crate::record::store::liveness::Heavy;
-use crate::record::store::threads::ThreadMetrics;
 use crate::record::target::counters::Counts;
 use crate::record::target::detach::Detached;
-use crate::record::weigh::balance::Balanced;
+use crate::record::weigh::WeightTotals;
 use crate::record::weigh::cpu_clock::CpuClock;
 use crate::record::weigh::overhead::Spent;
 
@@ -45,36 +42,14 @@ pub(crate) struct ProgramRun {
     pub(crate) cpu: CpuClock,
     /// Of it, time between two program runs.
     pub(crate) between_ns: u64,
-    /// Of it, time in the kernel where that was not sampled, if the target was there to be asked.
-    pub(crate) system_ns: Option<u64>,
-    /// Of it, time of threads that block the signal.
-    pub(crate) blocked_ns: u64,
-    /// Such threads: id and name.
-    pub(crate) blocked: Vec<(i32, String)>,
-    /// Threads that could have no timer, and that nothing else sampled.
-    pub(crate) unsampled: Unsampled,
-    /// Threads that could have none, and had events instead.
-    pub(crate) relieved: Relieved,
-    /// Priming signals sent.
-    pub(crate) primed: u64,
-    /// Periods that were given to the last stacks of threads that ended.
-    pub(crate) given: u64,
-    /// Weights that were put right by the threads' own clocks.
-    pub(crate) balanced: Balanced,
-    /// Stacks that were followed outside.
-    pub(crate) followed: u64,
-    /// Stacks that were found with the tables of code that was gone.
-    pub(crate) corrected: u64,
-    /// Threads that were there at some time.
-    pub(crate) threads: ThreadMetrics,
-    /// What rotations met.
-    pub(crate) storage: Stats,
-    /// Kernel hits that found the ring buffer full.
-    pub(crate) kernel_lost: u64,
-    /// What the looks at threads that do not run came to, if they were asked for.
-    pub(crate) wall: Option<WallStats>,
-    /// What was told of spans.
-    pub(crate) contexts: ContextStats,
+    /// Totals of the sources.
+    pub(crate) source: SourceTotals,
+    /// Totals of the store.
+    pub(crate) store: StoreTotals,
+    /// Totals of the weights.
+    pub(crate) weights: WeightTotals,
+    /// Totals of the names.
+    pub(crate) names: NameTotals,
     /// The heaviest traces of all program runs so far, if the user asked for them.
     pub(crate) heaviest: Vec<Heavy>,
     /// The key of the next program run's first thread.
@@ -95,9 +70,12 @@ impl ProgramRun {
         self.detached = later.detached;
         self.spent.add(later.spent);
         self.between_ns += self.cpu.extend(&later.cpu);
-        let new = later.blocked.into_iter().filter(|it| !self.blocked.contains(it));
-        let new: Vec<_> = new.collect();
-        self.blocked.extend(new);
+        let known = &mut self.source.blocked;
+        for thread in later.source.blocked {
+            if !known.contains(&thread) {
+                known.push(thread);
+            }
+        }
         self.heaviest = later.heaviest;
         self.next_thread = later.next_thread;
     }
@@ -119,7 +97,7 @@ impl ProgramRun {
         self.later_stops_ns = longest(self.later_stops_ns, other.later_stops_ns);
         join_detached(&mut self.detached, &other.detached);
         self.cpu.join(&other.cpu);
-        self.blocked.extend(other.blocked.iter().cloned());
+        self.source.blocked.extend(other.source.blocked.iter().cloned());
         self.heaviest.extend(&other.heaviest);
         self.spent.join(&other.spent);
         self.sum(other);
@@ -130,25 +108,10 @@ impl ProgramRun {
         self.entries_ns = longest(self.entries_ns, other.entries_ns);
         self.counts.add(&other.counts);
         self.between_ns += other.between_ns;
-        self.system_ns = match (self.system_ns, other.system_ns) {
-            (Some(sum), Some(more)) => Some(sum + more),
-            (sum, more) => sum.or(more),
-        };
-        self.blocked_ns += other.blocked_ns;
-        self.unsampled.add(&other.unsampled);
-        self.relieved.add(other.relieved.clone());
-        self.primed += other.primed;
-        self.given += other.given;
-        self.balanced.add(other.balanced);
-        self.followed += other.followed;
-        self.corrected += other.corrected;
-        self.threads.add(other.threads);
-        self.storage.add(other.storage);
-        self.kernel_lost += other.kernel_lost;
-        if let (Some(wall), Some(other)) = (&mut self.wall, &other.wall) {
-            wall.add(other);
-        }
-        self.contexts.add(&other.contexts);
+        self.source.add(&other.source);
+        self.store.add(&other.store);
+        self.weights.add(&other.weights);
+        self.names.add(&other.names);
     }
 }
 
@@ -193,6 +156,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::record::contract::sampling::Engine;
+    use crate::record::store::threads::ThreadMetrics;
     use crate::record::target::shm::own_data;
 
     const MS: u64 = 1_000_000;
@@ -213,21 +177,13 @@ pub(crate) mod tests {
             spent: Spent::default(),
             cpu: CpuClock::made_up(0, 100 * MS),
             between_ns: 0,
-            system_ns: None,
-            blocked_ns: 0,
-            blocked: Vec::new(),
-            unsampled: Unsampled::default(),
-            relieved: Relieved::default(),
-            primed: 0,
-            given: 0,
-            balanced: Balanced::default(),
-            followed: 0,
-            corrected: 0,
-            threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
-            storage: Stats::default(),
-            kernel_lost: 0,
-            wall: None,
-            contexts: ContextStats::default(),
+            source: SourceTotals::default(),
+            store: StoreTotals {
+                threads: ThreadMetrics { seen: 5, ..ThreadMetrics::default() },
+                ..StoreTotals::default()
+            },
+            weights: WeightTotals::default(),
+            names: NameTotals::default(),
             heaviest: Vec::new(),
             next_thread: 5,
         }
@@ -240,7 +196,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn stints_of_processes_side_by_side_add_up() {
+    fn program_runs_of_processes_side_by_side_add_up() {
         let mut sum = ProgramRun { counts: counting(Counter::Samples, 90), ..made_up() };
         let timer =
             Choice { engine: Engine::Timer, why: "it waits".to_owned(), ..made_up().choice };
@@ -255,7 +211,7 @@ pub(crate) mod tests {
         sum.join(&other);
         sum.join(&other);
         assert_eq!((sum.cpu.used_ns(), sum.between_ns), (160 * MS, 0));
-        assert_eq!((sum.times_ns, sum.threads.seen), ((0, 300 * MS), 15));
+        assert_eq!((sum.times_ns, sum.store.threads.seen), ((0, 300 * MS), 15));
         assert_eq!(sum.counts.of(Counter::Samples), 150);
         assert_eq!(sum.attach_stops_ns, [7, 7]);
         let name = Engine::Timer.name();
@@ -263,14 +219,20 @@ pub(crate) mod tests {
         assert_eq!((sum.choice.engine, sum.choice.why), (Engine::Perf, why));
     }
 
+    /// The totals of sources that found threads with these names.
+    fn blocked(names: &[&str]) -> SourceTotals {
+        let blocked = names.iter().map(|name| (7, (*name).to_owned())).collect();
+        SourceTotals { blocked, ..SourceTotals::default() }
+    }
+
     #[test]
-    fn stints_add_up_and_the_time_between_them_is_known() {
+    fn program_runs_add_up_and_the_time_between_them_is_known() {
         let timer = Choice { engine: Engine::Timer, why: "a start".to_owned(), ..made_up().choice };
         let mut sum = ProgramRun {
             counts: counting(Counter::Samples, 90),
             attach_stops_ns: vec![40, 30],
-            system_ns: Some(3),
-            blocked: vec![(7, "a".to_owned())],
+            weights: WeightTotals { system_ns: Some(3), ..WeightTotals::default() },
+            source: blocked(&["a"]),
             ..made_up()
         };
         sum.setup.kernel = true;
@@ -281,16 +243,19 @@ pub(crate) mod tests {
             cpu: CpuClock::made_up(112 * MS, 180 * MS),
             counts: counting(Counter::Samples, 60),
             attach_stops_ns: vec![20, 70],
-            blocked: vec![(7, "a".to_owned()), (7, "b".to_owned())],
+            source: blocked(&["a", "b"]),
             next_thread: 8,
             ..made_up()
         };
         sum.add(later.clone());
         assert_eq!((sum.cpu.used_ns(), sum.between_ns), (180 * MS, 12 * MS));
         assert_eq!((sum.times_ns, sum.signals.as_slice()), ((0, 300 * MS), &[0, 23][..]));
-        assert_eq!((sum.counts.of(Counter::Samples), sum.threads.seen), (150, 10));
+        assert_eq!((sum.counts.of(Counter::Samples), sum.store.threads.seen), (150, 10));
         assert_eq!((sum.attach_stops_ns.as_slice(), sum.later_stops_ns), (&[40, 30][..], (2, 70)));
-        assert_eq!((sum.setup.kernel, sum.system_ns, sum.blocked.len()), (false, Some(3), 2));
+        assert_eq!(
+            (sum.setup.kernel, sum.weights.system_ns, sum.source.blocked.len()),
+            (false, Some(3), 2)
+        );
         assert_eq!(sum.next_thread, 8);
         assert_eq!(sum.choice.engine, Engine::Timer);
         let why = "perf task clock until another program was executed; a start";

@@ -1,15 +1,387 @@
 //! The sources of samples: perf events, CPU timers, the wall clock, and task records.
 
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use traceprof_abi::layout::Operation;
+use traceprof_abi::sync::Ordering;
+
+use self::kernel::{KernelEvents, SlowerFamily};
+use self::perf::{EventFamily, Events, event_error};
+use self::program::{Program, TargetThreads};
+use self::signal_blocked::Blocked;
+use self::signal_watch::SignalWatch;
+use self::timer::Timers;
+use self::timer_failures::Unsampled;
+use self::timerless::{TimerlessThreads, TimerlessTotals};
+use self::wall::{Wall, WallStats};
+use crate::fault::{self, Point};
+use crate::proc;
+use crate::record::contract::error::{RecordError, target_error};
+use crate::record::contract::sampling::Engine;
+use crate::record::target::attach::Attached;
+
 pub(crate) mod engine;
 pub(crate) mod exit_times;
 pub(crate) mod kernel;
 pub(crate) mod missing_expiries;
 pub(crate) mod perf;
+pub(crate) mod program;
 pub(crate) mod ring_buffer;
 pub(crate) mod signal_blocked;
+pub(crate) mod signal_watch;
 pub(crate) mod task_events;
 pub(crate) mod task_scan;
 pub(crate) mod thread_events;
 pub(crate) mod timer;
 pub(crate) mod timer_failures;
+pub(crate) mod timerless;
 pub(crate) mod wall;
+
+/// The number of threads that block the signal and are reported while recording.
+const BLOCKED_REPORTED_MAX: usize = 8;
+
+/// Everything that makes samples of one program.
+///
+/// # Invariants
+/// - Of two families of events one is on at a time: the earlier one is off when the next is
+///   enabled, and is closed then.
+/// - An event is enabled only in the program that has the agent.
+pub(crate) struct Source {
+    events: Option<Events>,
+    /// The same in the kernel.
+    pub(crate) kernel: Option<KernelEvents>,
+    timers: Option<Timers>,
+    timerless: TimerlessThreads,
+    /// The scan of threads that do not run, if requested.
+    pub(crate) wall: Option<Wall>,
+    /// Threads that block the sampling signal.
+    pub(crate) blocked: Blocked,
+    blocked_reported: usize,
+    watch: SignalWatch,
+    /// Whether a failed entry into the target was reported.
+    is_entry_failure_reported: bool,
+}
+
+/// Totals of the sources of one program, or of several.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceTotals {
+    /// CPU time of threads that block the signal, in nanoseconds.
+    pub(crate) blocked_ns: u64,
+    /// The id and name of these threads.
+    pub(crate) blocked: Vec<(i32, String)>,
+    /// Threads that could have no timer, and that nothing else sampled.
+    pub(crate) unsampled: Unsampled,
+    /// Threads that could have no timer, and had events instead.
+    pub(crate) timerless: TimerlessTotals,
+    /// The number of priming signals sent.
+    pub(crate) primed: u64,
+    /// The number of kernel samples that found the ring buffer full.
+    pub(crate) kernel_lost: u64,
+    /// Counts of the scans of threads that do not run, if requested.
+    pub(crate) wall: Option<WallStats>,
+}
+
+impl SourceTotals {
+    /// Adds the totals of another program or process, but not the list of threads.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.blocked_ns += other.blocked_ns;
+        self.unsampled.add(&other.unsampled);
+        self.timerless.add(other.timerless.clone());
+        self.primed += other.primed;
+        self.kernel_lost += other.kernel_lost;
+        if let (Some(wall), Some(other)) = (&mut self.wall, &other.wall) {
+            wall.add(other);
+        }
+    }
+}
+
+impl Source {
+    /// Opens the events, or prepares the timers where the engine is free and events fail.
+    pub(crate) fn open(
+        attached: &mut Attached<'_>,
+        family: EventFamily,
+    ) -> Result<Self, RecordError> {
+        let pid = attached.pid();
+        let mut events = match attached.choice.engine {
+            Engine::Perf => Some(Events::open(pid, attached.setup, family)),
+            Engine::Timer => None,
+        };
+        if let Some(Err(error)) = &events
+            && attached.choice.is_free
+            && !matches!(error.raw_os_error(), Some(libc::ESRCH))
+        {
+            let why = format!("opening the events failed ({error})");
+            attached.switch_to_timers(&why)?;
+            attached.setup.kernel = true;
+            events = None;
+        }
+        Ok(Self {
+            events: events.transpose().map_err(|error| event_error(pid, error))?,
+            kernel: None,
+            timers: None,
+            timerless: TimerlessThreads::new(),
+            wall: None,
+            blocked: Blocked::new(pid, attached.data()),
+            blocked_reported: 0,
+            watch: SignalWatch::new(pid),
+            is_entry_failure_reported: false,
+        })
+    }
+
+    /// Starts the timers, opens the kernel's events, and prepares the wall-clock scan, as the setup
+    /// has them. Nothing samples before [`Self::enable`].
+    pub(crate) fn complete(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        shift: u32,
+        wall_interval: Option<Duration>,
+    ) -> Result<(), RecordError> {
+        let attached = &mut *program.attached;
+        let (pid, data) = (attached.pid(), attached.data());
+        let left_out = attached.waiting.clone();
+        self.timers =
+            attached.timer_signal().map(|signal| Timers::start(pid, data, signal, left_out));
+        // Where there are events, threads that block their signal are not known yet.
+        if let (Some(timers), None) = (&mut self.timers, &self.events) {
+            timers.cover(program.threads.alive());
+        }
+        if attached.setup.kernel && attached.choice.engine == Engine::Perf {
+            match KernelEvents::open(pid, attached.setup, shift, attached.tables()) {
+                Ok(mut kernel) => {
+                    kernel.set_agent_range(attached.span());
+                    self.kernel = Some(kernel);
+                }
+                Err(error) => {
+                    attached.setup.kernel = false;
+                    program.notice(format!("time in the kernel is not sampled: {error}"));
+                }
+            }
+        }
+        if let Some(interval) = wall_interval {
+            let wall = Wall::new(pid, interval, program.attached.tables());
+            self.wall = Some(wall.map_err(|error| target_error(pid, error))?);
+        }
+        Ok(())
+    }
+
+    /// Enables the events.
+    pub(crate) fn enable(&self) {
+        if let Some(events) = &self.events {
+            events.enable();
+        }
+        if let Some(kernel) = &self.kernel {
+            kernel.enable();
+        }
+    }
+
+    /// Returns the perf events, if they are the engine.
+    pub(crate) fn events(&self) -> Option<&Events> {
+        self.events.as_ref()
+    }
+
+    /// Extends the timers to new threads. To be called after a scan of the threads.
+    pub(crate) fn cover(&mut self, threads: &impl TargetThreads) {
+        let Some(timers) = &mut self.timers else { return };
+        match self.events {
+            None => timers.cover(threads.alive()),
+            Some(_) => {
+                let blocked = &self.blocked;
+                timers.cover(threads.alive().filter(|(tid, _)| blocked.holds(*tid)));
+            }
+        }
+        timers.sweep();
+    }
+
+    /// Scans for threads that block the signal, when it is due or at the end; true if there are new
+    /// ones.
+    pub(crate) fn scan_blocked(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        is_end: bool,
+    ) -> bool {
+        let is_due = if is_end { self.blocked.may_scan_again() } else { self.blocked.is_due() };
+        // A parked program blocks all signals.
+        if program.attached.is_parked || !is_due {
+            return false;
+        }
+        let new = self.blocked.scan(program.attached.signal(), program.threads.named());
+        self.cover(program.threads);
+        for tid in &new {
+            self.blocked_reported += 1;
+            if self.blocked_reported <= BLOCKED_REPORTED_MAX {
+                let name = self.blocked.name(*tid);
+                program.notice(format!(
+                    "thread {tid} ({name}) blocks the sampling signal: it is not sampled while it \
+                     does"
+                ));
+            }
+        }
+        !new.is_empty()
+    }
+
+    /// Reports the threads that are left out.
+    pub(crate) fn report_left_out(&self, program: &mut Program<'_, '_, impl TargetThreads>) {
+        if self.timers.is_none() {
+            return;
+        }
+        for thread in program.attached.waiting.clone() {
+            let tid = thread.tid;
+            let stat = proc::task_stat(program.attached.pid(), tid);
+            let name = stat.map(|stat| stat.name).unwrap_or_default();
+            program.notice(format!(
+                "thread {tid} ({name}) is not sampled: it waits for signals, and would take a hit \
+                 for \
+                 one of the program's"
+            ));
+        }
+    }
+
+    /// Arms timers and opens events for threads that lack both.
+    pub(crate) fn turn(&mut self, program: &mut Program<'_, '_, impl TargetThreads>) {
+        if let Some(entered) = program.attached.entered() {
+            if let Some(timers) = &mut self.timers {
+                timers.note_entry();
+            }
+            if let Err(error) = entered {
+                self.report_late_timers(program, &error);
+            }
+        }
+        let Some(timers) = &mut self.timers else { return };
+        let is_due = timers.turn();
+        self.timerless.turn(program, (timers, &mut self.kernel), self.events.is_some());
+        if is_due {
+            self.enter_to_arm(program);
+        }
+    }
+
+    /// Has a thread of the target arm the waiting timers. The loop goes on meanwhile.
+    fn enter_to_arm(&mut self, program: &mut Program<'_, '_, impl TargetThreads>) {
+        if let Err(error) = program.attached.start_entry(Operation::Arm) {
+            self.report_late_timers(program, &error);
+        }
+    }
+
+    fn report_late_timers(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        error: &RecordError,
+    ) {
+        let is_gone = program.threads.is_program_gone();
+        if !is_gone && !mem::replace(&mut self.is_entry_failure_reported, true) {
+            program.notice(format!("threads are armed late: {}", error.text()));
+        }
+    }
+
+    /// Returns the time until the next wall-clock scan, if there are any.
+    pub(crate) fn until_wall_scan(&self, attached: &Attached<'_>) -> Option<Duration> {
+        // A parked program has not begun.
+        let wall = self.wall.as_ref().filter(|_| !attached.is_parked)?;
+        Some(wall.due().saturating_duration_since(Instant::now()))
+    }
+
+    /// Gives the wall-clock scan the current set of threads.
+    pub(crate) fn update_wall(&mut self, pid: i32, threads: &impl TargetThreads) {
+        if let Some(wall) = &mut self.wall {
+            wall.update_threads(pid, threads.version(), threads.lives(), |life| {
+                threads.end_of(life)
+            });
+        }
+    }
+
+    /// Closes events that are the younger of two on one thread.
+    pub(crate) fn close_events(
+        &mut self,
+        attached: &Attached<'_>,
+        younger: impl IntoIterator<Item = u32>,
+    ) {
+        let Some(events) = &mut self.events else { return };
+        for index in younger {
+            if events.close(index) {
+                let word = &attached.data().events_retired()[index as usize / 64];
+                // Relaxed: a handler that reads it late counts one more duplicate.
+                word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Changes the rate. Timers follow by themselves; for events a new family is opened. False if
+    /// the program is gone that it was opened on.
+    pub(crate) fn change_rate(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        family: EventFamily,
+    ) -> io::Result<bool> {
+        let attached = &*program.attached;
+        let (pid, setup, control) = (attached.pid(), attached.setup, attached.data().control());
+        let Some(before) = &self.events else {
+            // Relaxed: a handler that reads it late follows late.
+            control.rate_shift.store(family.shift, Ordering::Relaxed);
+            return Ok(true);
+        };
+        let events = Events::open(pid, setup, family)?;
+        let kernel = self.kernel.as_ref();
+        let slower = kernel.map(|it| it.open_slower(pid, setup, family.shift)).transpose()?;
+        fault::at(Point::RateOpened);
+        // An event that was opened in another program would kill it.
+        if program.threads.is_program_gone() {
+            return Ok(false);
+        }
+        before.disable();
+        fault::at(Point::RateOff);
+        let old = self.change_kernel(slower);
+        // Relaxed, all: the events are enabled by system calls, and their handlers come after
+        // those.
+        for word in attached.data().events_retired() {
+            word.store(0, Ordering::Relaxed);
+        }
+        control.event_family.store(family.number, Ordering::Relaxed);
+        control.rate_shift.store(family.shift, Ordering::Relaxed);
+        events.enable();
+        if let Some(kernel) = &self.kernel {
+            kernel.enable();
+        }
+        self.events = Some(events);
+        perf::close_all(old);
+        Ok(true)
+    }
+
+    /// Returns the kernel events of the earlier family, to be closed. The samples in their buffers
+    /// are its last.
+    fn change_kernel(&mut self, slower: Option<SlowerFamily>) -> Vec<OwnedFd> {
+        let (Some(kernel), Some(slower)) = (&mut self.kernel, slower) else { return Vec::new() };
+        kernel.disable();
+        kernel.change(slower)
+    }
+
+    /// Returns the counts of the timers, before the program is released from them.
+    pub(crate) fn timer_totals(&mut self) -> (u64, Unsampled) {
+        let Some(timers) = &mut self.timers else { return Default::default() };
+        (timers.signals, timers.failures.unsampled())
+    }
+
+    /// Disables the events, and reads the kernel's last samples.
+    pub(crate) fn disable(&mut self) {
+        if let Some(events) = &self.events {
+            events.disable();
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.disable();
+            kernel.drain();
+        }
+    }
+
+    /// Ends the wall-clock scan and closes the events; true if there were any.
+    pub(crate) fn close(&mut self) -> bool {
+        if let Some(wall) = &mut self.wall {
+            wall.end();
+        }
+        self.events.take().is_some()
+    }
+
+    /// Closes the events of threads without a timer.
+    pub(crate) fn end_timerless(&mut self) -> TimerlessTotals {
+        self.timerless.end()
+    }
+}

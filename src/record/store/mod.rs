@@ -1,8 +1,166 @@
 //! What was sampled, from the shared tables to batches; threads and their lives.
 
+use std::time::{Duration, Instant};
+
+use traceprof_abi::storage::log::Sample;
+use traceprof_abi::unwind::EndReason;
+
+use self::collector::{Collector, Stats};
+use self::outside_unwind::Follower;
+use self::threads::{Registry, ThreadMetrics};
+use crate::record::batch::rotation::Batch;
+use crate::record::contract::clock::Clock;
+use crate::record::source::kernel::KernelEvents;
+use crate::record::source::program::TargetThreads;
+use crate::record::source::wall::Wall;
+use crate::record::target::attach::Attached;
+
 pub(crate) mod collector;
 pub(crate) mod heaviest;
 pub(crate) mod liveness;
 pub(crate) mod outside_unwind;
 pub(crate) mod threads;
 pub(crate) mod trace_ids;
+
+/// The time for reading names before the trace is flushed: a twentieth of the interval between two
+/// flushes.
+const NAMES_TIME: Duration = Duration::from_millis(40);
+
+/// The samples of one program between its handlers and the batches.
+pub(crate) struct Store {
+    /// The clock of the samples.
+    pub(crate) clock: Clock,
+    /// The shared tables.
+    pub(crate) collector: Collector,
+    /// The target's threads.
+    pub(crate) threads: Registry,
+    unwinder: Follower,
+}
+
+/// Totals of the store of one program, or of several.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StoreTotals {
+    /// Threads that existed at some time.
+    pub(crate) threads: ThreadMetrics,
+    /// Counts of the rotations.
+    pub(crate) storage: Stats,
+    /// The number of stacks that were unwound outside.
+    pub(crate) unwound_outside: u64,
+}
+
+impl StoreTotals {
+    /// Adds the totals of another program or process.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.threads.add(other.threads);
+        self.storage.add(other.storage);
+        self.unwound_outside += other.unwound_outside;
+    }
+}
+
+impl Store {
+    /// Makes the store of a program with these tables and threads.
+    pub(crate) fn new(clock: Clock, collector: Collector, threads: Registry) -> Self {
+        Self { clock, collector, threads, unwinder: Follower::default() }
+    }
+
+    /// Updates the list of threads before a rotation; before a flush their names, too.
+    pub(crate) fn scan_threads(&mut self, is_flush: bool) {
+        if is_flush {
+            self.threads.scan(false);
+            self.threads.look_at_names(NAMES_TIME);
+        } else {
+            self.threads.turn(Instant::now());
+        }
+    }
+
+    /// Moves what the handlers have written into the batch; true if all of it was there to be moved.
+    pub(crate) fn drain(&mut self, batch: &mut Batch) -> bool {
+        batch.threads.extend(self.threads.news());
+        let threads = &self.threads;
+        self.collector.rotate(batch, &|owner| threads.is_owner_gone(owner)).all
+    }
+
+    /// Moves all that is left into the batch, when no handler runs any more.
+    pub(crate) fn drain_rest(&mut self, batch: &mut Batch) {
+        batch.threads.extend(self.threads.news());
+        self.collector.finish(batch);
+    }
+
+    /// Sets the times of the samples, in CLOCK_MONOTONIC nanoseconds, and returns how many found no
+    /// module.
+    pub(crate) fn set_times(&mut self, batch: &mut Batch) -> u64 {
+        self.clock.advance();
+        set_times(&self.clock, batch)
+    }
+
+    /// Unwinds the stacks that the handlers could not, with what is mapped by now.
+    pub(crate) fn unwind_outside(&mut self, batch: &mut Batch, attached: &Attached<'_>) {
+        let tables = attached.tables();
+        let Some(snapshot) = tables.snapshot() else { return };
+        // Code of another program does not explain stacks of this one.
+        let pid = (!self.threads.is_program_gone()).then_some(attached.pid());
+        let collector = &self.collector;
+        self.unwinder.follow(batch, pid, &snapshot, || collector.take_instance());
+    }
+
+    /// Gives each sample to the thread that took it.
+    pub(crate) fn attribute(&mut self, batch: &mut Batch) {
+        self.threads.attribute(&mut batch.samples, &mut batch.threads);
+    }
+
+    /// Adds the kernel's samples up to `until_ns`, which belong to threads by the time of each.
+    pub(crate) fn add_kernel(
+        &mut self,
+        batch: &mut Batch,
+        kernel: &mut KernelEvents,
+        until_ns: u64,
+    ) {
+        let (collector, threads) = (&self.collector, &mut self.threads);
+        kernel.take(
+            until_ns,
+            batch,
+            || collector.take_instance(),
+            |tid, time_ns, news| threads.key_of(tid as i32, time_ns, news),
+        );
+    }
+
+    /// Adds the stacks of threads that do not run, and returns their samples: these join the others
+    /// when the CPU samples have been weighed.
+    pub(crate) fn off_cpu(&mut self, batch: &mut Batch, wall: &mut Wall) -> Vec<Sample> {
+        let (collector, threads) = (&self.collector, &mut self.threads);
+        let announce = |key, news: &mut Vec<_>| threads.tell(key, news);
+        wall.samples(batch, || collector.take_instance(), announce)
+    }
+
+    /// Returns samples of the time that threads ran, by the weighed samples of the batch. `period`
+    /// is the sampling period in nanoseconds, and whether the batch is the last one.
+    pub(crate) fn running(
+        &mut self,
+        batch: &mut Batch,
+        wall: &mut Wall,
+        period: (u64, bool),
+    ) -> Vec<Sample> {
+        let (collector, threads) = (&self.collector, &mut self.threads);
+        let announce = |key, news: &mut Vec<_>| threads.tell(key, news);
+        wall.running(batch, period, || collector.take_instance(), announce)
+    }
+
+    /// Returns the totals.
+    pub(crate) fn totals(&self) -> StoreTotals {
+        StoreTotals {
+            threads: self.threads.metrics(),
+            storage: self.collector.stats,
+            unwound_outside: self.unwinder.followed,
+        }
+    }
+}
+
+/// Sets the times of the samples by the clock, and returns how many found no module.
+pub(crate) fn set_times(clock: &Clock, batch: &mut Batch) -> u64 {
+    let mut unknown = 0;
+    for sample in &mut batch.samples {
+        sample.time = clock.monotonic_ns(sample.time);
+        unknown += u64::from(sample.reason == EndReason::NoModule as u16);
+    }
+    unknown
+}

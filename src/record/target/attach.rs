@@ -248,6 +248,11 @@ impl<'a> Attached<'a> {
         control.magic.store(MAGIC, Ordering::Relaxed);
     }
 
+    /// Returns the target's process id.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Returns the data segment.
     pub(crate) fn data(&self) -> DataSegment {
         self.segments.data.as_data()

@@ -22,6 +22,7 @@ use crate::inject::ForkServer;
 use crate::record::batch::process::Number;
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::{Event, Progress};
+use crate::record::contract::every::Every;
 use crate::record::contract::observer::Observer;
 use crate::record::contract::summary::Summary;
 use crate::record::run::common::Common;
@@ -30,7 +31,6 @@ use crate::record::run::opened::{Opened, Process};
 use crate::record::run::priority::Raised;
 use crate::record::run::recording::{Begun, Recording};
 use crate::record::run::{finish, report};
-use crate::record::session::Every;
 
 mod birth;
 mod family;

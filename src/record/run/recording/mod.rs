@@ -26,7 +26,7 @@ use crate::record::run::opened::{NEVER_SAMPLED, Opened, exit_descriptor};
 use crate::record::run::priority::Raised;
 use crate::record::run::{plan, process_list};
 use crate::record::session::program_run::ProgramRun;
-use crate::record::session::{End, Parts, Saving, Session};
+use crate::record::session::{End, Parts, Session};
 use crate::record::store::collector::Collector;
 use crate::record::store::heaviest::Heaviest;
 use crate::record::store::liveness::LastOfThreads;
@@ -34,6 +34,7 @@ use crate::record::target::attach::{AttachInputs, Attached};
 use crate::record::target::residue::Footprint;
 use crate::record::target::segments::Segments;
 use crate::record::weigh::overhead::Overhead;
+use crate::record::write::saving::Saving;
 use crate::record::write::writer::{Answers, Writer};
 use crate::symbol::DEBUGINFOD_SERVERS;
 use crate::trace::Value;
@@ -175,7 +176,6 @@ impl<'a> Recording<'a> {
         let (pid, exit) = (self.opened.pid, &self.exit);
         self.contexts.begin(pid, attached.data());
         let parts = Parts {
-            pid,
             attached,
             clock,
             collector,

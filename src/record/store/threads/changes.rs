@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::proc;
 use crate::record::batch::mapped::Mapped;
 use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::program::TargetThreads;
 use crate::record::store::threads::lives::Life;
 use crate::record::store::threads::{Registry, TaskChange, TaskEvent, Turn, UNKNOWN_NS};
 

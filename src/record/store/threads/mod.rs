@@ -29,8 +29,10 @@ use crate::proc::{self, Memory};
 use crate::record::batch::mapped::Mapped;
 use crate::record::batch::threads::{ThreadLife, ThreadNews};
 use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::program::TargetThreads;
 use crate::record::source::task_events::{TaskChange, TaskEvent};
 use crate::record::source::task_scan::ScanSchedule;
+use crate::record::source::wall::LiveThread;
 
 /// The key of samples that cannot be given to one of two threads.
 const NOBODY: u32 = u32::MAX;
@@ -192,12 +194,6 @@ impl Registry {
         self.lives.next()
     }
 
-    /// The program is gone, as far as can be told: the process has executed another one, or is
-    /// about to end.
-    pub(crate) fn is_program_gone(&self) -> bool {
-        self.memory.as_ref().is_some_and(Memory::is_gone)
-    }
-
     /// What is known in numbers.
     pub(crate) fn metrics(&self) -> ThreadMetrics {
         ThreadMetrics {
@@ -209,28 +205,6 @@ impl Registry {
             reports_lost: self.watch.lost(),
             mappings_lost: self.watch.code_lost(),
         }
-    }
-
-    /// Threads that are there, as far as is known: id here, id in the target.
-    pub(crate) fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
-        let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
-        alive.filter(|(_, inner)| *inner != 0)
-    }
-
-    /// The same with the numbers of their lives, and their starts if these were during the
-    /// recording.
-    pub(crate) fn lives(&self) -> impl Iterator<Item = (u32, i32, Option<u64>)> {
-        let born = |life: &Life| {
-            let is_known = life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.started_ns;
-            is_known.then_some(life.start_ns)
-        };
-        self.lives.alive().map(move |(number, life)| (number, life.tid, born(life)))
-    }
-
-    /// When a thread ended, and all CPU time that it used if the kernel told.
-    pub(crate) fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)> {
-        let life = self.lives.get(life)?;
-        Some((life.end_ns?, life.cpu_ns))
     }
 
     /// The first so many threads that have started others. Where nobody tells who did, those that
@@ -257,11 +231,6 @@ impl Registry {
         let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
         let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
         Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
-    }
-
-    /// The same with their names.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
-        self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
     }
 
     /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or
@@ -330,6 +299,43 @@ impl Registry {
         });
         let both = pairs.filter(|(event, other)| is_on(*event) && is_on(*other));
         both.map(|(event, other)| EventWord(event.max(other) - 1).index()).collect()
+    }
+}
+
+impl TargetThreads for Registry {
+    fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
+        let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
+        alive.filter(|(_, inner)| *inner != 0)
+    }
+
+    fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
+        self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
+    }
+
+    fn lives(&self) -> impl Iterator<Item = LiveThread> {
+        let born_ns = |life: &Life| {
+            let is_known = life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.started_ns;
+            is_known.then_some(life.start_ns)
+        };
+        let alive = self.lives.alive();
+        alive.map(move |(number, life)| LiveThread {
+            life: number,
+            tid: life.tid,
+            born_ns: born_ns(life),
+        })
+    }
+
+    fn version(&self) -> (usize, usize) {
+        (self.count_ever(), self.count())
+    }
+
+    fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)> {
+        let life = self.lives.get(life)?;
+        Some((life.end_ns?, life.cpu_ns))
+    }
+
+    fn is_program_gone(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_gone)
     }
 }
 

@@ -34,6 +34,7 @@ use crate::record::name::frames::FrameNames;
 use crate::record::name::jvm::MapRequests;
 use crate::record::name::symbolizers::{SymbolAnswer, SymbolizerPool};
 use crate::record::store::liveness::Heavy;
+use crate::record::target::modules::AddressMap;
 use crate::trace::{CallTrace, Metadata, Saved, Saves, TraceError, TraceSeries, Value, Written};
 
 mod backlog;
@@ -267,6 +268,13 @@ impl Writer {
         self.handed.fetch_add(batch.samples.len() as u64, Ordering::Relaxed);
         // A closed queue is a failed writer; `finish` tells why.
         let _ = self.queue.send(Message::Batch(self.number, batch));
+    }
+
+    /// Hands over what is mapped.
+    pub(crate) fn send_addresses(&self, addresses: Arc<AddressMap>) {
+        let mut shared = self.blank();
+        Arc::make_mut(&mut shared).addresses = Some(addresses);
+        self.send(shared);
     }
 
     /// Says something of the recording, readable by others at once.

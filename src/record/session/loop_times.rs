@@ -1,0 +1,51 @@
+//! When the loop of a session does what.
+
+use std::time::{Duration, Instant};
+
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::contract::every::Every;
+
+/// The longest sleep of the loop.
+const NAP: Duration = Duration::from_millis(10);
+/// The same in the first moments: a program that has just been started maps its libraries in its
+/// first milliseconds, and samples in them find no table until these mappings are read.
+const START_NAP: Duration = Duration::from_millis(1);
+/// The first moments.
+const STARTING: Duration = Duration::from_millis(50);
+/// The interval between two rotations, unless a table fills up before.
+const ROTATION: Duration = Duration::from_millis(100);
+/// The interval between two checks that the application has not taken our signal.
+const SIGNAL_CHECK: Duration = Duration::from_millis(10);
+/// The interval between two reports of the progress.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The times of one session.
+pub(super) struct LoopTimes {
+    /// The start of sampling.
+    pub(super) started: Instant,
+    /// The same in CLOCK_MONOTONIC nanoseconds.
+    pub(super) started_ns: u64,
+    /// The requested duration of the recording.
+    pub(super) duration: Option<Duration>,
+    pub(super) rotation: Every,
+    pub(super) signals: Every,
+    pub(super) tick: Every,
+}
+
+impl LoopTimes {
+    pub(super) fn start(duration: Option<Duration>) -> Self {
+        Self {
+            started: Instant::now(),
+            started_ns: monotonic_now_ns(),
+            duration,
+            rotation: Every::new(ROTATION),
+            signals: Every::new(SIGNAL_CHECK),
+            tick: Every::new(TICK),
+        }
+    }
+
+    /// Returns how long the loop may sleep.
+    pub(super) fn nap(&self) -> Duration {
+        if self.started.elapsed() < STARTING { START_NAP } else { NAP }
+    }
+}

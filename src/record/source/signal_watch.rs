@@ -1,0 +1,202 @@
+//! Whether the sampling signals still reach our handler, and what follows if they do not.
+
+use std::time::{Duration, Instant};
+
+use traceprof_abi::layout::{PRIMING, SAMPLING};
+
+use crate::proc::{self, Status};
+use crate::record::contract::every::Every;
+use crate::record::contract::sampling::Engine;
+use crate::record::source::Source;
+use crate::record::source::missing_expiries::{self, MissingExpiries};
+use crate::record::source::program::{Program, TargetThreads};
+use crate::record::source::timer::Timers;
+use crate::record::target::signals::SignalUse;
+
+/// The interval between two checks that expiries keep up with the CPU time.
+const SILENCE_WATCH: Duration = Duration::from_millis(50);
+
+/// The check for expiries that do not arrive.
+pub(super) struct SignalWatch {
+    missing: MissingExpiries,
+    check: Every,
+}
+
+/// One of our signals that the application took.
+struct TakenSignal {
+    signal: i32,
+    /// The action is the default one, or to ignore the signal; otherwise another handler.
+    is_reset: bool,
+}
+
+impl SignalWatch {
+    pub(super) fn new(pid: i32) -> Self {
+        Self { missing: MissingExpiries::new(pid), check: Every::new(SILENCE_WATCH) }
+    }
+}
+
+impl TakenSignal {
+    fn text(&self) -> String {
+        let name = proc::signal_name(self.signal);
+        match self.is_reset {
+            true => format!("the application reset {name}"),
+            false => format!("the application installed its own handler for {name}"),
+        }
+    }
+}
+
+impl Source {
+    /// Checks whether a thread that blocks SIGTRAP also waits for it. False if sampling cannot go
+    /// on.
+    pub(crate) fn check_waiters(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        started: Instant,
+    ) -> bool {
+        if self.events().is_none() {
+            return true;
+        }
+        let used = SignalUse::of(program.attached.pid());
+        let waiter = used.ok().and_then(|used| used.trap_waiter);
+        waiter.is_none_or(|waiter| self.fall_back(program, started, &waiter.to_string()))
+    }
+
+    /// Checks that the signals reach our handler: otherwise the next expiry would end the target, or
+    /// run another handler. False if sampling cannot go on.
+    ///
+    /// `shift` is the base-2 logarithm of how much slower than requested the sources are.
+    pub(crate) fn check_signals(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        (started, shift): (Instant, u32),
+    ) -> bool {
+        let Ok(status) = proc::status(program.attached.pid()) else { return true };
+        // In this order: the status was that of a program that is still there now.
+        if !status.has_memory || program.threads.is_program_gone() {
+            return true;
+        }
+        let is_check_due = self.watch.check.is_due();
+        let start = Instant::now();
+        let Self { timerless, timers, .. } = self;
+        timerless.check_signal(program, timers.as_mut(), (&status, is_check_due));
+        let is_silent = is_check_due && self.is_silent(program, shift);
+        if is_check_due {
+            // It may have read the masks of thousands of threads.
+            self.watch.check.spare(start.elapsed());
+        }
+        if self.events.is_some()
+            && let Some(taken) = taken(program, SAMPLING, &status, is_silent)
+            && !self.fall_back(program, started, &taken.text())
+        {
+            return false;
+        }
+        if self.timers.is_none() {
+            return true;
+        }
+        match taken(program, PRIMING, &status, is_silent) {
+            Some(taken) => self.switch_signal(program, &taken),
+            None => true,
+        }
+    }
+
+    fn is_silent<T>(&mut self, program: &Program<'_, '_, T>, shift: u32) -> bool {
+        let attached = &*program.attached;
+        let period_ns = attached.setup.period_ns << shift;
+        let pid = attached.pid();
+        let expiries =
+            missing_expiries::expiries(attached.data().control(), attached.choice.engine);
+        let signal_blocked_ns = || {
+            let timers = self.timers.as_ref().filter(|_| self.events.is_none());
+            let is_without = |tid: i32| timers.is_some_and(|it| it.failures.holds(tid));
+            missing_expiries::signal_blocked_threads_ns(pid, attached.signal(), is_without)
+        };
+        let missing = &mut self.watch.missing;
+        let is_silent = missing.is_broken(pid, expiries, period_ns, signal_blocked_ns);
+        if is_silent {
+            // Short threads may use much time without an expiry: the next check comes after as much
+            // time again.
+            *missing = MissingExpiries::new(pid);
+        }
+        is_silent
+    }
+
+    /// Goes on with timers that use another signal.
+    fn switch_signal(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        taken: &TakenSignal,
+    ) -> bool {
+        let why = taken.text();
+        let signal = match program.attached.replace_timer_signal(taken.is_reset) {
+            Ok(signal) => signal,
+            Err(error) => {
+                // The restore deletes the timers now.
+                let error = error.text();
+                program.notice(format!("{why}, and sampling cannot go on: {error}"));
+                return false;
+            }
+        };
+        if let Some(timers) = &mut self.timers {
+            timers.restart(signal, program.attached.waiting.clone());
+        }
+        self.cover(program.threads);
+        self.enter_to_arm(program);
+        self.watch.missing = MissingExpiries::new(program.attached.pid());
+        let name = proc::signal_name(signal);
+        program.notice(format!("going on with timers that use {name} after {why}"));
+        true
+    }
+
+    /// Goes on with timers. The events are closed first, whatever comes then.
+    fn fall_back(
+        &mut self,
+        program: &mut Program<'_, '_, impl TargetThreads>,
+        started: Instant,
+        why: &str,
+    ) -> bool {
+        self.events = None;
+        if let Some(kernel) = &mut self.kernel {
+            // Timers count this time.
+            kernel.disable();
+            kernel.drain();
+        }
+        // The same signal, which is not ours any more.
+        self.timerless.deny(program, self.timers.as_mut(), why);
+        let why = format!("{:.1} s, when {why}", started.elapsed().as_secs_f64());
+        let signal = match program.attached.switch_to_timers(&why) {
+            Ok(signal) => signal,
+            Err(error) => {
+                program.notice(format!("sampling cannot go on with timers: {}", error.text()));
+                return false;
+            }
+        };
+        if !std::mem::replace(&mut program.attached.setup.kernel, true) {
+            program.notice("time in the kernel counts from now on, as timers make no difference");
+        }
+        let (pid, data) = (program.attached.pid(), program.attached.data());
+        let mut timers = Timers::start(pid, data, signal, program.attached.waiting.clone());
+        timers.cover(program.threads.alive());
+        self.timers = Some(timers);
+        self.enter_to_arm(program);
+        program.notice(format!("going on with the {} engine after {why}", Engine::Timer.name()));
+        true
+    }
+}
+
+/// Returns what became of the signal in this place if it is not ours any more.
+///
+/// The target itself is asked, which stops a thread, only if no expiry came in spite of the CPU
+/// time that was used.
+fn taken<T>(
+    program: &mut Program<'_, '_, T>,
+    index: usize,
+    status: &Status,
+    is_silent: bool,
+) -> Option<TakenSignal> {
+    let signal = program.attached.signal_in(index);
+    if !status.catches(signal) {
+        return Some(TakenSignal { signal, is_reset: true });
+    }
+    let is_replaced = is_silent && program.is_handler_replaced(index);
+    is_replaced.then_some(TakenSignal { signal, is_reset: false })
+}
