@@ -32,7 +32,7 @@ use crate::record::name::{MappingsRead, Namer};
 use crate::record::source::perf::{Events, event_error};
 use crate::record::source::program::{Program, TargetThreads};
 use crate::record::source::wall::Wall;
-use crate::record::source::{Source, SourceTotals};
+use crate::record::source::{SampleSource, SourceTotals};
 use crate::record::store::Store;
 use crate::record::store::collector::Collector;
 use crate::record::store::threads::Registry;
@@ -75,7 +75,7 @@ pub(crate) enum End {
 /// A recording while it runs: what makes samples, and the stages through which they go.
 pub(crate) struct Session<'a> {
     // Before the agent: fields are dropped in this order, and no event may outlive its handler.
-    source: Source,
+    source: SampleSource,
     attached: Attached<'a>,
     store: Store,
     weigher: Weigher,
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         let first = before.map_or(0, |before| before.next_thread);
         let mut threads =
             Registry::new(pid, attached.data(), first).map_err(|error| event_error(pid, error))?;
-        let mut source = Source::open(&mut attached, family)?;
+        let mut source = SampleSource::open(&mut attached, family)?;
         threads.scan(true);
         if let Some(events) = source.events() {
             threads.prime(events.threads());
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
     }
 
     /// Splits off the sources, and the program for them.
-    fn sampled(&mut self) -> (&mut Source, Program<'_, 'a, Registry>) {
+    fn sampled(&mut self) -> (&mut SampleSource, Program<'_, 'a, Registry>) {
         let program = Program {
             attached: &mut self.attached,
             threads: &self.store.threads,
@@ -425,7 +425,7 @@ impl<'a> Session<'a> {
         let counts = cost_counts(&self.attached, &self.store, &self.source);
         let spent = self.weigher.end_overhead(counts);
         let setup = self.attached.setup;
-        let Source { blocked, kernel, wall, .. } = &self.source;
+        let SampleSource { blocked, kernel, wall, .. } = &self.source;
         ProgramRun {
             times_ns: (self.times.started_ns, ended_ns),
             setup,
@@ -471,7 +471,11 @@ impl<'a> Session<'a> {
     }
 }
 
-fn cost_counts<'a>(attached: &Attached<'_>, store: &'a Store, source: &Source) -> CostCounts<'a> {
+fn cost_counts<'a>(
+    attached: &Attached<'_>,
+    store: &'a Store,
+    source: &SampleSource,
+) -> CostCounts<'a> {
     CostCounts {
         control: attached.data().control(),
         clock: &store.clock,

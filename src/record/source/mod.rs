@@ -48,7 +48,7 @@ const BLOCKED_REPORTED_MAX: usize = 8;
 /// - Of two families of events one is on at a time: the earlier one is off when the next is
 ///   enabled, and is closed then.
 /// - An event is enabled only in the program that has the agent.
-pub(crate) struct Source {
+pub(crate) struct SampleSource {
     events: Option<Events>,
     /// The same in the kernel.
     pub(crate) kernel: Option<KernelEvents>,
@@ -97,7 +97,7 @@ impl SourceTotals {
     }
 }
 
-impl Source {
+impl SampleSource {
     /// Opens the events, or prepares the timers where the engine is free and events fail.
     pub(crate) fn open(
         attached: &mut Attached<'_>,

@@ -7,7 +7,7 @@ use traceprof_abi::layout::{PRIMING, SAMPLING};
 use crate::proc::{self, Status};
 use crate::record::contract::every::Every;
 use crate::record::contract::sampling::Engine;
-use crate::record::source::Source;
+use crate::record::source::SampleSource;
 use crate::record::source::missing_expiries::{self, MissingExpiries};
 use crate::record::source::program::{Program, TargetThreads};
 use crate::record::source::timer::Timers;
@@ -45,7 +45,7 @@ impl TakenSignal {
     }
 }
 
-impl Source {
+impl SampleSource {
     /// Checks whether a thread that blocks SIGTRAP also waits for it. False if sampling cannot go
     /// on.
     pub(crate) fn check_waiters(
@@ -61,8 +61,8 @@ impl Source {
         waiter.is_none_or(|waiter| self.fall_back(program, started, &waiter.to_string()))
     }
 
-    /// Checks that the signals reach our handler: otherwise the next expiry would end the target, or
-    /// run another handler. False if sampling cannot go on.
+    /// Checks that the signals reach our handler: otherwise the next expiry would end the target,
+    /// or run another handler. False if sampling cannot go on.
     ///
     /// `shift` is the base-2 logarithm of how much slower than requested the sources are.
     pub(crate) fn check_signals(

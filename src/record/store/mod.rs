@@ -67,13 +67,14 @@ impl Store {
     pub(crate) fn scan_threads(&mut self, is_flush: bool) {
         if is_flush {
             self.threads.scan(false);
-            self.threads.look_at_names(NAMES_TIME);
+            self.threads.read_names(NAMES_TIME);
         } else {
             self.threads.turn(Instant::now());
         }
     }
 
-    /// Moves what the handlers have written into the batch; true if all of it was there to be moved.
+    /// Moves what the handlers have written into the batch; true if all of it was there to be
+    /// moved.
     pub(crate) fn drain(&mut self, batch: &mut Batch) -> bool {
         batch.threads.extend(self.threads.news());
         let threads = &self.threads;
@@ -128,7 +129,7 @@ impl Store {
     /// when the CPU samples have been weighed.
     pub(crate) fn off_cpu(&mut self, batch: &mut Batch, wall: &mut Wall) -> Vec<Sample> {
         let (collector, threads) = (&self.collector, &mut self.threads);
-        let announce = |key, news: &mut Vec<_>| threads.tell(key, news);
+        let announce = |key, news: &mut Vec<_>| threads.announce(key, news);
         wall.samples(batch, || collector.take_instance(), announce)
     }
 
@@ -141,7 +142,7 @@ impl Store {
         period: (u64, bool),
     ) -> Vec<Sample> {
         let (collector, threads) = (&self.collector, &mut self.threads);
-        let announce = |key, news: &mut Vec<_>| threads.tell(key, news);
+        let announce = |key, news: &mut Vec<_>| threads.announce(key, news);
         wall.running(batch, period, || collector.take_instance(), announce)
     }
 

@@ -60,7 +60,8 @@ pub(crate) struct WeightTotals {
     pub(crate) given: u64,
     /// Weights that were corrected by the threads' own clocks.
     pub(crate) balanced: Balanced,
-    /// The target's time in the kernel, in nanoseconds, where that was not sampled and was readable.
+    /// The target's time in the kernel, in nanoseconds, where that was not sampled and was
+    /// readable.
     pub(crate) system_ns: Option<u64>,
 }
 
@@ -196,7 +197,7 @@ impl Weigher {
         }
         if batch.samples.len() > before {
             for sample in &batch.samples[before..] {
-                threads.tell((sample.slot, sample.generation), &mut batch.threads);
+                threads.announce((sample.slot, sample.generation), &mut batch.threads);
             }
             batch.sort();
         }

@@ -37,8 +37,8 @@ pub(crate) struct Life {
     pub(crate) cpu_before_ns: u64,
     /// It has started others.
     pub(crate) is_parent: bool,
-    /// The writer thread has been told of it.
-    pub(crate) is_told: bool,
+    /// Whether the writer thread knows it.
+    pub(crate) is_announced: bool,
 }
 
 /// How far a sample's time may lie outside of its thread's life: both clocks are read together, but

@@ -11,49 +11,34 @@
 //!   whatever became of its id and its slot.
 
 mod attribution;
-mod changes;
+mod list;
 mod lives;
+mod reports;
 mod slots;
 
-use crate::record::batch::threads::Key;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
+use std::time::{Duration, Instant};
 
 use traceprof_abi::event::EventWord;
 use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::hazard;
 use traceprof_abi::sync::Ordering;
 
-use self::lives::{Life, Lives};
-use crate::proc::{self, Memory};
+use self::list::ThreadList;
+pub(crate) use self::list::ThreadTurn;
+use self::lives::Life;
+use self::slots::SlotHolders;
+use crate::proc;
 use crate::record::batch::mapped::Mapped;
-use crate::record::batch::threads::{ThreadLife, ThreadNews};
-use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::batch::threads::{Key, ThreadNews};
 use crate::record::source::program::TargetThreads;
-use crate::record::source::task_events::{TaskChange, TaskEvent};
-use crate::record::source::task_scan::ScanSchedule;
 use crate::record::source::wall::LiveThread;
 
 /// The key of samples that cannot be given to one of two threads.
 const NOBODY: u32 = u32::MAX;
 /// The slack of a start of which nothing is known but that it was before the first sample.
 const UNKNOWN_NS: u64 = u64::MAX;
-
-/// A slot in a thread's hands.
-#[derive(Debug, Clone, Copy)]
-struct Holding {
-    slot: u32,
-    generation: u32,
-    life: u32,
-}
-
-/// What a turn found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Turn {
-    /// Threads that are there and were not at the turn before, by their ids as the recorder sees
-    /// them.
-    pub(crate) new: Vec<i32>,
-}
 
 /// A thread that has ended and whose last sample has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,95 +100,88 @@ impl ThreadMetrics {
 
 /// All threads of one target.
 pub(crate) struct Registry {
-    pid: i32,
-    inner_pid: u32,
-    started_ns: u64,
-    data: DataSegment,
-    same_namespace: bool,
-    /// What the program has that these threads run.
-    memory: Option<Memory>,
-    /// When it executed another one, if that was told.
-    executed_ns: Option<u64>,
-    /// Code that threads have mapped.
-    mapped: Vec<Mapped>,
-    watch: ScanSchedule,
-    lives: Lives,
-    /// Who holds a slot, by slot.
-    held: Vec<Option<Holding>>,
-    held_max: usize,
-    /// Lives that ended since the last rotation began.
-    ended: Vec<u32>,
-    /// Lives and slots whose end was known when a rotation began: all of their samples are in
-    /// tables that this rotation, or one before it, reads.
-    going: Vec<u32>,
-    leaving: Vec<Holding>,
-    renamed: Vec<u32>,
-    /// The life at which the next look at names begins.
-    next_name: u32,
-    new: Vec<i32>,
-    /// Ends that were told before the starts they belong to, which another core tells.
-    early_ends: HashMap<i32, (u64, Option<u64>)>,
-    ids_reused: u64,
+    list: ThreadList,
+    slots: SlotHolders,
     ambiguous: u64,
-    told: Vec<TaskEvent>,
 }
 
 impl Registry {
-    /// Of the process `pid`, whose slots are in `data`; the first thread's key is `(first, 0)`.
+    /// Makes the registry of the process `pid`, whose slots are in `data`; the first thread's key
+    /// is `(first, 0)`.
     pub(crate) fn new(pid: i32, data: DataSegment, first: u32) -> io::Result<Self> {
-        let status = proc::status(pid)?;
-        Ok(Self {
-            pid,
-            inner_pid: status.inner_tgid as u32,
-            started_ns: monotonic_now_ns(),
-            data,
-            same_namespace: status.inner_pid == pid,
-            // Of one whose leader has ended it is not to be had.
-            memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
-            executed_ns: None,
-            mapped: Vec::new(),
-            watch: ScanSchedule::start(pid),
-            lives: Lives::from(first),
-            held: Vec::new(),
-            held_max: 0,
-            ended: Vec::new(),
-            going: Vec::new(),
-            leaving: Vec::new(),
-            renamed: Vec::new(),
-            next_name: 0,
-            new: Vec::new(),
-            early_ends: HashMap::new(),
-            ids_reused: 0,
-            ambiguous: 0,
-            told: Vec::new(),
-        })
+        let (list, slots) = (ThreadList::new(pid, first)?, SlotHolders::new(data));
+        Ok(Self { list, slots, ambiguous: 0 })
     }
 
-    /// Threads that are there, as far as is known.
+    /// Takes in reports, and reads the list of threads when that is due. To be called in each turn
+    /// of the loop.
+    pub(crate) fn turn(&mut self, now: Instant) -> ThreadTurn {
+        self.list.turn(now)
+    }
+
+    /// Reads the list of threads anew; with `names` the names of all, too, unless they are
+    /// reported.
+    pub(crate) fn scan(&mut self, names: bool) {
+        self.list.scan(names);
+    }
+
+    /// Reads the names of threads for this time, unless they are reported.
+    pub(crate) fn read_names(&mut self, time: Duration) {
+        self.list.read_names(time);
+    }
+
+    /// Ends all threads, since the process has executed another program. Returns when that was, as
+    /// exactly as it is known.
+    pub(crate) fn end_all(&mut self) -> u64 {
+        self.list.end_all()
+    }
+
+    /// Returns the code that was mapped since the last call.
+    pub(crate) fn mapped(&mut self) -> &mut Vec<Mapped> {
+        &mut self.list.mapped
+    }
+
+    /// Returns news of the threads that hold slots, when a rotation begins.
+    pub(crate) fn news(&mut self) -> Vec<ThreadNews> {
+        self.slots.news(&mut self.list)
+    }
+
+    /// Returns threads that are about to be forgotten, each once; see [`SlotHolders::exits`].
+    pub(crate) fn exits(&self, drained: bool) -> Vec<Exit> {
+        self.slots.exits(&self.list, drained)
+    }
+
+    /// Forgets threads that were gone before the rotation; see [`SlotHolders::retire`].
+    pub(crate) fn retire(&mut self, drained: bool, news: &mut Vec<ThreadNews>) {
+        self.slots.retire(&mut self.list, drained, news);
+    }
+
+    /// Returns the number of live threads, as far as is known.
     pub(crate) fn count(&self) -> usize {
-        self.lives.alive().count()
+        self.list.lives.alive().count()
     }
 
-    /// Threads that were there at some time.
+    /// Returns the number of threads that ever existed.
     pub(crate) fn count_ever(&self) -> usize {
-        self.lives.count_ever()
+        self.list.lives.count_ever()
     }
 
     /// The number of the next thread: the first one of the next program.
     pub(crate) fn next(&self) -> u32 {
-        self.lives.next()
+        self.list.lives.next()
     }
 
     /// What is known in numbers.
     pub(crate) fn metrics(&self) -> ThreadMetrics {
+        let (slots_held, slots_held_max) = self.slots.held();
         ThreadMetrics {
-            seen: self.lives.count_ever(),
-            slots_held: self.held.iter().flatten().count(),
-            slots_held_max: self.held_max,
-            ids_reused: self.ids_reused,
+            seen: self.list.lives.count_ever(),
+            slots_held,
+            slots_held_max,
+            ids_reused: self.list.ids_reused,
             ambiguous: self.ambiguous,
-            reports_lost: self.watch.lost(),
-            mappings_lost: self.watch.code_lost(),
+            reports_lost: self.list.watch.lost(),
+            mappings_lost: self.list.watch.code_lost(),
         }
     }
 
@@ -212,10 +190,10 @@ impl Registry {
     ///
     /// Of each that is not due nothing is read.
     pub(crate) fn parents(&self, most: usize, mut is_due: impl FnMut(Key) -> bool) -> Vec<Usage> {
-        let is_told = self.watch.has_events();
-        let alive = self.lives.alive().filter(|(_, life)| match is_told {
+        let is_told = self.list.watch.has_events();
+        let alive = self.list.lives.alive().filter(|(_, life)| match is_told {
             true => life.is_parent,
-            false => life.start_ns < self.started_ns,
+            false => life.start_ns < self.list.started_ns,
         });
         let due = alive.take(most).filter(|(number, _)| is_due((*number, 0)));
         due.filter_map(|(number, life)| self.usage(number, life)).collect()
@@ -223,12 +201,12 @@ impl Registry {
 
     /// What the thread with this key has used by now, if it is still there.
     pub(crate) fn usage_of(&self, key: Key) -> Option<Usage> {
-        let life = self.lives.get(key.0).filter(|life| life.end_ns.is_none())?;
+        let life = self.list.lives.get(key.0).filter(|life| life.end_ns.is_none())?;
         self.usage(key.0, life)
     }
 
     fn usage(&self, number: u32, life: &Life) -> Option<Usage> {
-        let now_ns = proc::task_cpu_or_ticks_ns(self.pid, life.tid).ok()?;
+        let now_ns = proc::task_cpu_or_ticks_ns(self.list.pid, life.tid).ok()?;
         let cpu_ns = now_ns.saturating_sub(life.cpu_before_ns);
         Some(Usage { key: (number, 0), tid: life.tid, cpu_ns })
     }
@@ -236,7 +214,7 @@ impl Registry {
     /// Whether the owner of a hazard ([`hazard::owner`]) is gone: its slot lives another life, or
     /// its thread is not there.
     pub(crate) fn is_owner_gone(&self, owner: u32) -> bool {
-        let slots = self.data.threads().slots;
+        let slots = self.slots.data.threads().slots;
         let owned = hazard::slot_of(owner)
             .and_then(|(index, _)| Some((index, slots.get(index as usize)?)))
             // Relaxed: the claim was acquired, and with it the slot's first values; the rest is
@@ -255,15 +233,15 @@ impl Registry {
         // Only a plain "not there" counts: a handler that was taken for dead because the recorder
         // ran out of descriptors would have its table cleared under it.
         let not_found = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-        if self.same_namespace {
-            return proc::task_stat(self.pid, inner as i32).err().is_some_and(not_found);
+        if self.list.same_namespace {
+            return proc::task_stat(self.list.pid, inner as i32).err().is_some_and(not_found);
         }
         // Read anew: the thread may be younger than the last scan.
-        let tids = match proc::tasks(self.pid) {
+        let tids = match proc::tasks(self.list.pid) {
             Ok(tids) => tids,
             Err(error) => return not_found(error),
         };
-        tids.into_iter().all(|tid| match proc::task_status(self.pid, tid) {
+        tids.into_iter().all(|tid| match proc::task_status(self.list.pid, tid) {
             Ok(status) => status.inner_pid as u32 != inner,
             Err(error) => not_found(error),
         })
@@ -272,11 +250,11 @@ impl Registry {
     /// Claims slots for threads that have an event of their own.
     pub(crate) fn prime(&mut self, threads: impl Iterator<Item = (i32, EventWord)>) {
         for (tid, event) in threads {
-            let Some(number) = self.lives.last(tid) else { continue };
-            let Some(life) = self.lives.get_mut(number) else { continue };
-            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.pid, tid).unwrap_or(0);
+            let Some(number) = self.list.lives.last(tid) else { continue };
+            let Some(life) = self.list.lives.get_mut(number) else { continue };
+            life.cpu_before_ns = proc::task_cpu_or_ticks_ns(self.list.pid, tid).unwrap_or(0);
             let inner = life.inner;
-            let registry = self.data.threads();
+            let registry = self.slots.data.threads();
             let Some(index) = registry.claim(inner).index() else { continue };
             let Some(slot) = registry.slots.get(index) else { continue };
             // Relaxed on both: published to the handlers by the Release with which sampling is
@@ -289,9 +267,9 @@ impl Registry {
     /// The indices of events that are the younger of two on one thread, from the slots' notes.
     /// Those of a family that is over are closed.
     pub(crate) fn younger_events(&self) -> BTreeSet<u32> {
-        let threads = self.data.threads();
+        let threads = self.slots.data.threads();
         // Relaxed, all: notes of the handlers, read at leisure; the family is this side's.
-        let family = self.data.control().event_family.load(Ordering::Relaxed);
+        let family = self.slots.data.control().event_family.load(Ordering::Relaxed);
         let is_on = |noted: u32| noted != 0 && EventWord(noted - 1).family() == family;
         let used = threads.next.load(Ordering::Relaxed) as usize;
         let pairs = threads.slots.iter().take(used).map(|slot| {
@@ -304,20 +282,21 @@ impl Registry {
 
 impl TargetThreads for Registry {
     fn alive(&self) -> impl Iterator<Item = (i32, u32)> {
-        let alive = self.lives.alive().map(|(_, life)| (life.tid, life.inner));
+        let alive = self.list.lives.alive().map(|(_, life)| (life.tid, life.inner));
         alive.filter(|(_, inner)| *inner != 0)
     }
 
     fn named(&self) -> impl Iterator<Item = (i32, u32, &str)> {
-        self.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
+        self.list.lives.alive().map(|(_, life)| (life.tid, life.inner, life.name.as_str()))
     }
 
     fn lives(&self) -> impl Iterator<Item = LiveThread> {
         let born_ns = |life: &Life| {
-            let is_known = life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.started_ns;
+            let is_known =
+                life.start_slack_ns != UNKNOWN_NS && life.start_ns > self.list.started_ns;
             is_known.then_some(life.start_ns)
         };
-        let alive = self.lives.alive();
+        let alive = self.list.lives.alive();
         alive.map(move |(number, life)| LiveThread {
             life: number,
             tid: life.tid,
@@ -330,12 +309,12 @@ impl TargetThreads for Registry {
     }
 
     fn end_of(&self, life: u32) -> Option<(u64, Option<u64>)> {
-        let life = self.lives.get(life)?;
+        let life = self.list.lives.get(life)?;
         Some((life.end_ns?, life.cpu_ns))
     }
 
     fn is_program_gone(&self) -> bool {
-        self.memory.as_ref().is_some_and(Memory::is_gone)
+        self.list.is_program_gone()
     }
 }
 

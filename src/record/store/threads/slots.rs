@@ -1,21 +1,53 @@
-//! Who holds which slot, and when slots are given back.
+//! Which thread holds which slot, and when slots are given back.
 
+use traceprof_abi::segment::DataSegment;
 use traceprof_abi::sync::Ordering;
 use traceprof_abi::thread::SlotState;
 
+use crate::record::batch::threads::ThreadNews;
 use crate::record::contract::clock::monotonic_now_ns;
-use crate::record::store::threads::attribution::Id;
-use crate::record::store::threads::{Exit, Holding, Registry, ThreadNews};
+use crate::record::store::threads::Exit;
+use crate::record::store::threads::list::{Id, ThreadList};
 
-impl Registry {
-    /// A rotation begins: news of the threads that hold slots. What ended until now is gone before
-    /// it.
-    pub(crate) fn news(&mut self) -> Vec<ThreadNews> {
+/// A slot in a thread's hands.
+#[derive(Debug, Clone, Copy)]
+struct Holding {
+    slot: u32,
+    generation: u32,
+    life: u32,
+}
+
+/// The slots of the target's threads.
+pub(super) struct SlotHolders {
+    pub(super) data: DataSegment,
+    /// The holder of each slot.
+    held: Vec<Option<Holding>>,
+    held_max: usize,
+    /// Lives and slots whose end was known when a rotation began: all of their samples are in
+    /// tables that this rotation, or one before it, reads.
+    going: Vec<u32>,
+    leaving: Vec<Holding>,
+}
+
+impl SlotHolders {
+    /// Makes the slots of this segment, with no holders.
+    pub(super) fn new(data: DataSegment) -> Self {
+        Self { data, held: Vec::new(), held_max: 0, going: Vec::new(), leaving: Vec::new() }
+    }
+
+    /// Returns the number of slots that threads hold, and the largest number so far.
+    pub(super) fn held(&self) -> (usize, usize) {
+        (self.held.iter().flatten().count(), self.held_max)
+    }
+
+    /// Returns news of the threads that hold slots, when a rotation begins. Threads that have ended
+    /// until now are gone before it.
+    pub(super) fn news(&mut self, list: &mut ThreadList) -> Vec<ThreadNews> {
         let mut news = Vec::new();
-        self.sweep(&mut news);
-        self.going.append(&mut self.ended);
-        for number in std::mem::take(&mut self.renamed) {
-            if let Some(life) = self.lives.get(number) {
+        self.sweep(list, &mut news);
+        self.going.append(&mut list.ended);
+        for number in std::mem::take(&mut list.renamed) {
+            if let Some(life) = list.lives.get(number) {
                 news.push(ThreadNews::Renamed { key: (number, 0), name: life.name.clone() });
             }
         }
@@ -23,7 +55,7 @@ impl Registry {
     }
 
     /// Learns who holds the slots in use, and retires those of threads that are gone.
-    fn sweep(&mut self, news: &mut Vec<ThreadNews>) {
+    fn sweep(&mut self, list: &mut ThreadList, news: &mut Vec<ThreadNews>) {
         let threads = self.data.threads();
         // Relaxed: a count; a slot that is taken later is seen in the next sweep.
         let used = threads.next.load(Ordering::Relaxed) as usize;
@@ -41,38 +73,43 @@ impl Registry {
             let held = known.unwrap_or_else(|| {
                 // The latest, which may have ended already. Should the slot be that of the one
                 // before, it is given back a little late.
-                let latest = self.lives.latest_inner(inner);
+                let latest = list.lives.latest_inner(inner);
                 let life =
-                    latest.unwrap_or_else(|| self.meet(Id::Inner(inner), monotonic_now_ns()));
+                    latest.unwrap_or_else(|| list.meet(Id::Inner(inner), monotonic_now_ns()));
                 Holding { slot: index as u32, generation, life }
             });
             self.held[index] = Some(held);
-            if self.lives.get(held.life).is_none_or(|life| life.end_ns.is_some()) {
+            if list.lives.get(held.life).is_none_or(|life| life.end_ns.is_some()) {
                 threads.mark_retired(inner, index, generation);
                 self.leaving.push(held);
             } else if known.is_none() {
-                self.tell((held.life, 0), news);
+                list.announce((held.life, 0), monotonic_now_ns(), news);
             }
         }
         self.held_max = self.held_max.max(self.held.iter().flatten().count());
     }
 
-    /// Threads that are about to be forgotten, if the rotation that began with [`Self::news`] has
-    /// read all samples that were taken before it (`drained`). Each is told of once, before
-    /// [`Self::retire`].
-    pub(crate) fn exits(&self, drained: bool) -> Vec<Exit> {
+    /// Returns threads that are about to be forgotten, if the rotation that began with
+    /// [`Self::news`] has read all samples that were taken before it (`drained`). Each is returned
+    /// once, before [`Self::retire`].
+    pub(super) fn exits(&self, list: &ThreadList, drained: bool) -> Vec<Exit> {
         let going = self.going.iter().filter(|_| drained);
         let exits = going.filter_map(|number| {
-            let life = self.lives.get(*number)?;
+            let life = list.lives.get(*number)?;
             let cpu_ns = life.cpu_ns.map(|ns| ns.saturating_sub(life.cpu_before_ns));
             Some(Exit { key: (*number, 0), tid: life.tid, time_ns: life.end_ns?, cpu_ns })
         });
         exits.collect()
     }
 
-    /// After a rotation: recycles the slots of threads that were gone before it and forgets them,
-    /// if all samples that were taken before it have been read; else after one of the next.
-    pub(crate) fn retire(&mut self, drained: bool, news: &mut Vec<ThreadNews>) {
+    /// Recycles the slots of threads that were gone before the rotation and forgets the threads, if
+    /// the rotation has read all earlier samples (`drained`); otherwise a later one does.
+    pub(super) fn retire(
+        &mut self,
+        list: &mut ThreadList,
+        drained: bool,
+        news: &mut Vec<ThreadNews>,
+    ) {
         if !drained {
             return;
         }
@@ -83,8 +120,8 @@ impl Registry {
             }
         }
         for number in std::mem::take(&mut self.going) {
-            if let Some(life) = self.lives.forget(number)
-                && life.is_told
+            if let Some(life) = list.lives.forget(number)
+                && life.is_announced
             {
                 let time_ns = life.end_ns.unwrap_or_else(monotonic_now_ns);
                 news.push(ThreadNews::Gone { key: (number, 0), time_ns });

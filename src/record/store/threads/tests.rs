@@ -8,6 +8,9 @@ use traceprof_abi::storage::log::Sample;
 use traceprof_abi::thread::{Claim, SlotState};
 
 use super::*;
+use crate::record::batch::threads::ThreadLife;
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::task_events::{TaskChange, TaskEvent};
 use crate::record::store::threads::lives::Life;
 use crate::record::target::shm::own_data;
 
@@ -72,9 +75,9 @@ fn gone(news: &[ThreadNews]) -> Vec<u32> {
 fn only_a_thread_that_is_not_there_is_gone() {
     for same_namespace in [true, false] {
         let mut registry = registry();
-        registry.same_namespace &= same_namespace;
+        registry.list.same_namespace &= same_namespace;
         // Not scanned: a thread that is younger than the last scan is not gone.
-        let own = proc::status(registry.pid).unwrap().inner_pid as u32;
+        let own = proc::status(registry.list.pid).unwrap().inner_pid as u32;
         assert!(!registry.is_gone(own));
         assert!(registry.is_gone(u32::MAX >> 1));
     }
@@ -105,20 +108,20 @@ fn a_list_that_cannot_be_read_ends_no_thread() {
     }
     for same_namespace in [true, false] {
         let mut registry = registry();
-        registry.same_namespace &= same_namespace;
+        registry.list.same_namespace &= same_namespace;
         let guest = Guest::start("guest");
-        let inner = proc::task_status(registry.pid, guest.tid).unwrap().inner_pid as u32;
+        let inner = proc::task_status(registry.list.pid, guest.tid).unwrap().inner_pid as u32;
         registry.scan(false);
         let before = registry.count();
         assert!(registry.alive().any(|(tid, _)| tid == guest.tid));
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 0, hard).unwrap();
-        let is_readable = proc::tasks(registry.pid).is_ok();
+        let is_readable = proc::tasks(registry.list.pid).is_ok();
         registry.scan(true);
         let is_gone = registry.is_gone(inner);
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
         assert!(!is_readable && !is_gone);
-        assert_eq!((registry.count(), registry.ended.len()), (before, 0));
+        assert_eq!((registry.count(), registry.list.ended.len()), (before, 0));
         guest.end();
     }
 }
@@ -137,7 +140,7 @@ fn parents_are_those_that_start_others() {
     let (parent_tid, child_tid) = tids.recv().unwrap();
     registry.scan(false);
     let parents = registry.parents(usize::MAX, |_| true);
-    if registry.watch.has_events() {
+    if registry.list.watch.has_events() {
         let found = parents.iter().find(|it| it.tid == parent_tid);
         assert!(found.is_some_and(|it| it.cpu_ns > 0), "{parents:?}");
         assert!(parents.iter().all(|it| it.tid != child_tid));
@@ -146,7 +149,7 @@ fn parents_are_those_that_start_others() {
     }
     drop(hold);
     parent.join().unwrap();
-    registry.watch.drop_events();
+    registry.list.watch.drop_events();
     // Nobody tells: those that were there.
     assert!(registry.parents(usize::MAX, |_| true).len() >= before);
     assert!(registry.parents(usize::MAX, |_| true).iter().all(|it| it.tid != parent_tid));
@@ -155,7 +158,7 @@ fn parents_are_those_that_start_others() {
 #[test]
 fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
     let registry = registry();
-    let threads = registry.data.threads();
+    let threads = registry.slots.data.threads();
     let claim = |tid: u32| threads.claim(tid).index().unwrap();
     let (own, dead) = (claim(nix::unistd::gettid().as_raw() as u32), claim(u32::MAX >> 1));
     let slot = &threads.slots[own];
@@ -175,12 +178,12 @@ fn the_owner_of_a_hazard_is_gone_with_its_slot_or_its_thread() {
 
 #[test]
 fn a_slot_is_recycled_when_all_samples_taken_before_have_been_read() {
-    for is_told in [true, false] {
+    for is_announced in [true, false] {
         let mut registry = registry();
-        if !is_told {
-            registry.watch.drop_events();
+        if !is_announced {
+            registry.list.watch.drop_events();
         }
-        let threads = registry.data.threads();
+        let threads = registry.slots.data.threads();
         let guest = Guest::start("guest");
         let tid = guest.tid;
         let slot = threads.claim(tid as u32).index().unwrap();
@@ -204,12 +207,12 @@ fn a_slot_is_recycled_when_all_samples_taken_before_have_been_read() {
         assert_eq!((samples[0].slot, samples[0].generation), (*life, 0));
         let exits = registry.exits(true);
         let exit = exits.iter().find(|exit| exit.tid == tid).unwrap();
-        assert_eq!(exit.cpu_ns.is_some(), registry.watch.has_cpu_times());
+        assert_eq!(exit.cpu_ns.is_some(), registry.list.watch.has_cpu_times());
         assert!(registry.exits(false).is_empty());
         registry.retire(true, &mut news);
         assert!(gone(&news).contains(life), "{news:?}");
         assert_eq!(threads.claim(NOT_THERE + 1), Claim::New(slot));
-        assert!(registry.lives.get(*life).is_none(), "forgotten");
+        assert!(registry.list.lives.get(*life).is_none(), "forgotten");
     }
 }
 
@@ -217,7 +220,7 @@ fn a_slot_is_recycled_when_all_samples_taken_before_have_been_read() {
 fn a_thread_that_was_never_seen_has_its_samples_all_the_same() {
     let mut registry = registry();
     let mut news = Vec::new();
-    let threads = registry.data.threads();
+    let threads = registry.slots.data.threads();
     let slot = threads.claim(NOT_THERE).index().unwrap();
     let mut samples =
         [500, 400, 600].map(|ms| sample(slot, NOT_THERE as i32, ms * MS + monotonic_now_ns()));
@@ -238,12 +241,12 @@ fn a_thread_that_was_never_seen_has_its_samples_all_the_same() {
 fn samples_of_a_reused_id_go_to_the_thread_of_their_time() {
     let mut registry = registry();
     let tid = NOT_THERE as i32;
-    let threads = registry.data.threads();
+    let threads = registry.slots.data.threads();
     let slot = threads.claim(NOT_THERE).index().unwrap();
     let now_ns = monotonic_now_ns();
     let t = |ms: u64| now_ns + ms * MS;
     let tell = |registry: &mut Registry, time_ns: u64, change: TaskChange| {
-        registry.hear(TaskEvent { time_ns, tid, change });
+        registry.list.report(TaskEvent { time_ns, tid, change });
     };
     let start = |registry: &mut Registry, ms: u64| {
         tell(registry, t(ms), TaskChange::Started { parent: 0 });
@@ -276,11 +279,11 @@ fn samples_of_a_reused_id_go_to_the_thread_of_their_time() {
 #[test]
 fn a_reused_id_is_found_out_by_its_start_time() {
     let mut registry = registry();
-    registry.watch.drop_events();
+    registry.list.watch.drop_events();
     let guest = Guest::start("second");
     let tid = guest.tid;
-    let started = proc::start_ns(proc::task_stat(registry.pid, tid).unwrap().start_time);
-    let first = registry.begin(Life {
+    let started = proc::start_ns(proc::task_stat(registry.list.pid, tid).unwrap().start_time);
+    let first = registry.list.begin(Life {
         tid,
         inner: tid as u32,
         name: "first".to_string(),
@@ -309,14 +312,14 @@ fn a_reused_id_is_found_out_by_its_start_time() {
 fn a_thread_that_ended_before_its_slot_was_seen_is_met_once() {
     let mut registry = registry();
     let tid = NOT_THERE as i32;
-    let slot = registry.data.threads().claim(NOT_THERE).index().unwrap();
+    let slot = registry.slots.data.threads().claim(NOT_THERE).index().unwrap();
     let now = monotonic_now_ns();
     let told = [
         (now, TaskChange::Started { parent: 0 }),
         (now + 2 * MS, TaskChange::Ended { cpu_ns: None }),
     ];
     for (time_ns, change) in told {
-        registry.hear(TaskEvent { time_ns, tid, change });
+        registry.list.report(TaskEvent { time_ns, tid, change });
     }
     let mut news = registry.news();
     let mut samples = [sample(slot, tid, now + MS)];
@@ -326,7 +329,7 @@ fn a_thread_that_ended_before_its_slot_was_seen_is_met_once() {
     assert_eq!(registry.metrics().ambiguous, 0);
     assert_eq!(seen(&news, tid).len(), 1, "{news:?}");
     assert_eq!(gone(&news), [samples[0].slot]);
-    assert_eq!(registry.data.threads().claim(1), Claim::New(slot));
+    assert_eq!(registry.slots.data.threads().claim(1), Claim::New(slot));
 }
 
 #[test]
@@ -344,16 +347,16 @@ fn threads_without_a_slot_are_told_of_when_they_have_hits() {
 
 #[test]
 fn new_threads_and_names_are_noticed() {
-    for is_told in [true, false] {
+    for is_announced in [true, false] {
         let mut registry = registry();
-        if !is_told {
-            registry.watch.drop_events();
+        if !is_announced {
+            registry.list.watch.drop_events();
         }
         registry.turn(Instant::now());
         let guest = Guest::start("before");
         let until = Instant::now() + std::time::Duration::from_secs(5);
         while !registry.turn(Instant::now()).new.contains(&guest.tid) {
-            assert!(Instant::now() < until, "told: {is_told}");
+            assert!(Instant::now() < until, "told: {is_announced}");
         }
         let mut news = Vec::new();
         let key = registry.key_of(guest.tid, monotonic_now_ns(), &mut news);
@@ -361,7 +364,7 @@ fn new_threads_and_names_are_noticed() {
         std::fs::write(name, "after").unwrap();
         registry.scan(true);
         let renamed = ThreadNews::Renamed { key, name: "after".to_string() };
-        assert!(registry.news().contains(&renamed), "told: {is_told}");
+        assert!(registry.news().contains(&renamed), "told: {is_announced}");
         guest.end();
     }
 }
@@ -370,19 +373,20 @@ fn new_threads_and_names_are_noticed() {
 fn of_all_threads_in_turn_the_names_are_looked_at() {
     let guests: Vec<Guest> = (0..20).map(|_| Guest::start("before")).collect();
     let mut registry = registry();
-    registry.watch.drop_events();
+    registry.list.watch.drop_events();
     let name = |guest: &Guest| format!("/proc/self/task/{}/comm", guest.tid);
     guests.iter().for_each(|guest| std::fs::write(name(guest), "after").unwrap());
     let renamed = |registry: &Registry| {
         let is_renamed = |guest: &&Guest| {
-            let life = registry.lives.last(guest.tid).and_then(|it| registry.lives.get(it));
+            let life =
+                registry.list.lives.last(guest.tid).and_then(|it| registry.list.lives.get(it));
             life.is_some_and(|life| life.name == "after")
         };
         guests.iter().filter(is_renamed).count()
     };
     // Other tests' threads have their turns as well.
     for look in 1..=registry.count() {
-        registry.look_at_names(std::time::Duration::ZERO);
+        registry.read_names(std::time::Duration::ZERO);
         assert!(renamed(&registry) <= look, "more than one at a time");
     }
     assert_eq!(renamed(&registry), guests.len());
@@ -404,12 +408,12 @@ fn shell(first: u32) -> (std::process::Child, Registry) {
 #[test]
 fn threads_end_with_their_program_and_take_no_name_of_the_next_one() {
     const FIRST: u32 = 40;
-    for is_told in [true, false] {
+    for is_announced in [true, false] {
         let (mut shell, mut registry) = shell(FIRST);
-        if !is_told {
-            registry.watch.drop_events();
+        if !is_announced {
+            registry.list.watch.drop_events();
         }
-        let (tid, mut news) = (registry.pid, Vec::new());
+        let (tid, mut news) = (registry.list.pid, Vec::new());
         registry.scan(true);
         let before_ns = monotonic_now_ns();
         assert_eq!(registry.key_of(tid, before_ns, &mut news), (FIRST, 0));
@@ -429,9 +433,13 @@ fn threads_end_with_their_program_and_take_no_name_of_the_next_one() {
         news.extend(registry.news());
         registry.retire(true, &mut news);
         let names: Vec<_> = seen(&news, tid).into_iter().map(|(_, life)| life.name).collect();
-        assert_eq!((names, gone(&news)), (vec!["sh".to_owned()], vec![FIRST]), "told: {is_told}");
+        assert_eq!(
+            (names, gone(&news)),
+            (vec!["sh".to_owned()], vec![FIRST]),
+            "told: {is_announced}"
+        );
         let renamed = news.iter().any(|it| matches!(it, ThreadNews::Renamed { .. }));
-        assert!(!renamed, "told: {is_told}: {news:?}");
+        assert!(!renamed, "told: {is_announced}: {news:?}");
         assert_eq!((registry.next(), registry.count(), registry.count_ever()), (FIRST + 1, 0, 1));
         shell.kill().unwrap();
         shell.wait().unwrap();
@@ -441,12 +449,12 @@ fn threads_end_with_their_program_and_take_no_name_of_the_next_one() {
 #[test]
 fn without_free_slots_nothing_breaks() {
     let mut registry = registry();
-    registry.data.control().slots_limit.store(1, Ordering::Relaxed);
-    let own = registry.pid;
+    registry.slots.data.control().slots_limit.store(1, Ordering::Relaxed);
+    let own = registry.list.pid;
     let guest = Guest::start("guest");
     registry.scan(false);
     registry.prime([(guest.tid, EventWord(3)), (own, EventWord(4))].into_iter());
-    let threads = registry.data.threads();
+    let threads = registry.slots.data.threads();
     assert_eq!(threads.find(guest.tid as u32), Some(0));
     assert_eq!(threads.claim(own as u32), Claim::Exhausted);
     registry.news();
@@ -465,7 +473,7 @@ fn without_free_slots_nothing_breaks() {
 #[test]
 fn the_younger_of_two_events_is_closed() {
     let registry = registry();
-    let threads = registry.data.threads();
+    let threads = registry.slots.data.threads();
     for (tid, event, other) in [(1, 8, 3), (2, 4, 9), (3, 6, 0)] {
         let slot = &threads.slots[threads.claim(tid).index().unwrap()];
         slot.event.store(event, Ordering::Relaxed);
@@ -473,7 +481,7 @@ fn the_younger_of_two_events_is_closed() {
     }
     assert_eq!(registry.younger_events(), BTreeSet::from([7, 8]));
     // Those of the family before are closed.
-    registry.data.control().event_family.store(1, Ordering::Relaxed);
+    registry.slots.data.control().event_family.store(1, Ordering::Relaxed);
     assert_eq!(registry.younger_events(), BTreeSet::new());
     let noted = |index: u32| EventWord::new(index, 5, 1).0 + 1;
     threads.slots[0].event.store(noted(20), Ordering::Relaxed);

@@ -1,0 +1,282 @@
+//! The threads of the target, from /proc and the kernel's reports.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::proc::{self, Memory};
+use crate::record::batch::mapped::Mapped;
+use crate::record::batch::threads::{Key, ThreadLife, ThreadNews};
+use crate::record::contract::clock::monotonic_now_ns;
+use crate::record::source::task_events::TaskEvent;
+use crate::record::source::task_scan::ScanSchedule;
+use crate::record::store::threads::UNKNOWN_NS;
+use crate::record::store::threads::lives::{Life, Lives};
+
+/// A thread's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Id {
+    /// As the target sees it.
+    Inner(u32),
+    /// As the recorder sees it.
+    Outer(i32),
+}
+
+/// What a turn found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ThreadTurn {
+    /// Threads that exist now and did not at the turn before, by their ids as the recorder sees
+    /// them.
+    pub(crate) new: Vec<i32>,
+}
+
+/// The threads of one process, alive or remembered.
+pub(super) struct ThreadList {
+    pub(super) pid: i32,
+    inner_pid: u32,
+    pub(super) same_namespace: bool,
+    /// When the list was made.
+    pub(super) started_ns: u64,
+    /// The memory of the program that these threads run.
+    memory: Option<Memory>,
+    /// When the process executed another program, if that was reported.
+    pub(super) executed_ns: Option<u64>,
+    /// Code that threads have mapped.
+    pub(super) mapped: Vec<Mapped>,
+    pub(super) watch: ScanSchedule,
+    pub(super) lives: Lives,
+    /// Lives that ended since the last rotation began.
+    pub(super) ended: Vec<u32>,
+    pub(super) renamed: Vec<u32>,
+    /// The life at which the next reading of names begins.
+    next_name: u32,
+    pub(super) new: Vec<i32>,
+    /// Ends that were reported before the starts they belong to, which another core reports.
+    pub(super) early_ends: HashMap<i32, (u64, Option<u64>)>,
+    pub(super) ids_reused: u64,
+    pub(super) reports: Vec<TaskEvent>,
+}
+
+impl ThreadList {
+    /// Makes the list of a process; the first thread's number is `first`.
+    pub(super) fn new(pid: i32, first: u32) -> io::Result<Self> {
+        let status = proc::status(pid)?;
+        Ok(Self {
+            pid,
+            inner_pid: status.inner_tgid as u32,
+            same_namespace: status.inner_pid == pid,
+            started_ns: monotonic_now_ns(),
+            // It is not readable when the leader has ended.
+            memory: Memory::of(pid).ok().filter(|memory| !memory.is_gone()),
+            executed_ns: None,
+            mapped: Vec::new(),
+            watch: ScanSchedule::start(pid),
+            lives: Lives::from(first),
+            ended: Vec::new(),
+            renamed: Vec::new(),
+            next_name: 0,
+            new: Vec::new(),
+            early_ends: HashMap::new(),
+            ids_reused: 0,
+            reports: Vec::new(),
+        })
+    }
+
+    /// Takes in reports, and reads the list of threads when that is due. To be called in each turn
+    /// of the loop.
+    pub(super) fn turn(&mut self, now: Instant) -> ThreadTurn {
+        if self.watch.is_due(now) {
+            self.scan(false);
+        } else {
+            self.listen();
+        }
+        ThreadTurn { new: std::mem::take(&mut self.new) }
+    }
+
+    /// Reads the list of threads anew; with `names` the names of all, too, unless they are
+    /// reported.
+    pub(super) fn scan(&mut self, names: bool) {
+        let before = Instant::now();
+        // First: what a thread in the list has done by now is reported before the thread is read.
+        self.listen();
+        self.early_ends.clear();
+        let tids = match proc::tasks(self.pid) {
+            Ok(tids) => tids,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            // Any other failure is ours (no descriptor left) and says nothing of the threads: to
+            // take them for gone would retire slots that are in use.
+            Err(_) => return,
+        };
+        let now_ns = monotonic_now_ns();
+        let listed: HashSet<i32> = tids.iter().copied().collect();
+        let missed = self.lives.alive().filter(|(_, life)| !listed.contains(&life.tid));
+        let missed: Vec<u32> = missed.map(|(number, _)| number).collect();
+        let known = self.lives.count_ever();
+        for number in &missed {
+            self.end(*number, now_ns, false, None);
+        }
+        let names = names && !self.watch.has_events();
+        for tid in tids {
+            if names || self.lives.last(tid).is_none() {
+                self.read(tid);
+            }
+        }
+        let changes = missed.len() + self.lives.count_ever() - known;
+        self.watch.note_scan(before, listed.len(), changes);
+    }
+
+    /// Reads the names of threads for this time, unless they are reported: at least one, and all of
+    /// them in turn.
+    pub(super) fn read_names(&mut self, time: Duration) {
+        if self.watch.has_events() {
+            return;
+        }
+        let start = Instant::now();
+        let alive = self.lives.alive().map(|(number, life)| (number, life.tid));
+        let mut round: Vec<(u32, i32)> = alive.collect();
+        let first = round.partition_point(|(number, _)| *number < self.next_name);
+        round.rotate_left(first);
+        for (number, tid) in round {
+            self.read(tid);
+            self.next_name = number + 1;
+            if start.elapsed() >= time {
+                break;
+            }
+        }
+    }
+
+    /// Reads one thread's name and start; begins a life if it is not the thread that is known.
+    pub(super) fn read(&mut self, tid: i32) {
+        // It may be gone: then the next scan misses it.
+        let Ok(stat) = proc::task_stat(self.pid, tid) else { return };
+        let latest = self.lives.latest(tid);
+        if let Some(number) = latest
+            && let Some(life) = self.lives.get_mut(number)
+            && life.is_of(stat.start_time)
+        {
+            life.start_ticks = Some(stat.start_time);
+            // A name that has changed may be the next program's.
+            let is_open = life.end_ns.is_none() && life.name != stat.name;
+            if is_open && !self.is_program_gone() {
+                self.rename(number, stat.name);
+            }
+            return;
+        }
+        if proc::has_ended(stat.state) {
+            return;
+        }
+        let inner = if self.same_namespace {
+            tid as u32
+        } else {
+            match proc::task_status(self.pid, tid) {
+                Ok(status) => status.inner_pid as u32,
+                Err(_) => return,
+            }
+        };
+        self.begin(Life {
+            tid,
+            inner,
+            name: stat.name,
+            start_ns: proc::start_ns(stat.start_time),
+            start_ticks: Some(stat.start_time),
+            start_slack_ns: proc::tick_ns(),
+            ..Life::default()
+        });
+        self.new.push(tid);
+    }
+
+    pub(super) fn begin(&mut self, life: Life) -> u32 {
+        if let Some(last) = self.lives.latest(life.tid) {
+            self.ids_reused += 1;
+            if self.lives.last(life.tid).is_some() {
+                self.ended.push(last);
+            }
+        }
+        self.lives.begin(life)
+    }
+
+    pub(super) fn end(&mut self, number: u32, time_ns: u64, is_exact: bool, cpu_ns: Option<u64>) {
+        let is_first = self.lives.get(number).is_some_and(|life| life.end_ns.is_none());
+        self.lives.end(number, time_ns, is_exact);
+        if let Some(life) = self.lives.get_mut(number) {
+            life.cpu_ns = life.cpu_ns.or(cpu_ns);
+        }
+        if is_first {
+            self.ended.push(number);
+        }
+    }
+
+    /// Ends all threads, since the process has executed another program. Returns when that was, as
+    /// exactly as it is known.
+    pub(super) fn end_all(&mut self) -> u64 {
+        self.listen();
+        let time_ns = self.executed_ns.unwrap_or_else(monotonic_now_ns);
+        let alive: Vec<u32> = self.lives.alive().map(|(number, _)| number).collect();
+        for number in alive {
+            self.end(number, time_ns, false, None);
+        }
+        time_ns
+    }
+
+    pub(super) fn rename(&mut self, number: u32, name: String) {
+        if let Some(life) = self.lives.get_mut(number)
+            && life.name != name
+            && !name.is_empty()
+        {
+            life.name = name;
+            if life.is_announced {
+                self.renamed.push(number);
+            }
+        }
+    }
+
+    /// Returns the life of a thread that is known from a sample only, unless the list has it.
+    pub(super) fn meet(&mut self, id: Id, time_ns: u64) -> u32 {
+        let known = |list: &Self| match id {
+            Id::Inner(inner) => list.lives.last_inner(inner),
+            Id::Outer(tid) => list.lives.last(tid),
+        };
+        if known(self).is_none() {
+            match id {
+                Id::Outer(tid) => self.read(tid),
+                Id::Inner(inner) if self.same_namespace => self.read(inner as i32),
+                Id::Inner(_) => self.scan(false),
+            }
+        }
+        known(self).unwrap_or_else(|| {
+            // Its name, and in another namespace its id, died with it.
+            let (tid, inner) = match id {
+                Id::Inner(inner) => (inner as i32, inner),
+                Id::Outer(tid) => (tid, if self.same_namespace { tid as u32 } else { 0 }),
+            };
+            let before = self.lives.latest(tid).and_then(|number| self.lives.get(number));
+            let start_ns = before.and_then(|life| life.end_ns).unwrap_or(0);
+            let start_ns = start_ns.min(time_ns);
+            let start_slack_ns = UNKNOWN_NS;
+            self.begin(Life { tid, inner, start_ns, start_slack_ns, ..Life::default() })
+        })
+    }
+
+    pub(super) fn announce(&mut self, key: Key, time_ns: u64, news: &mut Vec<ThreadNews>) {
+        let (inner_pid, started_ns) = (self.inner_pid, self.started_ns);
+        let Some(life) = self.lives.get_mut(key.0).filter(|life| !life.is_announced) else {
+            return;
+        };
+        life.is_announced = true;
+        // Threads that are older than the recording began with it, as far as the trace shows.
+        let start_ns = if life.start_slack_ns == UNKNOWN_NS { time_ns } else { life.start_ns };
+        let announced = ThreadLife {
+            tid: life.tid,
+            inner: (inner_pid, life.inner),
+            name: life.name.clone(),
+            start_ns: start_ns.max(started_ns),
+        };
+        news.push(ThreadNews::Seen { key, life: announced });
+    }
+
+    /// Checks whether the program is gone, as far as that is known: the process has executed
+    /// another one, or is about to end.
+    pub(super) fn is_program_gone(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_gone)
+    }
+}
