@@ -19,6 +19,8 @@ use crate::elf::Elf;
 use crate::unwind::{ExecRange, ModuleRef, TableWriter, compile, compile_image};
 
 const PAGE: u64 = 4096;
+/// What is read of a stack at once: most of a walk is near the stack pointer.
+const STACK_PART: u64 = 512;
 
 /// A module's bytes, and an address in it.
 type Place<'a> = (&'a [u8], u64);
@@ -181,17 +183,17 @@ impl Stepped {
     }
 }
 
-/// The child's stack, read page by page.
+/// The child's stack, read part by part.
 pub(super) struct ChildStack<'c> {
     pub(super) child: &'c Stepped,
     pub(super) snapshot: Snapshot<'c>,
     bounds: (u64, u64),
-    pages: Vec<(u64, [u8; PAGE as usize])>,
+    parts: Vec<(u64, [u8; STACK_PART as usize])>,
 }
 
 impl<'c> ChildStack<'c> {
     pub(super) fn new(child: &'c Stepped, snapshot: Snapshot<'c>, sp: u64) -> Self {
-        let mut stack = Self { child, snapshot, bounds: (0, 0), pages: Vec::new() };
+        let mut stack = Self { child, snapshot, bounds: (0, 0), parts: Vec::new() };
         stack.rebound(sp);
         stack
     }
@@ -204,14 +206,14 @@ impl Memory for ChildStack<'_> {
             avma.is_multiple_of(8) && lo <= avma && avma + 8 <= hi,
             "{avma:#x} not in {lo:#x}..{hi:#x}"
         );
-        let (start, at) = (avma - avma % PAGE, (avma % PAGE) as usize);
-        if !self.pages.iter().any(|page| page.0 == start) {
-            let mut page = [0; PAGE as usize];
-            self.child.read(start, &mut page).then_some(())?;
-            self.pages.push((start, page));
+        let (start, at) = (avma - avma % STACK_PART, (avma % STACK_PART) as usize);
+        if !self.parts.iter().any(|part| part.0 == start) {
+            let mut part = [0; STACK_PART as usize];
+            self.child.read(start, &mut part).then_some(())?;
+            self.parts.push((start, part));
         }
-        let page = &self.pages.iter().rev().find(|page| page.0 == start)?.1;
-        Some(u64::from_le_bytes(page[at..at + 8].try_into().ok()?))
+        let part = &self.parts.iter().rev().find(|part| part.0 == start)?.1;
+        Some(u64::from_le_bytes(part[at..at + 8].try_into().ok()?))
     }
 
     fn rebound(&mut self, sp: u64) -> bool {

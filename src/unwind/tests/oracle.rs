@@ -3,7 +3,7 @@
 //!
 //! The truth does not come from call frame information, so wrong information shows as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,6 +115,8 @@ pub(super) struct Oracle<'s> {
     jumping: Vec<(u64, Found)>,
     outside: RemoteUnwinder,
     known_bad: Vec<KnownBad>,
+    /// What [`places`] has found, by module and address: it reads all symbols of the module.
+    places: HashMap<(String, u64), Vec<String>>,
     pub(super) tally: Tally,
 }
 
@@ -133,6 +135,7 @@ impl<'s> Oracle<'s> {
             jumping: Vec::new(),
             outside: RemoteUnwinder::default(),
             known_bad: known_bad(),
+            places: HashMap::new(),
             tally: Tally::default(),
         }
     }
@@ -232,7 +235,10 @@ impl<'s> Oracle<'s> {
         // What is behind it was not found.
         let last = lookup_avma(frames[right.saturating_sub(1)]);
         let (module, bytes) = self.child.place(last).unwrap_or(("nowhere", None));
-        let mut places = bytes.map_or_else(Vec::new, |(bytes, svma)| places(bytes, svma));
+        let mut places = bytes.map_or_else(Vec::new, |(bytes, svma)| {
+            let known = self.places.entry((module.to_owned(), svma));
+            known.or_insert_with(|| places(bytes, svma)).clone()
+        });
         let op = self.rule(last).map_or(op::BAD, |rule| rule.op);
         // Of the function that is running all registers are known.
         let base = REGISTERS.get(usize::from(op.wrapping_sub(op::REG_LEAF)));
