@@ -13,8 +13,10 @@
 mod dynamic;
 mod packed;
 mod pclntab;
+mod relocated_words;
 mod relocation;
 mod segment;
+mod symbols;
 mod thread_local;
 
 use std::fmt;
@@ -22,8 +24,9 @@ use std::ops::Range;
 
 use object::LittleEndian;
 use object::elf::{
-    self, ET_DYN, FileHeader64, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader64, SHF_COMPRESSED,
-    SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
+    self, ET_DYN, FileHeader64, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE, ProgramHeader64,
+    ProgramType, SHF_COMPRESSED, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
+    STT_OBJECT,
 };
 use object::read::elf::{
     FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym,
@@ -34,9 +37,10 @@ pub use packed::unpack;
 pub use pclntab::pclntab as probe_pclntab;
 pub use pclntab::{GoFunction, GoPlace, Pclntab, PclntabPlace, Values};
 pub use segment::Load;
-pub use thread_local::TlsAccess;
+use symbols::{Symbol, Symbols};
 #[cfg(any(test, fuzzing))]
 pub use thread_local::probe as probe_thread_local;
+pub use thread_local::{ThreadLocals, TlsAccess};
 
 /// Why bytes are not a usable ELF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,8 +235,29 @@ impl<'a> Elf<'a> {
 
     /// The address of `.eh_frame_hdr`, from its program header.
     pub fn eh_frame_hdr(&self) -> Option<u64> {
-        let mut headers = self.program.iter();
-        headers.find(|segment| segment.p_type(LE) == PT_GNU_EH_FRAME).map(|s| s.p_vaddr(LE))
+        self.segment(PT_GNU_EH_FRAME).map(|segment| segment.p_vaddr(LE))
+    }
+
+    /// The path of the loader that it asks for.
+    pub fn interpreter(&self) -> Option<&'a str> {
+        let segment = self.segment(PT_INTERP)?;
+        let path = self.data(segment.p_vaddr(LE))?;
+        let path = path.get(..path.len().min(usize::try_from(segment.p_filesz(LE)).ok()?))?;
+        std::str::from_utf8(path.split(|byte| *byte == 0).next()?).ok()
+    }
+
+    /// The address (SVMA) of a dynamic symbol with this name and length in bytes.
+    pub fn variable(&self, name: &str, len: u64) -> Option<u64> {
+        let is_it = |symbol: &Symbol<'_>| {
+            let is_right = symbol.kind == STT_OBJECT.0 && symbol.is_defined && symbol.len == len;
+            is_right && symbol.is_named(name)
+        };
+        Symbols::exported(self).iter().find(is_it).map(|symbol| symbol.value)
+    }
+
+    /// The first program header of a kind.
+    fn segment(&self, kind: ProgramType) -> Option<&'a ProgramHeader64<LittleEndian>> {
+        self.program.iter().find(|segment| segment.p_type(LE) == kind)
     }
 
     /// The build id, from the note segments or, without them, the note section.

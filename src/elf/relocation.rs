@@ -1,53 +1,60 @@
-//! The relocated words of a file, for a load bias of zero.
+//! The relocations of a file.
 
-use object::elf::{DT_RELA, DT_RELASZ, R_X86_64_RELATIVE};
+use object::elf::{DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, R_X86_64_RELATIVE};
 
 use super::Elf;
-use super::dynamic::RELOCATION;
+use super::dynamic::Dynamic;
 
-/// `R_X86_64_RELATIVE`: the word at `at` becomes the load bias plus `addend`.
-struct Relative {
-    at: u64,
-    addend: u64,
+/// Bytes of a relocation with an addend.
+const RELOCATION: usize = 24;
+
+/// A relocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Relocation {
+    /// The address that it changes (SVMA).
+    pub(super) at: u64,
+    /// `R_*`.
+    pub(super) kind: u32,
+    /// The number of its symbol in the dynamic symbol table; 0 for none.
+    pub(super) symbol: u32,
+    /// The number that is added.
+    pub(super) addend: u64,
 }
 
-impl Elf<'_> {
-    /// The word at an address.
-    pub fn word(&self, svma: u64) -> Option<u64> {
-        let stored = self.stored(svma)?;
-        if stored != 0 || !self.is_dynamic() {
-            return Some(stored);
-        }
-        let relocated = self.relative().find(|relocation| relocation.at == svma);
-        Some(relocated.map_or(0, |relocation| relocation.addend))
+impl Relocation {
+    fn new(entry: &[u8; RELOCATION]) -> Self {
+        let (words, _) = entry.as_chunks::<8>();
+        let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+        let [at, info, addend] = [0, 1, 2].map(word);
+        Self { at, kind: info as u32, symbol: (info >> 32) as u32, addend }
+    }
+}
+
+/// The tables of relocations with addends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Relocations<'a> {
+    /// Those of data.
+    data: &'a [[u8; RELOCATION]],
+    /// Those of calls between modules.
+    calls: &'a [[u8; RELOCATION]],
+}
+
+impl<'a> Relocations<'a> {
+    /// The relocations of this file.
+    pub(super) fn of(elf: &Elf<'a>) -> Self {
+        let dynamic = Dynamic::of(elf);
+        let table = |start, len| dynamic.table(start, len).unwrap_or_default().as_chunks().0;
+        Self { data: table(DT_RELA, DT_RELASZ), calls: table(DT_JMPREL, DT_PLTRELSZ) }
     }
 
-    /// Addresses of words in writable segments that point to this address.
-    pub fn pointers_to(&self, svma: u64) -> impl Iterator<Item = u64> {
-        let relocated = self.relative().filter(move |relocation| relocation.addend == svma);
-        let writable = self.loads.iter().filter(|load| load.write);
-        let stored = writable.flat_map(move |load| {
-            let data = self.data(load.svma).unwrap_or_default();
-            let skip = (load.svma.wrapping_neg() % 8) as usize;
-            let words = data.get(skip..).unwrap_or_default().chunks_exact(8).enumerate();
-            let equal = words.filter(move |(_, word)| *word == svma.to_le_bytes());
-            equal.filter_map(move |(i, _)| load.svma.checked_add((skip + i * 8) as u64))
-        });
-        relocated.map(|relocation| relocation.at).chain(stored)
+    /// All of them.
+    pub(super) fn iter(self) -> impl Iterator<Item = Relocation> + use<'a> {
+        self.data.iter().chain(self.calls).map(Relocation::new)
     }
 
-    fn stored(&self, svma: u64) -> Option<u64> {
-        self.data(svma)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-    }
-
-    /// The relocations that depend on the load bias alone.
-    fn relative(&self) -> impl Iterator<Item = Relative> {
-        let table = self.relocation_table(DT_RELA, DT_RELASZ).unwrap_or_default();
-        table.chunks_exact(RELOCATION).filter_map(|entry| {
-            let word =
-                |at: usize| entry[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-            let relative = word(8)? == u64::from(R_X86_64_RELATIVE.0);
-            relative.then_some(Relative { at: word(0)?, addend: word(16)? })
-        })
+    /// Those of data that depend on the load bias alone: the word becomes the bias plus the addend.
+    pub(super) fn relative(self) -> impl Iterator<Item = Relocation> + use<'a> {
+        let all = self.data.iter().map(Relocation::new);
+        all.filter(|it| it.symbol == 0 && it.kind == R_X86_64_RELATIVE.0)
     }
 }

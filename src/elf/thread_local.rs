@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 
 use object::elf::{
-    EM_X86_64, PT_TLS, R_X86_64_DTPMOD64, R_X86_64_TLSDESC, R_X86_64_TPOFF64, STT_OBJECT, STT_TLS,
+    EM_X86_64, PT_TLS, R_X86_64_DTPMOD64, R_X86_64_TLSDESC, R_X86_64_TPOFF64, STT_TLS,
 };
 use object::read::elf::ProgramHeader;
 
-use super::dynamic::{Relocation, Symbol};
+use super::dynamic::Dynamic;
+use super::relocation::{Relocation, Relocations};
+use super::symbols::{Symbol, Symbols};
 use super::{Elf, LE};
 
 /// Relocations that are kept for one variable; a linker makes one or two.
@@ -52,25 +54,40 @@ pub enum TlsAccess {
     },
 }
 
-impl Elf<'_> {
+/// The thread-local variables that a module has, or uses.
+#[derive(Debug, Clone, Copy)]
+pub struct ThreadLocals<'e, 'a> {
+    elf: &'e Elf<'a>,
+    /// Those that other modules may use, or have.
+    symbols: Symbols<'a>,
+    is_program: bool,
+}
+
+impl<'e, 'a> ThreadLocals<'e, 'a> {
+    /// The thread-local variables of this file.
+    pub fn of(elf: &'e Elf<'a>) -> Self {
+        let is_program = Dynamic::of(elf).is_program();
+        Self { elf, symbols: Symbols::exported(elf), is_program }
+    }
+
     /// The ways in which this module reaches the thread-local variable of that name, its own or
     /// another module's. Empty if there are none. Without such a symbol the search checks the kind
     /// of each symbol.
-    pub fn thread_local(&self, name: &str) -> Vec<TlsAccess> {
+    pub fn ways_to(&self, name: &str) -> Vec<TlsAccess> {
         // On another machine the loader's words have other numbers.
-        if self.machine() != EM_X86_64.0 {
+        if self.elf.machine() != EM_X86_64.0 {
             return Vec::new();
         }
-        let dynamic = self.dynamic_symbols();
         let is_it = |symbol: &Symbol<'_>| symbol.kind == STT_TLS.0 && symbol.is_named(name);
         // A statically linked program may have no dynamic symbols at all.
-        let all = || self.all_symbols().iter().find(|symbol| is_it(symbol) && symbol.is_defined);
-        let known = dynamic.iter().find(is_it);
-        let Some(symbol) = known.or_else(|| self.is_program().then(all).flatten()) else {
+        let all =
+            || Symbols::all(self.elf).iter().find(|symbol| is_it(symbol) && symbol.is_defined);
+        let known = self.symbols.iter().find(is_it);
+        let Some(symbol) = known.or_else(|| self.is_program.then(all).flatten()) else {
             return Vec::new();
         };
         // The program's own block is below the thread pointer, at any link address.
-        if symbol.is_defined && self.is_program() {
+        if symbol.is_defined && self.is_program {
             return self
                 .offset_in_program(symbol.value)
                 .map(TlsAccess::Offset)
@@ -78,10 +95,10 @@ impl Elf<'_> {
                 .collect();
         }
         let is_named = |number: u32| {
-            dynamic.get(number as usize).is_some_and(|symbol| number != 0 && is_it(&symbol))
+            self.symbols.get(number as usize).is_some_and(|symbol| number != 0 && is_it(&symbol))
         };
         let (mut ways, mut seen) = (Vec::new(), HashSet::new());
-        for relocation in self.all_relocations() {
+        for relocation in Relocations::of(self.elf).iter() {
             if ways.len() >= WAYS_MAX {
                 break;
             }
@@ -97,7 +114,7 @@ impl Elf<'_> {
     /// The distance of a variable in the program's own block from the thread pointer. The block
     /// ends below it, at an address that is congruent to the segment's.
     fn offset_in_program(&self, value: u64) -> Option<u64> {
-        let segment = self.program.iter().find(|segment| segment.p_type(LE) == PT_TLS)?;
+        let segment = self.elf.segment(PT_TLS)?;
         let align = segment.p_align(LE).max(1);
         if !align.is_power_of_two() || value >= segment.p_memsz(LE) {
             return None;
@@ -105,15 +122,6 @@ impl Elf<'_> {
         let end = segment.p_vaddr(LE).wrapping_add(segment.p_memsz(LE));
         let distance = segment.p_memsz(LE).wrapping_add(end.wrapping_neg() & (align - 1));
         Some(value.wrapping_sub(distance))
-    }
-
-    /// The address (SVMA) of a dynamic symbol with this name and length in bytes.
-    pub fn variable(&self, name: &str, len: u64) -> Option<u64> {
-        let is_it = |symbol: &Symbol<'_>| {
-            let is_right = symbol.kind == STT_OBJECT.0 && symbol.is_defined && symbol.len == len;
-            is_right && symbol.is_named(name)
-        };
-        self.dynamic_symbols().iter().find(is_it).map(|symbol| symbol.value)
     }
 }
 
@@ -148,7 +156,7 @@ fn way(
 #[cfg(any(test, fuzzing))]
 pub fn probe(bytes: &[u8]) {
     for elf in [Elf::parse(bytes), Elf::parse_image(bytes)].into_iter().flatten() {
-        assert!(elf.thread_local("otel_thread_ctx_v1").len() <= WAYS_MAX);
+        assert!(ThreadLocals::of(&elf).ways_to("otel_thread_ctx_v1").len() <= WAYS_MAX);
         elf.variable("variable", 8);
         elf.interpreter();
     }
@@ -183,7 +191,7 @@ int main(void) { return get() ? variable != 0 : 0; }
     }
 
     fn ways(bytes: &[u8]) -> Vec<TlsAccess> {
-        Elf::parse(bytes).unwrap().thread_local("otel_thread_ctx_v1")
+        ThreadLocals::of(&Elf::parse(bytes).unwrap()).ways_to("otel_thread_ctx_v1")
     }
 
     #[test]
@@ -198,7 +206,7 @@ int main(void) { return get() ? variable != 0 : 0; }
             let offset = offset as i64;
             assert!((-4096..=-8).contains(&offset) && offset % 8 == 0, "{flags:?}: {offset}");
             let elf = Elf::parse(&bytes).unwrap();
-            assert!(elf.is_program());
+            assert!(Dynamic::of(&elf).is_program());
             assert_eq!(elf.variable("variable", 8), None, "no other module may use it: {flags:?}");
             assert_eq!(elf.interpreter().is_some(), !flags[0].starts_with("-static"));
         }
@@ -224,7 +232,7 @@ int main(void) { return get() ? variable != 0 : 0; }
             let ways = ways(&bytes);
             assert!(ways.iter().any(is_it), "{flags:?}: {ways:?}");
             let elf = Elf::parse(&bytes).unwrap();
-            assert!(!elf.is_program() && elf.interpreter().is_none());
+            assert!(!Dynamic::of(&elf).is_program() && elf.interpreter().is_none());
             for way in ways {
                 let (TlsAccess::ModuleAndOffset { svma }
                 | TlsAccess::Descriptor { svma, .. }
@@ -263,9 +271,7 @@ int main(void) { return get() ? variable != 0 : 0; }
         let at = usize::from_le_bytes(*bytes[0x20..].first_chunk().unwrap());
         let header =
             (0..).map(|i| at + i * 56).find(|at| bytes[*at..][..4] == [7, 0, 0, 0]).unwrap();
-        let symbol = Elf::parse(&bytes)
-            .unwrap()
-            .dynamic_symbols()
+        let symbol = Symbols::exported(&Elf::parse(&bytes).unwrap())
             .iter()
             .find(|symbol| symbol.is_named("otel_thread_ctx_v1"));
         let value = symbol.unwrap().value;

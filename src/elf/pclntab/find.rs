@@ -1,6 +1,7 @@
 //! Finds the function table of a Go program.
 
 use super::super::Elf;
+use super::super::relocated_words::RelocatedWords;
 use super::{Layout, Pclntab, inline};
 
 /// Sections of the table, in an executable for a fixed address and in one for any address.
@@ -46,7 +47,7 @@ pub(super) fn text_start(
     svma: u64,
     data: &[u8],
 ) -> Option<u64> {
-    let stated = elf.word(svma.checked_add(24)?).filter(|&start| start != 0);
+    let stated = RelocatedWords::of(elf).word(svma.checked_add(24)?).filter(|&start| start != 0);
     let described = || inline::text_start(elf, table, svma, data);
     stated.or_else(described).or_else(|| {
         let text = elf.section(".text")?.svma;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::Elf;
+use super::super::relocated_words::RelocatedWords;
 use super::{GoFunction, GoPlace, Layout, Pclntab, u32_at};
 
 /// Index of the tree among a function's tables.
@@ -41,7 +42,8 @@ pub(super) fn trees(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) 
         };
         tried.len() >= TRIED_MIN && tried.iter().all(|function| call(function).is_some())
     };
-    let words = TREES.step_by(8).filter_map(|field| elf.word(start.checked_add(field)?));
+    let relocated = RelocatedWords::of(elf);
+    let words = TREES.step_by(8).filter_map(|field| relocated.word(start.checked_add(field)?));
     words.filter(|word| *word != 0).find(makes_sense)
 }
 
@@ -53,9 +55,10 @@ pub(super) fn text_start(
     data: &[u8],
 ) -> Option<u64> {
     let start = description(elf, table, svma, data)?;
-    let text = elf.word(start.checked_add(TEXT)?)?;
+    let words = RelocatedWords::of(elf);
+    let text = words.word(start.checked_add(TEXT)?)?;
     // The two words disagree where later versions have something else.
-    let first = elf.word(start.checked_add(FIRST)?)?;
+    let first = words.word(start.checked_add(FIRST)?)?;
     (text.checked_add(table.number(0)?)? == first).then_some(text)
 }
 
@@ -63,8 +66,9 @@ pub(super) fn text_start(
 fn description(elf: &Elf<'_>, table: &Pclntab<'_>, svma: u64, data: &[u8]) -> Option<u64> {
     let names = svma.checked_add((data.len() - table.names.len()) as u64)?;
     // It starts with pointers to the table and to the names.
-    let mut descriptions = elf.pointers_to(svma).take(POINTERS_MAX);
-    descriptions.find(|&at| elf.word(at.wrapping_add(8)) == Some(names))
+    let words = RelocatedWords::of(elf);
+    let mut descriptions = words.pointers_to(svma).take(POINTERS_MAX);
+    descriptions.find(|&at| words.word(at.wrapping_add(8)) == Some(names))
 }
 
 /// The source places at an address, outermost first.

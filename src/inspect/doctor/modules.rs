@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use traceprof_abi::context::RECORD_SYMBOL;
 
-use crate::elf::{Elf, Pclntab};
+use crate::elf::{Elf, Pclntab, ThreadLocals};
 use crate::inspect::doctor::Finding;
 use crate::proc::{self, Mapping};
 use crate::record::name::contexts;
@@ -103,7 +103,7 @@ fn read_module(pid: i32, mapping: &Mapping, debug_files: &Arc<DebugFiles>) -> Mo
     let file = ElfFile::new(descriptor, path.clone(), build_id);
     let names = NamesKnown::of(&file.with_debug_files(Arc::clone(debug_files)));
     let (has_lines, has_symbols) = (names.lines, names.functions);
-    let has_records = !elf.thread_local(RECORD_SYMBOL).is_empty();
+    let has_records = !ThreadLocals::of(&elf).ways_to(RECORD_SYMBOL).is_empty();
     ModuleFacts { path, is_readable: true, has_lines, has_symbols, has_tables, has_records }
 }
 

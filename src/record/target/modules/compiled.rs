@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use traceprof_abi::context::{RECORD_SYMBOL, TABLE_SYMBOL};
 
-use crate::elf::{Elf, TlsAccess};
+use crate::elf::{Elf, ThreadLocals, TlsAccess};
 use crate::proc::Mapping;
 use crate::symbol::ElfFile;
 use crate::unwind::{self, CallFrames, CompileError, ModuleTable};
@@ -43,7 +43,7 @@ impl ContextExports {
         let is_musl = |path: &str| path.rsplit('/').next().is_some_and(|it| it.contains("-musl"));
         let is_of_musl = elf.interpreter().is_some_and(is_musl);
         let table = elf.variable(TABLE_SYMBOL, size_of::<u64>() as u64);
-        Self { records: elf.thread_local(RECORD_SYMBOL), table, is_of_musl }
+        Self { records: ThreadLocals::of(&elf).ways_to(RECORD_SYMBOL), table, is_of_musl }
     }
 }
 

@@ -1,0 +1,138 @@
+//! The symbols of a file.
+//!
+//! # Invariants
+//! - Symbols for other modules are found with section headers or without them.
+
+use object::elf::{
+    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, SHT_DYNSYM, SHT_SYMTAB, SectionType,
+};
+use object::read::elf::SectionHeader;
+
+use super::dynamic::Dynamic;
+use super::{Elf, LE};
+
+/// Bytes of a symbol.
+const SYMBOL: usize = 24;
+
+/// A symbol of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Symbol<'a> {
+    name: u32,
+    strings: &'a [u8],
+    /// `STT_*`.
+    pub(super) kind: u8,
+    /// Whether the file defines it.
+    pub(super) is_defined: bool,
+    /// Address, or offset in the block of thread-local variables.
+    pub(super) value: u64,
+    /// Length in bytes.
+    pub(super) len: u64,
+}
+
+impl<'a> Symbol<'a> {
+    /// Whether it has this name.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        let text = usize::try_from(self.name).ok().and_then(|at| self.strings.get(at..));
+        text.and_then(|text| text.strip_prefix(name.as_bytes()))
+            .is_some_and(|rest| rest.first() == Some(&0))
+    }
+}
+
+/// A table of symbols with its strings.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Symbols<'a> {
+    entries: &'a [u8],
+    strings: &'a [u8],
+}
+
+impl<'a> Symbols<'a> {
+    /// The symbols that other modules may use.
+    pub(super) fn exported(elf: &Elf<'a>) -> Self {
+        let loaded = || Self::loaded(&Dynamic::of(elf));
+        Self::of_section(elf, SHT_DYNSYM).or_else(loaded).unwrap_or_default()
+    }
+
+    /// All symbols of a file that has them.
+    pub(super) fn all(elf: &Elf<'a>) -> Self {
+        Self::of_section(elf, SHT_SYMTAB).unwrap_or_default()
+    }
+
+    fn of_section(elf: &Elf<'a>, kind: SectionType) -> Option<Self> {
+        let sections = elf.sections.as_ref()?;
+        let table = sections.iter().find(|section| section.sh_type(LE) == kind)?;
+        let strings = sections.section(table.link(LE)).ok()?;
+        let data = |section: &'a object::elf::SectionHeader64<object::LittleEndian>| {
+            section.data(LE, elf.bytes).ok()
+        };
+        Some(Self { entries: data(table)?, strings: data(strings)? })
+    }
+
+    /// Finds the symbols as the loader does, without sections.
+    fn loaded(dynamic: &Dynamic<'_, 'a>) -> Option<Self> {
+        let count = count(dynamic)?;
+        let entries = dynamic.data(DT_SYMTAB)?;
+        let strings = dynamic.data(DT_STRTAB)?;
+        let strings_len = usize::try_from(dynamic.value(DT_STRSZ)?).ok()?;
+        let entries_len = count.checked_mul(SYMBOL)?.min(entries.len());
+        Some(Self {
+            entries: entries.get(..entries_len)?,
+            strings: strings.get(..strings_len.min(strings.len()))?,
+        })
+    }
+
+    /// All symbols; the first is a placeholder.
+    pub(super) fn iter(self) -> impl Iterator<Item = Symbol<'a>> {
+        let (entries, _) = self.entries.as_chunks::<SYMBOL>();
+        entries.iter().map(move |entry| self.symbol(entry))
+    }
+
+    /// The symbol with this number.
+    pub(super) fn get(self, index: usize) -> Option<Symbol<'a>> {
+        let (entries, _) = self.entries.as_chunks::<SYMBOL>();
+        entries.get(index).map(|entry| self.symbol(entry))
+    }
+
+    fn symbol(self, entry: &[u8; SYMBOL]) -> Symbol<'a> {
+        let [n0, n1, n2, n3, info, _, s0, s1, words @ ..] = *entry;
+        let [value, len] = [0, 8].map(|at| {
+            let bytes = words.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        });
+        Symbol {
+            name: u32::from_le_bytes([n0, n1, n2, n3]),
+            strings: self.strings,
+            kind: info & 0xf,
+            is_defined: u16::from_le_bytes([s0, s1]) != 0,
+            value,
+            len,
+        }
+    }
+}
+
+/// The number of symbols, from the hash tables.
+fn count(dynamic: &Dynamic<'_, '_>) -> Option<usize> {
+    let number = |data: &[u8], at: usize| {
+        let bytes = data.get(at.checked_mul(4)?..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes) as usize)
+    };
+    if let Some(table) = dynamic.data(DT_HASH) {
+        return number(table, 1);
+    }
+    // Header of four words, Bloom filter, buckets, chains: the last chain ends with the last
+    // symbol.
+    let table = dynamic.data(DT_GNU_HASH)?;
+    let [buckets, first, filter] = [0, 1, 2].map(|at| number(table, at));
+    let (buckets, first) = (buckets?, first?);
+    let buckets_at = filter?.checked_mul(2)?.checked_add(4)?;
+    let chains_at = buckets_at.checked_add(buckets)?;
+    let heads = (buckets_at..chains_at).map_while(|at| number(table, at));
+    let mut last = heads.max().unwrap_or(0);
+    if last < first {
+        return Some(first);
+    }
+    let chain = |symbol: usize| number(table, chains_at.checked_add(symbol - first)?);
+    while chain(last)? & 1 == 0 {
+        last += 1;
+    }
+    Some(last + 1)
+}
