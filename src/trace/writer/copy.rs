@@ -12,7 +12,7 @@ impl TraceWriter {
         samples: u64,
         change: impl FnOnce(&mut Stream),
     ) -> Result<(), TraceError> {
-        let period_ns = self.period_ns;
+        let period_ns = self.threads.period_ns;
         self.change(stream.thread, |state| {
             let stream = state.stream(stream.side);
             stream.begin(period_ns);
@@ -28,8 +28,8 @@ impl TraceWriter {
         thread: ThreadId,
         ended_ns: u64,
     ) -> Result<(), TraceError> {
-        let object = self.state(thread)?.object(Some(ended_ns));
-        self.tables.block.push(&object);
+        let object = self.threads.get(thread)?.object(Some(ended_ns));
+        self.objects.push(&object);
         self.write_full_frame()
     }
 }

@@ -5,26 +5,29 @@
 //!   however many there are; beyond that every block is ended.
 //! - Times of a thread never go back: an earlier one is raised to the last.
 
+mod collected;
 mod copy;
+mod metadata;
 mod objects;
+mod threads;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::Ends;
+use collected::CollectedBlocks;
+use metadata::MetadataLog;
+use objects::Objects;
+use threads::LiveThreads;
+
 use super::file::{self, Role};
 use super::index::{self, Unsorted, index_path};
-use super::metadata;
-use super::object::Neutral;
 use super::output::{Identity, Output};
 use super::sink::Target;
-use super::state::{Common, ThreadState};
-use super::stream::{Block, Stream};
-use super::tables::{Tables, next_id};
+use super::state::ThreadState;
+use super::stream::Block;
 use super::{
-    Location, LocationId, MAX_DEPTH, Method, Sample, TRUNCATED, Thread, ThreadId, TraceError,
-    Value, WriteMode, WriterOptions,
+    CallTrace, Location, LocationId, MAX_DEPTH, MappedModule, Method, MethodId, Module, ModuleId,
+    Sample, TextId, Thread, ThreadId, TraceError, Value, WriteMode, WriterOptions,
 };
 
 /// What was written in the end.
@@ -49,23 +52,12 @@ pub struct TraceWriter {
     path: Option<PathBuf>,
     options: WriterOptions,
     output: Output,
-    tables: Tables,
-    /// Threads that have not ended, by id: what ended costs no memory.
-    threads: BTreeMap<u32, ThreadState>,
-    threads_ever: u32,
-    metadata: u32,
-    mapped: u32,
-    truncated: Option<LocationId>,
-    period_ns: u64,
-    /// How often time that threads do not run is looked at, or 0.
-    wall_interval_ns: u64,
-    pending: usize,
+    objects: Objects,
+    threads: LiveThreads,
     samples: u64,
-    /// Parts of blocks by stream, if all is written at the end.
-    collected: BTreeMap<u32, Vec<Block>>,
-    collected_bytes: u64,
-    /// Metadata that is in no frame yet, with its id: the end of a file that fails has it too.
-    unwritten: VecDeque<(u32, String, Value)>,
+    /// What is written at the end, if all is.
+    collected: CollectedBlocks,
+    metadata: MetadataLog,
 }
 
 impl TraceWriter {
@@ -115,19 +107,11 @@ impl TraceWriter {
             path: None,
             output: Output::new(data, index, identity, &options)?,
             options: options.within_limits(),
-            tables: Tables::default(),
-            threads: BTreeMap::new(),
-            threads_ever: 0,
-            metadata: 0,
-            mapped: 0,
-            truncated: None,
-            period_ns: 0,
-            wall_interval_ns: 0,
-            pending: 0,
+            objects: Objects::default(),
+            threads: LiveThreads::default(),
             samples: 0,
-            collected: BTreeMap::new(),
-            collected_bytes: 0,
-            unwritten: VecDeque::new(),
+            collected: CollectedBlocks::default(),
+            metadata: MetadataLog::default(),
         };
         let uuid = format!("{:032x}", identity.uuid);
         writer.set_metadata(super::TRACE_UUID, Value::Text(uuid))?;
@@ -138,48 +122,80 @@ impl TraceWriter {
     /// gaps are found by: without it there are none. With `wall_interval_ns` they are found by the
     /// longer of the two. After a failed write it goes to the end of the file.
     pub fn set_metadata(&mut self, key: &str, value: Value) -> Result<(), TraceError> {
-        metadata::check(key, &value)?;
+        super::metadata::check(key, &value)?;
         match (key, &value) {
-            ("period_ns", Value::Unsigned(period_ns)) => self.period_ns = *period_ns,
-            ("wall_interval_ns", Value::Unsigned(ns)) => self.wall_interval_ns = *ns,
+            ("period_ns", Value::Unsigned(period_ns)) => self.threads.period_ns = *period_ns,
+            ("wall_interval_ns", Value::Unsigned(ns)) => self.threads.wall_interval_ns = *ns,
             _ => {}
         }
-        let id = next_id(self.metadata as usize)?;
-        self.metadata += 1;
-        let written = self.output.contents().metadata;
-        while self.unwritten.front().is_some_and(|(id, ..)| *id < written) {
-            self.unwritten.pop_front();
-        }
-        self.unwritten.push_back((id, key.into(), value.clone()));
+        let object = self.metadata.set(key, value, self.output.contents().metadata)?;
         if self.output.check().is_err() {
             // It comes with the end of the file.
             return Ok(());
         }
-        self.tables.block.push(&Neutral::Metadata { id, key: key.into(), value });
+        self.objects.push(&object);
+        self.write_full_frame()
+    }
+
+    /// The id of a module; equal content gives an equal id.
+    pub fn module(&mut self, m: &Module) -> Result<ModuleId, TraceError> {
+        let id = self.objects.tables.module(m)?;
+        self.write_full_frame()?;
+        Ok(id)
+    }
+
+    /// The id of a method; equal content gives an equal id.
+    pub fn method(&mut self, m: &Method) -> Result<MethodId, TraceError> {
+        let id = self.objects.tables.method(m)?;
+        self.write_full_frame()?;
+        Ok(id)
+    }
+
+    /// The id of a location; equal content gives an equal id.
+    pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
+        let id = self.objects.tables.location(l)?;
+        self.write_full_frame()?;
+        Ok(id)
+    }
+
+    /// The id of a text, for [`Sample::waits_on`]; equal content gives an equal id. One that is too
+    /// long for the format is cut.
+    pub fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
+        let id = self.objects.tables.string(text)?;
+        self.write_full_frame()?;
+        Ok(TextId(id))
+    }
+
+    /// Notes where a module is mapped.
+    pub fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
+        self.objects.mapped_module(m)?;
+        self.write_full_frame()
+    }
+
+    /// Writes a call trace as an object of its own.
+    pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
+        let tables = &mut self.objects.tables;
+        tables.call_trace((trace.trace_id, trace.end_reason), &trace.stack)?;
         self.write_full_frame()
     }
 
     /// The id of a new thread: threads are never equal, since the kernel reuses thread ids. When it
     /// ended is told by [`Self::thread_exit`].
     pub fn thread(&mut self, t: &Thread) -> Result<ThreadId, TraceError> {
-        let id = next_id(self.threads_ever as usize)?;
-        let name = self.tables.string(&t.name)?;
-        let state = ThreadState::new(id, t, name);
-        self.tables.block.push(&state.object(None));
-        self.threads.insert(id, state);
-        self.threads_ever += 1;
+        let id = self.threads.next_id()?;
+        let name = self.objects.tables.string(&t.name)?;
+        let object = self.threads.add(id, t, name);
+        self.objects.push(&object);
         self.write_full_frame()?;
-        Ok(ThreadId(id))
+        Ok(id)
     }
 
     /// Gives a thread another name.
     pub fn rename_thread(&mut self, id: ThreadId, name: &str) -> Result<(), TraceError> {
-        self.state(id)?;
-        let name = self.tables.string(name)?;
-        let state = self.state(id)?;
-        state.rename(name);
-        let object = state.object(None);
-        self.tables.block.push(&object);
+        self.threads.get(id)?;
+        let name = self.objects.tables.string(name)?;
+        let object = self.threads.rename(id, name)?;
+        self.objects.push(&object);
         self.write_full_frame()
     }
 
@@ -194,28 +210,24 @@ impl TraceWriter {
         stack: &[LocationId],
     ) -> Result<(), TraceError> {
         self.output.check()?;
-        self.tables.known_stack(stack)?;
-        sample.waits_on.map_or(Ok(()), |text| self.tables.known_text(text))?;
+        let tables = &self.objects.tables;
+        tables.known_stack(stack)?;
+        sample.waits_on.map_or(Ok(()), |text| tables.known_text(text))?;
         // One is left for the call of `[truncated]`.
         if stack.len() >= MAX_DEPTH {
             let limit = MAX_DEPTH as u64 - 1;
             return Err(TraceError::LimitExceeded { what: "the depth of a stack", limit });
         }
-        let before_ns = self.state(thread)?.last_ns;
+        let before_ns = self.threads.get(thread)?.last_ns;
         let mut sample = sample.clone();
         sample.time_ns = sample.time_ns.max(before_ns);
         if !self.options.trace_ids {
             sample.trace_id = 0;
         }
         let truncated = sample.end_reason != 0 || stack.is_empty();
-        let unrooted = if truncated { Some(self.truncated_location()?) } else { None };
-        let (period_ns, wall_interval_ns) = (self.period_ns, self.wall_interval_ns);
-        let common = Common { sites: self.tables.sites(), period_ns, wall_interval_ns };
-        // Looked up above.
-        let Some(state) = self.threads.get_mut(&thread.0) else { return Ok(()) };
-        let before = state.pending();
-        state.sample(&sample, stack, unrooted, common);
-        self.pending += state.pending() - before;
+        let unrooted = if truncated { Some(self.objects.truncated_location()?) } else { None };
+        let common = self.threads.common(self.objects.tables.sites());
+        self.threads.change(thread, |state| state.sample(&sample, stack, unrooted, common))?;
         self.samples += 1;
         self.end_full_blocks(thread)
     }
@@ -224,19 +236,10 @@ impl TraceWriter {
     /// from now on.
     pub fn thread_exit(&mut self, thread: ThreadId, time_ns: u64) -> Result<(), TraceError> {
         self.output.check()?;
-        let period_ns = self.period_ns;
-        let state = self.state(thread)?;
-        let before = state.pending();
-        state.exit(period_ns, time_ns);
-        let after = state.pending();
-        self.pending += after - before;
-        let Some(mut state) = self.threads.remove(&thread.0) else { return Ok(()) };
-        self.tables.block.push(&state.object(Some(time_ns)));
-        let ended: Vec<_> = state.end_blocks().collect();
-        // Of a stream of which nothing waits.
-        let cells: Vec<_> = state.streams().flat_map(Stream::take_cells).collect();
-        self.output.add_cells(cells);
-        ended.into_iter().try_for_each(|block| self.add(block))
+        let ended = self.threads.exit(thread, time_ns)?;
+        self.objects.push(&ended.object);
+        self.output.add_cells(ended.cells);
+        self.add(ended.blocks)
     }
 
     /// Writes all that waits: after this others can read everything so far. With
@@ -250,7 +253,7 @@ impl TraceWriter {
 
     fn write_all(&mut self) -> Result<(), TraceError> {
         self.end_blocks()?;
-        self.output.write_frame(std::mem::take(&mut self.tables.block))
+        self.output.write_frame(std::mem::take(&mut self.objects.tables.block))
     }
 
     /// Bytes written so far: data file, index file.
@@ -260,7 +263,7 @@ impl TraceWriter {
 
     /// Bytes that wait in the blocks of all threads.
     pub fn waiting(&self) -> usize {
-        self.pending
+        self.threads.waiting()
     }
 
     /// Bytes that both files have, or get with the next sync.
@@ -271,7 +274,7 @@ impl TraceWriter {
 
     /// Bytes that were taken and not written yet, before they are compressed.
     pub(super) fn unwritten_bytes(&self) -> usize {
-        self.pending + self.output.pending() + self.tables.block.bytes().len()
+        self.waiting() + self.output.pending() + self.objects.tables.block.bytes().len()
     }
 
     /// What the trace is called in its metadata.
@@ -288,9 +291,7 @@ impl TraceWriter {
         let finished = self.write_rest();
         if finished.is_err() {
             let written = self.output.contents().metadata;
-            let unwritten = std::mem::take(&mut self.unwritten).into_iter();
-            let unwritten = unwritten.filter(|(id, ..)| *id >= written);
-            self.output.finish_failed(unwritten.map(|(_, key, value)| (key, value)).collect());
+            self.output.finish_failed(self.metadata.take_unwritten(written));
         }
         let sorted = self.path.as_deref().filter(|_| self.output.failure().is_none());
         let sorted = sorted.map(|path| index::consolidate(path, self.output.identity()));
@@ -300,7 +301,7 @@ impl TraceWriter {
             Some(Ok(index_bytes)) => (index_bytes, None),
             Some(Err(unsorted)) => (journal_bytes, Some(unsorted)),
         };
-        let (samples, collected_bytes) = (self.output.contents().samples, self.collected_bytes);
+        let (samples, collected_bytes) = (self.output.contents().samples, self.collected.bytes());
         let kept = Written { data_bytes, index_bytes, unsorted, samples, collected_bytes };
         match self.output.failure() {
             Some(failure) => Err(TraceError::CutShort {
@@ -316,16 +317,9 @@ impl TraceWriter {
 
     fn write_rest(&mut self) -> Result<(), TraceError> {
         self.output.check()?;
-        for state in self.threads.values_mut() {
-            let before = state.pending();
-            state.finish(self.period_ns);
-            self.pending += state.pending() - before;
-        }
+        self.threads.finish();
         self.end_blocks()?;
-        // What a stream has to say when nothing of it waits.
-        let states = self.threads.values_mut();
-        let cells = states.flat_map(|state| state.streams().flat_map(Stream::take_cells));
-        let cells: Vec<_> = cells.collect();
+        let cells = self.threads.take_cells();
         self.write_collected()?;
         self.output.add_cells(cells);
         self.write_all()?;
@@ -337,31 +331,17 @@ impl TraceWriter {
         if self.options.mode != WriteMode::Collect {
             return Ok(());
         }
-        while !self.tables.block.is_empty() {
-            let some = self.tables.block.split_to(self.options.frame_bytes);
+        while !self.objects.tables.block.is_empty() {
+            let some = self.objects.tables.block.split_to(self.options.frame_bytes);
             self.output.write_frame(some)?;
         }
-        // A thread's two streams lie together.
-        let mut streams: Vec<_> = std::mem::take(&mut self.collected).into_iter().collect();
-        streams.sort_by_key(|(stream, _)| (stream & !super::SIDE, *stream));
-        for (_, mut parts) in streams {
-            let last = parts.len() - 1;
-            for (place, part) in parts.iter_mut().enumerate() {
-                part.entry.ends = Ends { first: place == 0, last: place == last };
-            }
-            for part in parts {
-                self.output.add(part);
-                if self.output.pending() >= self.options.frame_bytes {
-                    self.output.write_frame(Default::default())?;
-                }
+        for part in self.collected.take() {
+            self.output.add(part);
+            if self.output.pending() >= self.options.frame_bytes {
+                self.output.write_frame(Default::default())?;
             }
         }
         Ok(())
-    }
-
-    fn state(&mut self, thread: ThreadId) -> Result<&mut ThreadState, TraceError> {
-        let unknown = TraceError::UnknownId { kind: "thread", id: thread.0 };
-        self.threads.get_mut(&thread.0).ok_or(unknown)
     }
 
     fn change(
@@ -370,69 +350,46 @@ impl TraceWriter {
         change: impl FnOnce(&mut ThreadState),
     ) -> Result<(), TraceError> {
         self.output.check()?;
-        let state = self.state(thread)?;
-        let before = state.pending();
-        change(state);
-        let after = state.pending();
-        self.pending += after - before;
+        self.threads.change(thread, change)?;
         self.end_full_blocks(thread)
-    }
-
-    /// The location of the calls that stacks hang under whose outer frames are unknown.
-    fn truncated_location(&mut self) -> Result<LocationId, TraceError> {
-        if let Some(location) = self.truncated {
-            return Ok(location);
-        }
-        let method = Method { module: None, name: TRUNCATED.into(), start_svma: 0 };
-        let method = self.tables.method(&method)?;
-        let location = Location { method, svma: 0, file: None, line: 0, inline_parent: None };
-        let location = self.tables.location(&location)?;
-        self.truncated = Some(location);
-        Ok(location)
     }
 
     /// Ends the thread's blocks that are large enough, or all if too much waits.
     fn end_full_blocks(&mut self, thread: ThreadId) -> Result<(), TraceError> {
-        if self.pending >= self.options.buffer_bytes {
+        if self.waiting() >= self.options.buffer_bytes {
             return self.end_blocks();
         }
-        let block_bytes = self.options.block_bytes;
-        let state = self.state(thread)?;
-        if state.pending() < block_bytes {
-            return Ok(());
-        }
-        let full = state.streams().filter(|stream| stream.pending() >= block_bytes);
-        let ended: Vec<_> = full.filter_map(Stream::end_block).collect();
-        ended.into_iter().try_for_each(|block| self.add(block))
+        let ended = self.threads.end_full(thread, self.options.block_bytes)?;
+        self.add(ended)
     }
 
     fn end_blocks(&mut self) -> Result<(), TraceError> {
-        let ended: Vec<_> = self.threads.values_mut().flat_map(ThreadState::end_blocks).collect();
-        ended.into_iter().try_for_each(|block| self.add(block))
+        let ended = self.threads.end_all();
+        self.add(ended)
     }
 
-    fn add(&mut self, block: Block) -> Result<(), TraceError> {
-        self.pending -= block.content.len();
-        match self.options.mode {
-            WriteMode::Streaming => self.output.add(block),
-            WriteMode::Collect => {
-                self.collected_bytes += block.memory() as u64;
-                self.collected.entry(block.entry.stream).or_default().push(block);
-                return Ok(());
+    fn add(&mut self, blocks: Vec<Block>) -> Result<(), TraceError> {
+        for block in blocks {
+            match self.options.mode {
+                WriteMode::Collect => self.collected.add(block),
+                WriteMode::Streaming => {
+                    self.output.add(block);
+                    self.write_full_frame()?;
+                }
             }
         }
-        self.write_full_frame()
+        Ok(())
     }
 
     /// Writes the frame that is being put together if it is large enough.
     fn write_full_frame(&mut self) -> Result<(), TraceError> {
         self.output.check()?;
-        let full =
-            self.output.pending() + self.tables.block.bytes().len() >= self.options.frame_bytes;
+        let full = self.output.pending() + self.objects.tables.block.bytes().len()
+            >= self.options.frame_bytes;
         if !full || self.options.mode == WriteMode::Collect {
             return Ok(());
         }
-        self.output.write_frame(std::mem::take(&mut self.tables.block))
+        self.output.write_frame(std::mem::take(&mut self.objects.tables.block))
     }
 }
 

@@ -1,57 +1,47 @@
-//! Writing what belongs to no thread: modules, methods, places, texts, stacks.
+//! What belongs to no thread: modules, methods, places, texts, stacks.
 
 use crate::trace::object::Neutral;
-use crate::trace::tables::next_id;
-use crate::trace::{
-    CallTrace, Location, LocationId, MappedModule, Method, MethodId, Module, ModuleId, TextId,
-    TraceError, TraceWriter,
-};
+use crate::trace::tables::{Tables, next_id};
+use crate::trace::{Location, LocationId, MappedModule, Method, TRUNCATED, TraceError};
 
-impl TraceWriter {
-    /// The id of a module; equal content gives an equal id.
-    pub fn module(&mut self, m: &Module) -> Result<ModuleId, TraceError> {
-        let id = self.tables.module(m)?;
-        self.write_full_frame()?;
-        Ok(id)
-    }
+/// The objects of a trace that were written, and those that are in no frame yet.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    /// Those that are known by their content.
+    pub(super) tables: Tables,
+    /// How many places of modules were noted.
+    mapped: u32,
+    /// The location of the calls of `[truncated]`, once there was one.
+    truncated: Option<LocationId>,
+}
 
-    /// The id of a method; equal content gives an equal id.
-    pub fn method(&mut self, m: &Method) -> Result<MethodId, TraceError> {
-        let id = self.tables.method(m)?;
-        self.write_full_frame()?;
-        Ok(id)
-    }
-
-    /// The id of a location; equal content gives an equal id.
-    pub fn location(&mut self, l: &Location) -> Result<LocationId, TraceError> {
-        let id = self.tables.location(l)?;
-        self.write_full_frame()?;
-        Ok(id)
-    }
-
-    /// The id of a text, for [`Sample::waits_on`](crate::trace::Sample::waits_on); equal content
-    /// gives an equal id. One that is too long for the format is cut.
-    pub fn text(&mut self, text: &str) -> Result<TextId, TraceError> {
-        let id = self.tables.string(text)?;
-        self.write_full_frame()?;
-        Ok(TextId(id))
+impl Objects {
+    /// Adds an object to the next frame.
+    pub(super) fn push(&mut self, object: &Neutral) {
+        self.tables.block.push(object);
     }
 
     /// Notes where a module is mapped.
-    pub fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
+    pub(super) fn mapped_module(&mut self, m: &MappedModule) -> Result<(), TraceError> {
         self.tables.known_module(m.module)?;
         let id = next_id(self.mapped as usize)?;
         self.mapped += 1;
         let MappedModule { pid, start, end, file_offset, first_seen_ns: seen, .. } = *m;
         let module = m.module.0;
-        let mapping = Neutral::Mapping { id, pid, start, end, file_offset, module, seen };
-        self.tables.block.push(&mapping);
-        self.write_full_frame()
+        self.push(&Neutral::Mapping { id, pid, start, end, file_offset, module, seen });
+        Ok(())
     }
 
-    /// Writes a call trace as an object of its own.
-    pub fn call_trace(&mut self, trace: &CallTrace) -> Result<(), TraceError> {
-        self.tables.call_trace((trace.trace_id, trace.end_reason), &trace.stack)?;
-        self.write_full_frame()
+    /// The location of the calls that stacks hang under whose outer frames are unknown.
+    pub(super) fn truncated_location(&mut self) -> Result<LocationId, TraceError> {
+        if let Some(location) = self.truncated {
+            return Ok(location);
+        }
+        let method = Method { module: None, name: TRUNCATED.into(), start_svma: 0 };
+        let method = self.tables.method(&method)?;
+        let location = Location { method, svma: 0, file: None, line: 0, inline_parent: None };
+        let location = self.tables.location(&location)?;
+        self.truncated = Some(location);
+        Ok(location)
     }
 }
