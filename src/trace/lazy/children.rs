@@ -169,7 +169,7 @@ impl Gather<'_> {
         self.lost -= outside;
         if at_end
             && (segment.depth, stream & SIDE) == (0, 0)
-            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.reading.lost_tail(stream)
+            && let Some(Loss { from_ns, to_ns, samples, .. }) = self.reading.losses.tail(stream)
         {
             self.leaf(0, || LazyNode::Lost { from_ns, to_ns, samples })?;
         }
@@ -431,7 +431,7 @@ impl Gather<'_> {
             }
         }
         // What is lost in a call is not known from outside.
-        let row = if self.reading.is_lossy() {
+        let row = if self.reading.losses.any() {
             None
         } else {
             self.reading.index.call(segment.stream, start)?

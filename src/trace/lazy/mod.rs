@@ -10,12 +10,15 @@ mod cache;
 mod call;
 mod children;
 mod fault;
+mod losses;
 mod objects;
 mod open;
 mod reading;
 mod samples;
 mod source;
+mod summaries;
 mod walk;
+mod written_samples;
 
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
@@ -26,29 +29,18 @@ pub use call::{LazyCall, LazyNode};
 use children::Wanted;
 use fault::{Fault, Found};
 pub use objects::Objects;
+use objects::StoredObjects;
 use reading::Reading;
+use samples::ThreadSamples;
 pub use samples::Window;
+pub use summaries::ThreadSummary;
+use written_samples::WrittenSamples;
 
 use super::meter::note_sample;
 use super::{
     CallTrace, Location, LocationId, Loss, MappedModule, Metadata, Method, MethodId, Module,
-    ModuleId, Sample, TextId, Thread, ThreadId, TraceError,
+    ModuleId, Sample, TextId, ThreadId, TraceError,
 };
-
-/// A thread and how much there is of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreadSummary {
-    /// Its dense id.
-    pub id: ThreadId,
-    /// Process, kernel thread id, last name and lifetime.
-    pub thread: Thread,
-    /// Its samples that can be read.
-    pub samples: u64,
-    /// Time of its first sample.
-    pub first_ns: Option<u64>,
-    /// Time of its last sample.
-    pub last_ns: Option<u64>,
-}
 
 /// A trace that is read as far as it is looked at. Several can be open at a time.
 ///
@@ -106,9 +98,12 @@ impl LazyTrace {
 
     /// Reads what is kept in memory: metadata and threads.
     fn with_context(mut self) -> Result<Self, TraceError> {
-        (self.metadata, self.threads) =
-            self.read(|reading| Ok((reading.metadata()?, reading.summaries()?)))?;
+        (self.metadata, self.threads) = self.read(Self::context)?;
         Ok(self)
+    }
+
+    fn context(reading: &Reading) -> Found<(Metadata, Vec<ThreadSummary>)> {
+        Ok((StoredObjects::of(reading).metadata()?, ThreadSummary::read_all(reading)?))
     }
 
     /// The last value of each key.
@@ -133,7 +128,7 @@ impl LazyTrace {
 
     /// What cannot be read. Reading may add to it.
     pub fn losses(&self) -> Vec<Loss> {
-        self.reading().losses.clone()
+        self.reading().losses.found.clone()
     }
 
     /// All threads, by [`ThreadId`].
@@ -143,49 +138,49 @@ impl LazyTrace {
 
     /// The module with this id.
     pub fn module(&self, id: ModuleId) -> Result<Module, TraceError> {
-        self.read(|reading| reading.module(id))
+        self.look_up(|objects| objects.module(id))
     }
 
     /// The method with this id.
     pub fn method(&self, id: MethodId) -> Result<Method, TraceError> {
-        self.read(|reading| reading.method(id))
+        self.look_up(|objects| objects.method(id))
     }
 
     /// The location with this id.
     pub fn location(&self, id: LocationId) -> Result<Location, TraceError> {
-        self.read(|reading| reading.location(id))
+        self.look_up(|objects| objects.location(id))
     }
 
     /// The text with this id; `[lost]` if the file is damaged there.
     pub fn text(&self, id: TextId) -> Result<String, TraceError> {
-        self.read(|reading| reading.string(id.0))
+        self.look_up(|objects| objects.string(id.0))
     }
 
     /// The text that a tag's value stands for; `[lost]` also if there is none: nothing makes sure
     /// that the values of tags lead anywhere.
     pub fn tag_text(&self, id: TextId) -> Result<String, TraceError> {
-        self.read(|reading| reading.string_if_there(id.0))
+        self.look_up(|objects| objects.string_if_there(id.0))
     }
 
     /// The ids of a text; mostly there is one or none. Looks through all texts.
     pub fn find_text(&self, text: &str) -> Result<BTreeSet<TextId>, TraceError> {
-        self.read(|reading| reading.find_text(text))
+        self.look_up(|objects| objects.find_text(text))
     }
 
     /// The call trace with this 64-bit id, if it was written as an object of its own. Looks through
     /// all that were.
     pub fn call_trace(&self, trace_id: u64) -> Result<Option<CallTrace>, TraceError> {
-        self.read(|reading| reading.call_trace(trace_id))
+        self.look_up(|objects| objects.call_trace(trace_id))
     }
 
     /// Where modules were mapped.
     pub fn mapped(&self) -> Result<Vec<MappedModule>, TraceError> {
-        self.read(Reading::mapped)
+        self.look_up(|objects| objects.mapped())
     }
 
     /// All modules, methods and locations; what a damaged file has lost is called `[lost]`.
     pub fn load_objects(&self) -> Result<Objects, TraceError> {
-        self.read(Reading::objects)
+        self.look_up(|objects| objects.all())
     }
 
     /// Calls `f` with the samples in a window and their stacks, root first: thread after thread,
@@ -202,7 +197,7 @@ impl LazyTrace {
                 let mut given = 0u64;
                 self.read(|reading| {
                     let mut number = 0;
-                    reading.samples(*id, times, &mut |sample, stack| {
+                    ThreadSamples::of(reading, *id).between(times, &mut |sample, stack| {
                         number += 1;
                         if number > given {
                             given = number;
@@ -229,7 +224,7 @@ impl LazyTrace {
         let mut given = 0u64;
         self.read(|reading| {
             let mut number = 0;
-            reading.samples_as_written(window, &mut |thread, sample, stack| {
+            WrittenSamples::of(reading, window).for_each(&mut |thread, sample, stack| {
                 number += 1;
                 if number > given {
                     given = number;
@@ -254,7 +249,7 @@ impl LazyTrace {
         let mut given = 0u64;
         self.read(|reading| {
             let mut count = 0;
-            reading.samples_by_stream(thread, &times_ns, &mut |side, number, sample| {
+            ThreadSamples::of(reading, thread).by_stream(&times_ns, &mut |side, number, sample| {
                 count += 1;
                 if count > given {
                     given = count;
@@ -271,7 +266,7 @@ impl LazyTrace {
         time_ns: u64,
     ) -> Result<Option<(Sample, Vec<LocationId>)>, TraceError> {
         self.known(thread)?;
-        self.read(|reading| reading.stack_at(thread, time_ns))
+        self.read(|reading| ThreadSamples::of(reading, thread).stack_at(time_ns))
     }
 
     /// A thread as a call without a location, whose children are its roots: those of the main
@@ -339,8 +334,7 @@ impl LazyTrace {
             return Ok(false);
         };
         *locked(&self.reading) = Arc::new(reading);
-        (self.metadata, self.threads) =
-            self.read(|reading| Ok((reading.metadata()?, reading.summaries()?)))?;
+        (self.metadata, self.threads) = self.read(Self::context)?;
         Ok(true)
     }
 
@@ -363,6 +357,13 @@ impl LazyTrace {
 
     fn reading(&self) -> Arc<Reading> {
         Arc::clone(&locked(&self.reading))
+    }
+
+    fn look_up<T>(
+        &self,
+        mut look: impl FnMut(StoredObjects<'_>) -> Found<T>,
+    ) -> Result<T, TraceError> {
+        self.read(|reading| look(StoredObjects::of(reading)))
     }
 
     /// Reads something; if the index turns out to be wrong, once more with one made from the data.

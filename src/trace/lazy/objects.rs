@@ -26,24 +26,35 @@ pub struct Objects {
 /// The name of what a damaged file has lost.
 pub(super) const LOST: &str = "[lost]";
 
-impl Reading {
+/// The objects, each read when it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoredObjects<'a> {
+    reading: &'a Reading,
+}
+
+impl<'a> StoredObjects<'a> {
+    /// The objects of this trace.
+    pub(super) fn of(reading: &'a Reading) -> Self {
+        Self { reading }
+    }
+
     /// The object of this kind with this id; `None` if it is lost.
-    pub(super) fn object(&self, kind: Kind, id: u32) -> Found<Option<Neutral>> {
-        match self.index.neutral(kind, id)? {
+    fn object(self, kind: Kind, id: u32) -> Found<Option<Neutral>> {
+        match self.reading.index.neutral(kind, id)? {
             Some((kind, position)) => self.object_at(kind, id, position).map(Some),
-            None if self.is_lossy() => Ok(None),
+            None if self.reading.losses.any() => Ok(None),
             None => Err(Fault::Index("an object refers to one that does not exist")),
         }
     }
 
-    fn object_at(&self, kind: Kind, id: u32, position: u64) -> Found<Neutral> {
+    fn object_at(self, kind: Kind, id: u32, position: u64) -> Found<Neutral> {
         const ELSEWHERE: Fault = Fault::Index("an object is not where it should be");
-        let (frame, at) = self.locate(position)?;
-        let directory = self.source.directory(frame)?;
+        let (frame, at) = self.reading.locate(position)?;
+        let directory = self.reading.source.directory(frame)?;
         if at >= directory.header.payload_bytes() {
             return Err(ELSEWHERE);
         }
-        let (bytes, base) = self.source.payload(&directory, at)?;
+        let (bytes, base) = self.reading.source.payload(&directory, at)?;
         let mut cursor = Cursor::new(&bytes);
         cursor.skip_to(at - base);
         match Record::decode(&mut cursor) {
@@ -52,21 +63,21 @@ impl Reading {
         }
     }
 
-    pub(super) fn string(&self, id: u32) -> Found<String> {
+    pub(super) fn string(self, id: u32) -> Found<String> {
         match self.object(Kind::String, id)? {
             Some(Neutral::String { text, .. }) => Ok(text),
             _ => Ok(LOST.to_owned()),
         }
     }
 
-    pub(super) fn string_if_there(&self, id: u32) -> Found<String> {
-        match self.index.neutral(Kind::String, id)? {
+    pub(super) fn string_if_there(self, id: u32) -> Found<String> {
+        match self.reading.index.neutral(Kind::String, id)? {
             Some(_) => self.string(id),
             None => Ok(LOST.to_owned()),
         }
     }
 
-    pub(super) fn find_text(&self, text: &str) -> Found<BTreeSet<TextId>> {
+    pub(super) fn find_text(self, text: &str) -> Found<BTreeSet<TextId>> {
         let mut found = BTreeSet::new();
         for id in 0..self.count(Kind::String)? {
             if self.string(id)? == text {
@@ -76,7 +87,7 @@ impl Reading {
         Ok(found)
     }
 
-    pub(super) fn module(&self, id: ModuleId) -> Found<Module> {
+    pub(super) fn module(self, id: ModuleId) -> Found<Module> {
         Ok(match self.object(Kind::Module, id.0)? {
             Some(Neutral::Module { path, build_id, .. }) => {
                 Module { path: self.string(path)?, build_id }
@@ -85,7 +96,7 @@ impl Reading {
         })
     }
 
-    pub(super) fn method(&self, id: MethodId) -> Found<Method> {
+    pub(super) fn method(self, id: MethodId) -> Found<Method> {
         Ok(match self.object(Kind::Method, id.0)? {
             Some(Neutral::Method { module, start_svma, name, .. }) => Method {
                 module: present(module).map(ModuleId),
@@ -96,10 +107,10 @@ impl Reading {
         })
     }
 
-    pub(super) fn location(&self, id: LocationId) -> Found<Location> {
+    pub(super) fn location(self, id: LocationId) -> Found<Location> {
         let object = self.object(Kind::Location, id.0)?;
         let Some(Neutral::Location { method, svma, file, line, inline_parent, .. }) = object else {
-            let method = MethodId(self.index.neutral_count(Kind::Method)?);
+            let method = MethodId(self.reading.index.neutral_count(Kind::Method)?);
             return Ok(Location { method, svma: 0, file: None, line: 0, inline_parent: None });
         };
         let inline_parent = present(inline_parent);
@@ -116,8 +127,8 @@ impl Reading {
     }
 
     /// The call trace with an id, if such were written.
-    pub(super) fn call_trace(&self, trace_id: u64) -> Found<Option<CallTrace>> {
-        for number in 0..self.index.neutral_count(Kind::CallTrace)? {
+    pub(super) fn call_trace(self, trace_id: u64) -> Found<Option<CallTrace>> {
+        for number in 0..self.reading.index.neutral_count(Kind::CallTrace)? {
             let object = self.object(Kind::CallTrace, number)?;
             if let Some(Neutral::CallTrace { trace_id: found, node, end_reason, .. }) = object
                 && found == trace_id
@@ -128,7 +139,7 @@ impl Reading {
         Ok(None)
     }
 
-    fn stack(&self, mut node: u32) -> Found<Vec<LocationId>> {
+    fn stack(self, mut node: u32) -> Found<Vec<LocationId>> {
         let mut stack = Vec::new();
         while node != NONE && stack.len() < MAX_DEPTH {
             let Some(Neutral::StackNode { parent, location, .. }) =
@@ -147,7 +158,7 @@ impl Reading {
     }
 
     /// All threads, by id. As many as the trace has.
-    pub(super) fn threads(&self) -> Found<Vec<Thread>> {
+    pub(super) fn threads(self) -> Found<Vec<Thread>> {
         let mut names = HashMap::new();
         let mut threads = Vec::new();
         for id in 0..self.count(Kind::Thread)? {
@@ -167,7 +178,7 @@ impl Reading {
     }
 
     /// The last value of each key.
-    pub(super) fn metadata(&self) -> Found<Metadata> {
+    pub(super) fn metadata(self) -> Found<Metadata> {
         let mut metadata = Metadata::new();
         for id in 0..self.count(Kind::Metadata)? {
             if let Some(Neutral::Metadata { key, value, .. }) = self.object(Kind::Metadata, id)? {
@@ -178,7 +189,7 @@ impl Reading {
     }
 
     /// Where modules were mapped.
-    pub(super) fn mapped(&self) -> Found<Vec<MappedModule>> {
+    pub(super) fn mapped(self) -> Found<Vec<MappedModule>> {
         let mut mapped = Vec::new();
         for id in 0..self.count(Kind::Mapping)? {
             let object = self.object(Kind::Mapping, id)?;
@@ -193,7 +204,7 @@ impl Reading {
     }
 
     /// All modules, methods and locations, read in one go.
-    pub(super) fn objects(&self) -> Found<Objects> {
+    pub(super) fn all(self) -> Found<Objects> {
         let mut strings = Vec::new();
         for id in 0..self.count(Kind::String)? {
             strings.push(self.string(id)?);
@@ -241,9 +252,10 @@ impl Reading {
 
     /// How many objects of a kind there are. One that is lost is looked for in vain, so the number
     /// must not be larger than the cells of the index by more than losses explain.
-    fn count(&self, kind: Kind) -> Found<u32> {
-        let (count, rows) = (self.index.neutral_count(kind)?, self.index.neutral_rows(kind));
-        if u64::from(count) > rows && !self.is_lossy() {
+    fn count(self, kind: Kind) -> Found<u32> {
+        let (count, rows) =
+            (self.reading.index.neutral_count(kind)?, self.reading.index.neutral_rows(kind));
+        if u64::from(count) > rows && !self.reading.losses.any() {
             return Err(Fault::Index("an object skips an id"));
         }
         if u64::from(count) > rows.saturating_add(MAX_LOST) {

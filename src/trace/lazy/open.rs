@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::fault::{Fault, Found};
+use super::losses::Losses;
 use super::reading::Reading;
 use super::source::{Directory, Source};
 use crate::trace::bytes::Cursor;
@@ -106,9 +107,11 @@ fn scanned(path: &Path, file: File, notices: &mut Vec<String>) -> Result<Reading
     let sum = |lost: &[(u64, u64)]| lost.iter().map(|(_, samples)| samples).sum();
     Ok(Reading {
         scanned: true,
-        losses: scan.losses,
-        lost_samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
-        lost_at: scan.bad.last().map(|bad| bad.offset),
+        losses: Losses {
+            found: scan.losses,
+            samples: scan.lost_samples.iter().map(|(stream, lost)| (*stream, sum(lost))).collect(),
+            last_at: scan.bad.last().map(|bad| bad.offset),
+        },
         ..Reading::sound(source, index, scan.closed)
     })
 }

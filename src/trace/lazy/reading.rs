@@ -1,17 +1,13 @@
 //! Data file and index of a lazily read trace, together.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::ThreadSummary;
 use super::fault::{Fault, Found};
+use super::losses::Losses;
 use super::source::{Directory, Source};
-use crate::trace::bytes::Cursor;
-use crate::trace::checkpoint::{BlockEntry, Checkpoint};
+use crate::trace::checkpoint::BlockEntry;
 use crate::trace::index::Index;
-use crate::trace::index::tables::NEUTRAL_KINDS;
-use crate::trace::object::Record;
-use crate::trace::{Loss, SIDE, Thread, ThreadId};
+use crate::trace::{SIDE, ThreadId};
 
 /// What lookups go to.
 #[derive(Debug)]
@@ -22,12 +18,7 @@ pub(super) struct Reading {
     pub(super) scanned: bool,
     /// The trace has its end.
     pub(super) closed: bool,
-    /// What a scan found to be lost.
-    pub(super) losses: Vec<Loss>,
-    /// How many samples of each stream that are, as far as blocks after them tell.
-    pub(super) lost_samples: HashMap<u32, u64>,
-    /// Offset of the last place where frames are lost.
-    pub(super) lost_at: Option<u64>,
+    pub(super) losses: Losses,
 }
 
 /// A block that was found: its frame, and where in the payload it lies.
@@ -47,8 +38,7 @@ impl FoundBlock {
 impl Reading {
     /// A trace of which nothing is known to be lost.
     pub(super) fn sound(source: Source, index: Index, closed: bool) -> Self {
-        let (losses, lost_samples) = (Vec::new(), HashMap::new());
-        Self { source, index, scanned: false, closed, losses, lost_samples, lost_at: None }
+        Self { source, index, scanned: false, closed, losses: Losses::default() }
     }
 
     /// The frame of a position and the offset in its payload.
@@ -108,88 +98,11 @@ impl Reading {
         let entry = last.entry()?;
         let (samples, end) =
             (entry.begin.samples + entry.samples, entry.begin.logical + entry.data_bytes());
-        if self.is_lossy() || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns) {
+        if self.losses.any() || (samples, end, entry.last_ns) == (row.samples, row.end, row.last_ns)
+        {
             return Ok(());
         }
         Err(Fault::Index("a thread does not reach as far as it should"))
-    }
-
-    /// All threads and how much there is of them.
-    pub(super) fn summaries(&self) -> Found<Vec<ThreadSummary>> {
-        let threads = self.threads()?.into_iter().enumerate();
-        let summaries: Found<Vec<_>> =
-            threads.map(|(id, thread)| self.summary(ThreadId(id as u32), thread)).collect();
-        let summaries = summaries?;
-        if self.closed && !self.is_lossy() {
-            self.check_end(&summaries)?;
-        }
-        Ok(summaries)
-    }
-
-    /// Compares what the index knows with what the end of the data says there is.
-    fn check_end(&self, summaries: &[ThreadSummary]) -> Found<()> {
-        let last = self.index.last_frame()?.ok_or(Fault::Index("the index has no frames"))?;
-        let directory = self.source.directory(last.offset)?;
-        let blocks = directory.blocks.last();
-        let end = blocks.map_or(0, |(at, entry)| at + entry.bytes as usize);
-        if end >= directory.header.payload_bytes() {
-            return Err(Fault::Index("the last frame has no end"));
-        }
-        let (bytes, base) = self.source.payload(&directory, end)?;
-        let mut cursor = Cursor::new(&bytes);
-        cursor.skip_to(end - base);
-        let Ok(Record::Eof { samples, threads, objects }) = Record::decode(&mut cursor) else {
-            return Err(Fault::Index("the last frame has no end"));
-        };
-        let found: u64 = summaries.iter().map(|summary| summary.samples).sum();
-        let cells: u64 = NEUTRAL_KINDS.iter().map(|kind| self.index.neutral_rows(*kind)).sum();
-        if (found, summaries.len(), cells) == (samples, threads as usize, objects.into()) {
-            return Ok(());
-        }
-        Err(Fault::Index("the index does not have all that the data has"))
-    }
-
-    fn summary(&self, id: ThreadId, thread: Thread) -> Found<ThreadSummary> {
-        let mut summary = ThreadSummary { id, thread, samples: 0, first_ns: None, last_ns: None };
-        for stream in [id.0, id.0 | SIDE] {
-            let Some(Extent { samples, first_ns, last_ns }) = self.extent(stream)? else {
-                continue;
-            };
-            summary.samples += samples;
-            summary.first_ns = Some(summary.first_ns.map_or(first_ns, |it| it.min(first_ns)));
-            summary.last_ns = summary.last_ns.max(Some(last_ns));
-        }
-        Ok(summary)
-    }
-
-    /// Samples and times of a stream; `None` if it has no samples.
-    fn extent(&self, stream: u32) -> Found<Option<Extent>> {
-        self.check_stream(stream)?;
-        let count = self.index.block_count(stream)?;
-        let mut first = None;
-        for number in 0..count {
-            let block = self.block(stream, number)?;
-            let entry = block.entry()?;
-            if number == 0 && entry.begin != Checkpoint::default() && !self.is_lossy() {
-                return Err(Fault::Index("a thread does not begin where it should"));
-            }
-            if entry.samples > 0 {
-                first = Some(entry.first_ns);
-                break;
-            }
-        }
-        let Some(first_ns) = first else { return Ok(None) };
-        // Both count the samples that are lost, too.
-        let (samples, last_ns) = match self.index.call(stream, 0)? {
-            Some(row) => (row.samples, row.last_ns),
-            None => {
-                let last = self.block(stream, count - 1)?;
-                let entry = last.entry()?;
-                (entry.begin.samples + entry.samples, entry.last_ns)
-            }
-        };
-        let lost = self.lost_samples.get(&stream).copied().unwrap_or(0);
-        Ok(Some(Extent { samples: samples.saturating_sub(lost), first_ns, last_ns }))
     }
 
     /// How many roots a thread has, if that is known, and whether it was not seen to end.
@@ -203,36 +116,16 @@ impl Reading {
                 count = count.zip(row).map(|(count, row)| count.saturating_add(row.children));
             }
         }
-        Ok((count.filter(|_| !self.is_lossy()), unfinished))
+        Ok((count.filter(|_| !self.losses.any()), unfinished))
     }
 
     /// Frames are lost behind the last block of a stream.
     pub(super) fn is_tail_lost(&self, stream: u32) -> Found<bool> {
         let (Some(lost_at), Some(last)) =
-            (self.lost_at, self.index.block_count(stream)?.checked_sub(1))
+            (self.losses.last_at, self.index.block_count(stream)?.checked_sub(1))
         else {
             return Ok(false);
         };
         Ok(self.locate(self.index.block(stream, last)?.start)?.0 < lost_at)
     }
-
-    /// What is lost of a stream's thread behind its last block.
-    pub(super) fn lost_tail(&self, stream: u32) -> Option<Loss> {
-        let thread = Some(ThreadId(stream & !SIDE));
-        let tail = |loss: &&Loss| loss.thread == thread && loss.to_ns == u64::MAX;
-        self.losses.iter().find(tail).copied()
-    }
-
-    /// A scan found something to be lost. What stands for it counts as a child, other than in the
-    /// index.
-    pub(super) fn is_lossy(&self) -> bool {
-        !self.losses.is_empty()
-    }
-}
-
-/// How much there is of a stream.
-struct Extent {
-    samples: u64,
-    first_ns: u64,
-    last_ns: u64,
 }

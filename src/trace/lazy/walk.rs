@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
 
     /// What lies between the state and the begin of a later block.
     fn lost(&self, entry: &BlockEntry) -> Found<Step> {
-        match resume(&self.state, entry, self.reading.is_lossy()) {
+        match resume(&self.state, entry, self.reading.losses.any()) {
             Ok(Some(Resumption { survivors, from_ns, to_ns, samples })) => {
                 Ok(Step::Lost { from_ns, to_ns, samples: Some(samples), common: survivors })
             }
