@@ -7,7 +7,7 @@ mod model;
 use loom::sync::Arc;
 use loom::thread;
 use traceprof_abi::context::{
-    Context, ContextTable, Reading, TAG_NAME_MAX, TEXT_MAX, TableHeader, TagKind, Values,
+    Context, ContextTable, Reading, TAG_NAME_MAX, TEXT_MAX, TableHeader, TagKind, Texts, Values,
 };
 use traceprof_abi::sync::planted::Mistake;
 use traceprof_abi::sync::{AtomicU32, Ordering};
@@ -64,8 +64,9 @@ impl Room {
     }
 
     fn table(&self) -> ContextTable<'_> {
-        let Self { header, tids, contexts, text_index, texts } = self;
-        ContextTable { header, tids, contexts, text_index, texts }
+        let Self { header, tids, contexts, text_index: index, texts: words } = self;
+        let (used, refused) = (&header.text_words, &header.texts_refused);
+        ContextTable { header, tids, contexts, texts: Texts { index, words, used, refused } }
     }
 }
 
@@ -102,8 +103,8 @@ fn equal_texts_have_one_id_and_are_whole() {
     let room = Room::new();
     let intern = |room: Arc<Room>| {
         move || {
-            let id = room.table().intern(b"route");
-            assert_eq!(room.table().text(id, &mut [0; TEXT_MAX]), Some(&b"route"[..]));
+            let id = room.table().texts.intern(b"route");
+            assert_eq!(room.table().texts.get(id, &mut [0; TEXT_MAX]), Some(&b"route"[..]));
             id
         }
     };
@@ -122,13 +123,13 @@ fn a_name_that_is_seen_is_whole_and_has_one_place() {
     let room = Room::new();
     let other = {
         let room = Arc::clone(&room);
-        thread::spawn(move || room.table().tag(b"route", TagKind::Text))
+        thread::spawn(move || room.table().tags().register(b"route", TagKind::Text))
     };
     let mut name = [0; TAG_NAME_MAX];
     if let Some(read) = room.header.tags[0].read(&mut name) {
         assert_eq!(read, (TagKind::Text, &b"route"[..]));
     }
-    assert_eq!(room.table().tag(b"route", TagKind::Text), Ok(0));
+    assert_eq!(room.table().tags().register(b"route", TagKind::Text), Ok(0));
     assert_eq!(other.join().unwrap(), Ok(0));
     assert_eq!(room.header.tags_used.load(Ordering::Relaxed), 1);
 }

@@ -35,7 +35,7 @@ impl<V> Tag<V> {
 
     fn register(name: &str, kind: TagKind) -> Result<Self, TagRefused> {
         let table = table::table().ok_or(TagRefused::Full)?;
-        Ok(Self { place: table.tag(name.as_bytes(), kind)?, value: PhantomData })
+        Ok(Self { place: table.tags().register(name.as_bytes(), kind)?, value: PhantomData })
     }
 }
 
@@ -118,5 +118,5 @@ pub fn text(text: &str) -> Text {
     // Not within a character.
     let end = (0..=TEXT_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     let text = end.and_then(|end| text.get(..end)).unwrap_or_default();
-    Text(table::table().map_or(0, |table| table.intern(text.as_bytes())))
+    Text(table::table().map_or(0, |table| table.texts.intern(text.as_bytes())))
 }

@@ -9,6 +9,7 @@
 //!   as well, which it is not computed from.
 //! - Writing and reading is bounded, and neither allocates, locks nor calls anything.
 
+pub mod place;
 mod record;
 mod sources;
 mod table;
@@ -24,10 +25,10 @@ pub use sources::{
     ContextSources, RecordKind, RecordSource, SOURCES_RECORDS, SOURCES_TABLES, origin,
 };
 pub use table::{
-    ContextTable, TABLE_LEN, TABLE_MAGIC, TABLE_MAPPING, TABLE_SYMBOL, TABLE_VERSION, TAG_NAME_MAX,
-    TEXT_MAX, TableHeader, TagKey, TagKind, place,
+    ContextTable, TABLE_LEN, TABLE_MAGIC, TABLE_MAPPING, TABLE_SYMBOL, TABLE_VERSION, TableHeader,
 };
-pub use tags::TagRefused;
+pub use tags::{TAG_NAME_MAX, TagKey, TagKind, TagNames, TagRefused};
+pub use texts::{TEXT_MAX, Texts};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 

@@ -24,7 +24,9 @@
 //! An address becomes references into a table in [`ContextTable::new`] alone, whose caller vouches
 //! for the mapping. A table consists of atomics, so that whatever is in it is a valid value.
 
-use super::{Context, TAGS};
+use super::tags::{TagKey, TagNames};
+use super::texts::Texts;
+use super::{Context, TAGS, place};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of a table that is ready ("tpctxtab").
@@ -37,64 +39,6 @@ pub const TABLE_MAPPING: &str = "traceprof_context_v1";
 pub const TABLE_SYMBOL: &str = "traceprof_context_table_v1";
 /// Bytes of a table.
 pub const TABLE_LEN: u64 = place::TEXTS + place::TEXT_WORDS as u64 * 4;
-/// Most bytes of a tag's name. Fewer in the models, for the reason that they have fewer tags.
-pub const TAG_NAME_MAX: usize = if cfg!(loom) { 8 } else { 56 };
-/// Most bytes of a text.
-pub const TEXT_MAX: usize = 255;
-
-/// Where the parts of a table are, and how large they are.
-pub mod place {
-    /// Offset of the thread ids.
-    pub const TIDS: u64 = 0x1000;
-    /// Number of entries.
-    pub const ENTRIES: usize = 16384;
-    /// Entries in a cache line of thread ids.
-    pub const LINE: usize = 16;
-    /// Entries that a thread id is looked for in: two cache lines.
-    pub const RUN: usize = 2 * LINE;
-    /// Offset of the contexts.
-    pub const CONTEXTS: u64 = TIDS + ENTRIES as u64 * 4;
-    /// Offset of the index of texts.
-    pub const TEXT_INDEX: u64 = CONTEXTS + ENTRIES as u64 * 64;
-    /// Its number of words, a power of two.
-    pub const TEXT_INDEX_LEN: usize = 32768;
-    /// Words that a text is looked for in.
-    pub const TEXT_PROBES: usize = 64;
-    /// Offset of the texts.
-    pub const TEXTS: u64 = TEXT_INDEX + TEXT_INDEX_LEN as u64 * 4;
-    /// Their words.
-    pub const TEXT_WORDS: usize = 1 << 18;
-
-    /// The first entry that a thread may have; the others of its run follow, around the end.
-    pub fn first(tid: u32) -> usize {
-        // The upper bits of the product tell which cache line.
-        let line = tid.wrapping_mul(0x9E37_79B9) >> (32 - (ENTRIES / LINE).trailing_zeros());
-        line as usize * LINE
-    }
-}
-
-/// What the values of a tag are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum TagKind {
-    /// Numbers.
-    Number = 1,
-    /// Texts of the table: the word that it begins at, plus 1.
-    Text = 2,
-}
-
-/// A tag's name.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct TagKey {
-    /// [`TagKind`] once the name is whole; anything else for a place that is free, or whose name is
-    /// being written.
-    pub kind: AtomicU32,
-    /// Bytes of the name.
-    pub len: AtomicU32,
-    /// The name, UTF-8.
-    pub name: [AtomicU64; TAG_NAME_MAX / 8],
-}
 
 /// The first page of a table.
 #[repr(C)]
@@ -121,7 +65,6 @@ pub struct TableHeader {
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<TagKey>() == 64);
     assert!(offset_of!(TableHeader, version) == 8);
     assert!(offset_of!(TableHeader, pid) == 12);
     assert!(offset_of!(TableHeader, refused) == 16);
@@ -142,10 +85,8 @@ pub struct ContextTable<'a> {
     pub tids: &'a [AtomicU32],
     /// Their contexts.
     pub contexts: &'a [Context],
-    /// [`place::TEXT_INDEX`]: the word that a text begins at, plus 1, or 0.
-    pub text_index: &'a [AtomicU32],
-    /// [`place::TEXTS`].
-    pub texts: &'a [AtomicU32],
+    /// The values of tags that are texts.
+    pub texts: Texts<'a>,
 }
 
 impl<'a> ContextTable<'a> {
@@ -154,7 +95,7 @@ impl<'a> ContextTable<'a> {
     /// # Safety
     /// [`TABLE_LEN`] bytes from `base` on, which is aligned to a page, are mapped readable (for the
     /// calls that write: writable) for as long as the value or a reference from it is used, and are
-    /// written through this type, or by atomics of the same widths, alone.
+    /// written through this type and its parts, or by atomics of the same widths, alone.
     #[cfg(not(loom))]
     pub unsafe fn new(base: *const u8) -> Self {
         /// # Safety
@@ -167,16 +108,23 @@ impl<'a> ContextTable<'a> {
             unsafe { core::slice::from_raw_parts(start.cast(), count) }
         }
         // SAFETY: aligned and mapped, as the caller vouches; any bytes are valid atomics.
-        let header = unsafe { &*base.cast() };
+        let header: &TableHeader = unsafe { &*base.cast() };
         // SAFETY: the parts follow one another and end at the table's length.
         let tids = unsafe { part(base, place::TIDS, place::ENTRIES) };
         // SAFETY: as above.
         let contexts = unsafe { part(base, place::CONTEXTS, place::ENTRIES) };
         // SAFETY: as above.
-        let text_index = unsafe { part(base, place::TEXT_INDEX, place::TEXT_INDEX_LEN) };
+        let index = unsafe { part(base, place::TEXT_INDEX, place::TEXT_INDEX_LEN) };
         // SAFETY: as above.
-        let texts = unsafe { part(base, place::TEXTS, place::TEXT_WORDS) };
-        Self { header, tids, contexts, text_index, texts }
+        let words = unsafe { part(base, place::TEXTS, place::TEXT_WORDS) };
+        let (used, refused) = (&header.text_words, &header.texts_refused);
+        Self { header, tids, contexts, texts: Texts { index, words, used, refused } }
+    }
+
+    /// The names of its tags.
+    pub fn tags(self) -> TagNames<'a> {
+        let TableHeader { tags, tags_used, .. } = self.header;
+        TagNames { keys: tags, used: tags_used, texts: self.texts }
     }
 
     /// Makes zeros a table, of the process that calls itself `pid`. From here on it must stay

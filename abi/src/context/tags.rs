@@ -15,12 +15,41 @@
 //! - Whoever sees a [`TagKind`] sees the whole name. A reader takes any other value for a free
 //!   place.
 
-use super::table::{ContextTable, TAG_NAME_MAX, TEXT_MAX, TagKey, TagKind};
-use crate::sync::Ordering;
+use super::TAGS;
+use super::texts::{TEXT_MAX, Texts};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Most bytes of a tag's name. Fewer in the models, for the reason that they have fewer tags.
+pub const TAG_NAME_MAX: usize = if cfg!(loom) { 8 } else { 56 };
 
 /// Marks a place whose name is being written. The bit below it is the kind, the rest the text's id.
 const CLAIMED: u32 = 1 << 31;
 const CLAIMED_TEXT: u32 = 1 << 30;
+
+/// What the values of a tag are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TagKind {
+    /// Numbers.
+    Number = 1,
+    /// Texts of the table: the word that it begins at, plus 1.
+    Text = 2,
+}
+
+/// A tag's name.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct TagKey {
+    /// [`TagKind`] once the name is whole; anything else for a place that is free, or whose name is
+    /// being written.
+    pub kind: AtomicU32,
+    /// Bytes of the name.
+    pub len: AtomicU32,
+    /// The name, UTF-8.
+    pub name: [AtomicU64; TAG_NAME_MAX / 8],
+}
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<TagKey>() == 64);
 
 /// Why a name has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,14 +117,25 @@ impl TagKey {
     }
 }
 
-impl ContextTable<'_> {
+/// The places of a table's tags.
+#[derive(Debug, Clone, Copy)]
+pub struct TagNames<'a> {
+    /// Their names.
+    pub keys: &'a [TagKey; TAGS],
+    /// How many are given out.
+    pub used: &'a AtomicU32,
+    /// Where a name is kept while it is written.
+    pub texts: Texts<'a>,
+}
+
+impl TagNames<'_> {
     /// The place of the tag with this name, which is given one if it has none.
-    pub fn tag(self, name: &[u8], kind: TagKind) -> Result<usize, TagRefused> {
+    pub fn register(self, name: &[u8], kind: TagKind) -> Result<usize, TagRefused> {
         if name.is_empty() || name.len() > TAG_NAME_MAX {
             return Err(TagRefused::Name);
         }
         let mut claim = None;
-        for (place, key) in self.header.tags.iter().enumerate() {
+        for (place, key) in self.keys.iter().enumerate() {
             // Acquire: pairs with the swap below; the text of a claim is whole.
             if key.kind.load(Ordering::Acquire) == 0 {
                 let own = match claim {
@@ -108,7 +148,7 @@ impl ContextTable<'_> {
                 let swap = key.kind.compare_exchange(0, own, Ordering::Release, Ordering::Relaxed);
                 if swap.is_ok() {
                     // Relaxed: a count.
-                    self.header.tags_used.fetch_add(1, Ordering::Relaxed);
+                    self.used.fetch_add(1, Ordering::Relaxed);
                 }
             }
             self.finish(key);
@@ -123,19 +163,19 @@ impl ContextTable<'_> {
     }
 
     fn claim_of(self, name: &[u8], kind: TagKind) -> Option<u32> {
-        let id = Some(self.intern(name)).filter(|id| *id != 0)?;
+        let id = Some(self.texts.intern(name)).filter(|id| *id != 0)?;
         Some(CLAIMED | if kind == TagKind::Text { CLAIMED_TEXT } else { 0 } | id)
     }
 
     /// Writes the name of a place that is claimed, whoever has claimed it.
     fn finish(self, key: &TagKey) {
-        // Acquire: pairs with the swap in `tag`; the text of a claim is whole.
+        // Acquire: pairs with the swap in `register`; the text of a claim is whole.
         let claim = key.kind.load(Ordering::Acquire);
         if claim & CLAIMED == 0 {
             return;
         }
         let mut room = [0; TEXT_MAX];
-        if let Some(name) = self.text(claim & !(CLAIMED | CLAIMED_TEXT), &mut room) {
+        if let Some(name) = self.texts.get(claim & !(CLAIMED | CLAIMED_TEXT), &mut room) {
             key.write(claim, name);
         }
     }
@@ -143,67 +183,66 @@ impl ContextTable<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::TAGS;
     use super::super::tests::Room;
     use super::*;
 
-    fn names(table: ContextTable<'_>) -> Vec<(TagKind, String)> {
+    fn names(tags: TagNames<'_>) -> Vec<(TagKind, String)> {
         let read = |key: &TagKey| {
             let mut room = [0; TAG_NAME_MAX];
             let (kind, name) = key.read(&mut room)?;
             Some((kind, String::from_utf8(name.to_vec()).expect("UTF-8")))
         };
-        table.header.tags.iter().filter_map(read).collect()
+        tags.keys.iter().filter_map(read).collect()
     }
 
     #[test]
     fn a_name_has_one_place_and_one_kind() {
         let room = Room::new();
-        let table = room.table();
-        assert_eq!(table.tag(b"tenant", TagKind::Number), Ok(0));
-        assert_eq!(table.tag(b"route", TagKind::Text), Ok(1));
-        assert_eq!(table.tag(b"tenant", TagKind::Number), Ok(0));
-        assert_eq!(table.tag(b"tenant", TagKind::Text), Err(TagRefused::OtherKind));
+        let tags = room.table().tags();
+        assert_eq!(tags.register(b"tenant", TagKind::Number), Ok(0));
+        assert_eq!(tags.register(b"route", TagKind::Text), Ok(1));
+        assert_eq!(tags.register(b"tenant", TagKind::Number), Ok(0));
+        assert_eq!(tags.register(b"tenant", TagKind::Text), Err(TagRefused::OtherKind));
         let expected = [(TagKind::Number, "tenant".into()), (TagKind::Text, "route".into())];
-        assert_eq!(names(table), expected);
-        assert_eq!(table.header.tags_used.load(Ordering::Relaxed), 2);
+        assert_eq!(names(tags), expected);
+        assert_eq!(tags.used.load(Ordering::Relaxed), 2);
     }
 
     #[test]
     fn names_of_no_length_or_too_many_bytes_are_refused() {
         let room = Room::new();
-        let table = room.table();
+        let tags = room.table().tags();
         let longest = [b'x'; TAG_NAME_MAX + 1];
         for name in [&b""[..], &longest] {
-            assert_eq!(table.tag(name, TagKind::Text), Err(TagRefused::Name));
+            assert_eq!(tags.register(name, TagKind::Text), Err(TagRefused::Name));
         }
-        assert_eq!(table.tag(&longest[1..], TagKind::Text), Ok(0));
-        assert_eq!(names(table), [(TagKind::Text, "x".repeat(TAG_NAME_MAX))]);
+        assert_eq!(tags.register(&longest[1..], TagKind::Text), Ok(0));
+        assert_eq!(names(tags), [(TagKind::Text, "x".repeat(TAG_NAME_MAX))]);
     }
 
     #[test]
     fn the_eleventh_name_is_refused_and_the_ten_stay() {
         let room = Room::new();
-        let table = room.table();
-        let register = |n: usize| table.tag(format!("tag {n}").as_bytes(), TagKind::Number);
+        let tags = room.table().tags();
+        let register = |n: usize| tags.register(format!("tag {n}").as_bytes(), TagKind::Number);
         for n in 0..TAGS {
             assert_eq!(register(n), Ok(n));
         }
         assert_eq!(register(TAGS), Err(TagRefused::Full));
         assert_eq!(register(3), Ok(3));
-        assert_eq!(names(table).len(), TAGS);
+        assert_eq!(names(tags).len(), TAGS);
     }
 
     #[test]
     fn a_name_that_its_thread_never_finished_is_finished_by_the_next() {
         let room = Room::new();
-        let table = room.table();
-        let claim = table.claim_of(b"route", TagKind::Text).unwrap();
-        table.header.tags[0].kind.store(claim, Ordering::Relaxed);
-        assert_eq!(names(table), [], "a reader sees no name");
-        assert_eq!(table.tag(b"tenant", TagKind::Number), Ok(1));
+        let tags = room.table().tags();
+        let claim = tags.claim_of(b"route", TagKind::Text).unwrap();
+        tags.keys[0].kind.store(claim, Ordering::Relaxed);
+        assert_eq!(names(tags), [], "a reader sees no name");
+        assert_eq!(tags.register(b"tenant", TagKind::Number), Ok(1));
         let expected = [(TagKind::Text, "route".into()), (TagKind::Number, "tenant".into())];
-        assert_eq!(names(table), expected);
+        assert_eq!(names(tags), expected);
     }
 
     #[test]
@@ -212,11 +251,13 @@ mod tests {
             let room = Room::new();
             let all: Vec<Vec<_>> = std::thread::scope(|scope| {
                 let register = |from: usize| {
-                    let table = room.table();
+                    let tags = room.table().tags();
                     // Each begins with another name.
                     let name = move |n: usize| format!("tag {}", (from + n) % 7);
                     let mut places: Vec<_> = (0..7)
-                        .map(|n| (name(n), table.tag(name(n).as_bytes(), TagKind::Text).unwrap()))
+                        .map(|n| {
+                            (name(n), tags.register(name(n).as_bytes(), TagKind::Text).unwrap())
+                        })
                         .collect();
                     places.sort();
                     places

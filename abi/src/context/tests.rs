@@ -199,10 +199,14 @@ fn a_child_of_fork_has_the_names_and_texts_but_none_of_the_threads() {
     let room = Room::new();
     let table = room.table();
     table.claim(12).unwrap().set_all(&values(5));
-    let (tag, text) = (table.tag(b"route", TagKind::Text), table.intern(b"checkout"));
+    let (tag, text) =
+        (table.tags().register(b"route", TagKind::Text), table.texts.intern(b"checkout"));
     table.adopt(8);
     assert_eq!(table.header.pid.load(Ordering::Relaxed), 8);
     assert!(table.find(12).is_none());
     assert!(table.contexts.iter().all(|context| context.values() == Values::default()));
-    assert_eq!((table.tag(b"route", TagKind::Text), table.intern(b"checkout")), (tag, text));
+    assert_eq!(
+        (table.tags().register(b"route", TagKind::Text), table.texts.intern(b"checkout")),
+        (tag, text)
+    );
 }

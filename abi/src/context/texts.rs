@@ -7,8 +7,11 @@
 //! - Nothing waits. Whoever loses a swap to an equal text leaves its own copy where nobody finds
 //!   it.
 
-use super::table::{ContextTable, TEXT_MAX, place};
+use super::place;
 use crate::sync::{AtomicU32, Ordering};
+
+/// Most bytes of a text.
+pub const TEXT_MAX: usize = 255;
 
 /// Where a text is looked for first: FNV-1a.
 fn hash(text: &[u8]) -> u32 {
@@ -29,21 +32,34 @@ fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(whole)
 }
 
-impl ContextTable<'_> {
+/// The texts of a table and the index that finds them.
+#[derive(Debug, Clone, Copy)]
+pub struct Texts<'a> {
+    /// [`place::TEXT_INDEX`]: the word that a text begins at, plus 1, or 0.
+    pub index: &'a [AtomicU32],
+    /// [`place::TEXTS`].
+    pub words: &'a [AtomicU32],
+    /// How many of the words are given out.
+    pub used: &'a AtomicU32,
+    /// Counts texts that found no room.
+    pub refused: &'a AtomicU32,
+}
+
+impl Texts<'_> {
     /// The id of a text as the value of a tag; a new text is added. 0 if it is longer than
     /// [`TEXT_MAX`] bytes or finds no room, which is counted.
     pub fn intern(self, text: &[u8]) -> u32 {
         let id = if text.len() <= TEXT_MAX { self.look_for(text) } else { None };
         if id.is_none() {
             // Relaxed: a count.
-            self.header.texts_refused.fetch_add(1, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         id.unwrap_or(0)
     }
 
     /// The bytes of a text, put into `room`. `None` for an id that no text has.
-    pub fn text(self, id: u32, room: &mut [u8; TEXT_MAX]) -> Option<&[u8]> {
-        let words = self.words(id)?;
+    pub fn get(self, id: u32, room: &mut [u8; TEXT_MAX]) -> Option<&[u8]> {
+        let words = self.words_from(id)?;
         // Relaxed, both: the id comes from an Acquire of the index, or from a context that was read
         // after it.
         let len = words.first()?.load(Ordering::Relaxed) as usize;
@@ -56,15 +72,15 @@ impl ContextTable<'_> {
         Some(text)
     }
 
-    fn words(&self, id: u32) -> Option<&[AtomicU32]> {
-        self.texts.get((id as usize).checked_sub(1)?..)
+    fn words_from(&self, id: u32) -> Option<&[AtomicU32]> {
+        self.words.get((id as usize).checked_sub(1)?..)
     }
 
     fn look_for(self, text: &[u8]) -> Option<u32> {
-        let mask = self.text_index.len().checked_sub(1)?;
+        let mask = self.index.len().checked_sub(1)?;
         let mut added = None;
-        for step in 0..place::TEXT_PROBES.min(self.text_index.len()) {
-            let index = self.text_index.get((hash(text) as usize).wrapping_add(step) & mask)?;
+        for step in 0..place::TEXT_PROBES.min(self.index.len()) {
+            let index = self.index.get((hash(text) as usize).wrapping_add(step) & mask)?;
             // Acquire: pairs with the swap below; the text that it names is whole.
             let mut id = index.load(Ordering::Acquire);
             if id == 0 {
@@ -90,26 +106,25 @@ impl ContextTable<'_> {
 
     /// Whether the text with this id is this one.
     fn is(self, id: u32, text: &[u8]) -> bool {
-        self.text(id, &mut [0; TEXT_MAX]) == Some(text)
+        self.get(id, &mut [0; TEXT_MAX]) == Some(text)
     }
 
     /// Writes a text that the index does not name yet.
     fn add(self, text: &[u8]) -> Option<u32> {
-        let used = &self.header.text_words;
-        let (need, room) = (words_of(text.len()) as u32, self.texts.len() as u32);
+        let (need, room) = (words_of(text.len()) as u32, self.words.len() as u32);
         // Relaxed: the number of words alone; the text is published by the index. Looked at first,
         // so that texts without end that find no room do not make it run over.
         let is_full = |from: u32| from.checked_add(need).is_none_or(|end| end > room);
-        if is_full(used.load(Ordering::Relaxed)) {
+        if is_full(self.used.load(Ordering::Relaxed)) {
             return None;
         }
         // Relaxed: as above.
-        let from = used.fetch_add(need, Ordering::Relaxed);
+        let from = self.used.fetch_add(need, Ordering::Relaxed);
         let id = from.checked_add(1)?;
         if is_full(from) {
             return None;
         }
-        let (first, rest) = self.words(id)?.split_first()?;
+        let (first, rest) = self.words_from(id)?.split_first()?;
         // Relaxed, both: published by the index.
         first.store(text.len() as u32, Ordering::Relaxed);
         for (to, bytes) in rest.iter().zip(text.chunks(4)) {
@@ -121,24 +136,23 @@ impl ContextTable<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::table::TEXT_MAX;
-    use super::super::table::place::{TEXT_INDEX_LEN, TEXT_WORDS};
+    use super::super::place::{TEXT_INDEX_LEN, TEXT_WORDS};
     use super::super::tests::Room;
     use super::*;
 
-    fn refused(table: ContextTable<'_>) -> u32 {
-        table.header.texts_refused.load(Ordering::Relaxed)
+    fn refused(texts: Texts<'_>) -> u32 {
+        texts.refused.load(Ordering::Relaxed)
     }
 
     fn check(text: &[u8]) {
         let room = Room::new();
-        let table = room.table();
-        let id = table.intern(text);
+        let texts = room.table().texts;
+        let id = texts.intern(text);
         assert_ne!(id, 0);
-        assert_eq!(table.text(id, &mut [0; TEXT_MAX]), Some(text));
-        assert_eq!(table.intern(text), id, "the same text has the same id");
-        assert_ne!(table.intern(b"another"), id);
-        assert_eq!(refused(table), 0);
+        assert_eq!(texts.get(id, &mut [0; TEXT_MAX]), Some(text));
+        assert_eq!(texts.intern(text), id, "the same text has the same id");
+        assert_ne!(texts.intern(b"another"), id);
+        assert_eq!(refused(texts), 0);
     }
 
     #[test]
@@ -151,48 +165,48 @@ mod tests {
     #[test]
     fn a_text_is_laid_out_as_documented() {
         let room = Room::new();
-        let table = room.table();
-        assert_eq!([table.intern(b"route"), table.intern(b"x")], [1, 4], "word index + 1");
+        let texts = room.table().texts;
+        assert_eq!([texts.intern(b"route"), texts.intern(b"x")], [1, 4], "word index + 1");
         let words: Vec<u32> =
-            table.texts[..5].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            texts.words[..5].iter().map(|word| word.load(Ordering::Relaxed)).collect();
         assert_eq!(words, [5, u32::from_le_bytes(*b"rout"), u32::from(b'e'), 1, u32::from(b'x')]);
     }
 
     #[test]
     fn a_text_that_is_too_long_is_refused_and_counted() {
         let room = Room::new();
-        assert_eq!(room.table().intern(&[7; TEXT_MAX + 1]), 0);
-        assert_eq!(refused(room.table()), 1);
+        assert_eq!(room.table().texts.intern(&[7; TEXT_MAX + 1]), 0);
+        assert_eq!(refused(room.table().texts), 1);
     }
 
     #[test]
     fn ids_that_no_text_has_give_nothing() {
         let room = Room::new();
-        let table = room.table();
+        let texts = room.table().texts;
         for id in [0, TEXT_WORDS as u32 + 1, u32::MAX] {
-            assert_eq!(table.text(id, &mut [0; TEXT_MAX]), None, "{id}");
+            assert_eq!(texts.get(id, &mut [0; TEXT_MAX]), None, "{id}");
         }
         // What a scribbling application may leave there.
-        table.texts[0].store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(table.text(1, &mut [0; TEXT_MAX]), None);
-        table.texts[TEXT_WORDS - 1].store(255, Ordering::Relaxed);
-        assert_eq!(table.text(TEXT_WORDS as u32, &mut [0; TEXT_MAX]), None);
+        texts.words[0].store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(texts.get(1, &mut [0; TEXT_MAX]), None);
+        texts.words[TEXT_WORDS - 1].store(255, Ordering::Relaxed);
+        assert_eq!(texts.get(TEXT_WORDS as u32, &mut [0; TEXT_MAX]), None);
     }
 
     #[test]
     fn texts_without_end_are_refused_and_counted() {
         let room = Room::new();
-        let table = room.table();
+        let texts = room.table().texts;
         let ids: Vec<u32> = (0..40_000_u32)
-            .map(|n| table.intern(&[&n.to_le_bytes()[..], &[0; 96]].concat()))
+            .map(|n| texts.intern(&[&n.to_le_bytes()[..], &[0; 96]].concat()))
             .collect();
         let kept = ids.iter().filter(|id| **id != 0).count();
         assert!(kept > 9_000 && kept * words_of(100) <= TEXT_WORDS, "{kept} kept");
-        assert_eq!(refused(table) as usize, ids.len() - kept);
-        let used = table.header.text_words.load(Ordering::Relaxed) as usize;
+        assert_eq!(refused(texts) as usize, ids.len() - kept);
+        let used = texts.used.load(Ordering::Relaxed) as usize;
         assert!(used <= TEXT_WORDS, "{used}");
         assert_eq!(
-            table.intern(&[&0_u32.to_le_bytes()[..], &[0; 96]].concat()),
+            texts.intern(&[&0_u32.to_le_bytes()[..], &[0; 96]].concat()),
             ids[0],
             "those that are in stay"
         );
@@ -201,17 +215,19 @@ mod tests {
     #[test]
     fn the_index_fills_up_before_the_room_with_short_texts() {
         let room = Room::new();
-        let table = room.table();
-        let kept = (0..40_000_u32).filter(|n| table.intern(&n.to_le_bytes()) != 0).count();
+        let texts = room.table().texts;
+        let kept = (0..40_000_u32).filter(|n| texts.intern(&n.to_le_bytes()) != 0).count();
         assert!(kept > TEXT_INDEX_LEN / 2 && kept <= TEXT_INDEX_LEN, "{kept} kept");
-        assert_eq!(refused(table) as usize, 40_000 - kept);
+        assert_eq!(refused(texts) as usize, 40_000 - kept);
     }
 
     #[test]
     fn threads_that_add_the_same_texts_at_once_get_the_same_ids() {
         let room = Room::new();
         let add = || -> Vec<u32> {
-            (0..2_000_u32).map(|n| room.table().intern(format!("text {n}").as_bytes())).collect()
+            (0..2_000_u32)
+                .map(|n| room.table().texts.intern(format!("text {n}").as_bytes()))
+                .collect()
         };
         let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(add)).collect();

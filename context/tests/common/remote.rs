@@ -55,7 +55,7 @@ impl Remote {
             let (kind, name) = key.read(&mut name).expect("a name");
             let value = match kind {
                 TagKind::Number => value.to_string(),
-                TagKind::Text => text(table.text(value, &mut [0; TEXT_MAX]).expect("a text")),
+                TagKind::Text => text(table.texts.get(value, &mut [0; TEXT_MAX]).expect("a text")),
             };
             (text(name), value)
         };

@@ -100,8 +100,8 @@ fn tags_of_the_application_become_those_of_the_trace() {
     put_name(&table, 3, "route", context::TagKind::Text);
     put_name(&table, 5, "tenant", context::TagKind::Number);
     let at = place::TEXT_WORDS - 3;
-    put_text(&table.texts[..4], "/checkout");
-    put_text(&table.texts[at..], "/cart/x");
+    put_text(&table.texts.words[..4], "/checkout");
+    put_text(&table.texts.words[at..], "/cart/x");
     ready(&table);
     let mut contexts = contexts(data);
     let mappings = proc::mappings(std::process::id() as i32).unwrap();
@@ -138,8 +138,8 @@ fn texts_without_room_are_left_out_and_counted() {
     let data = own_data();
     let (address, table) = table();
     put_name(&table, 0, "request", context::TagKind::Text);
-    put_text(&table.texts[..4], "kept");
-    put_text(&table.texts[4..8], "left out");
+    put_text(&table.texts.words[..4], "kept");
+    put_text(&table.texts.words[4..8], "left out");
     ready(&table);
     let mut contexts = contexts(data);
     let mappings = proc::mappings(std::process::id() as i32).unwrap();
