@@ -17,7 +17,7 @@ use crate::record::contract::error::{NO_GUARDIAN, RecordError};
 use crate::record::contract::options::{EngineChoice, Files, Measure, Options, Target};
 use crate::record::contract::pattern::OutputPattern;
 use crate::record::contract::sampling::Choice;
-use crate::record::run::plan::{self, Sampled};
+use crate::record::run::plan::{Candidate, Plan};
 use crate::record::source::engine::{Concern, Gravity};
 use crate::record::target::namespace::check_proc;
 use crate::trace::WriterOptions;
@@ -122,20 +122,20 @@ pub fn diagnose(pid: Option<i32>) -> Result<Diagnosis, RecordError> {
 
 fn of_process(pid: i32, guardian: &mut Guardian) -> Result<Prospect, RecordError> {
     let options = defaults(pid);
-    let no_timers = plan::check(pid, &options, guardian)?.no_timers;
-    prospect(Sampled { pid, is_started: false, hold_fd: None, no_timers }, &options)
+    prospect(&Candidate::running(pid, &options, guardian)?, &options)
 }
 
 /// Predicts a recording of another process of this user, in whose place this one stands.
 fn of_host() -> Result<Prospect, RecordError> {
     let pid = std::process::id() as i32;
-    prospect(Sampled { pid, is_started: false, hold_fd: None, no_timers: None }, &defaults(pid))
+    let candidate = Candidate { is_started: false, ..Candidate::started(pid, None) };
+    prospect(&candidate, &defaults(pid))
 }
 
-fn prospect(sampled: Sampled, options: &Options) -> Result<Prospect, RecordError> {
-    let before = plan::before(sampled, options)?;
-    let Choice { engine, why, .. } = before.choice;
-    Ok(Prospect { engine: engine.name().to_owned(), why, kernel_included: before.setup.kernel })
+fn prospect(candidate: &Candidate, options: &Options) -> Result<Prospect, RecordError> {
+    let attach = Plan::new(candidate, options)?.attach;
+    let Choice { engine, why, .. } = attach.choice;
+    Ok(Prospect { engine: engine.name().to_owned(), why, kernel_included: attach.setup.kernel })
 }
 
 /// Returns the options of `record` without further arguments.

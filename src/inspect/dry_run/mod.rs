@@ -17,9 +17,8 @@ use crate::proc;
 use crate::record::contract::error::{NO_GUARDIAN, NO_HOLE, RecordError, target_error};
 use crate::record::contract::options::{Named, Options, Target};
 use crate::record::contract::sampling::Engine;
-use crate::record::run::plan::{self, Sampled};
+use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::processes;
-use crate::record::target::attach::AttachInputs;
 use crate::record::target::command;
 use crate::record::target::namespace::check_proc;
 use crate::record::write::output;
@@ -98,10 +97,7 @@ fn of_processes(pids: &[i32], options: &Options) -> Result<Vec<PlannedStep>, Rec
 fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordError> {
     let guardian = Guardian::start().context(NO_GUARDIAN);
     let mut guardian = guardian.map_err(RecordError::Other)?;
-    let judgement = plan::check(pid, options, &mut guardian)?;
-    let no_timers = judgement.no_timers;
-    let before =
-        plan::before(Sampled { pid, is_started: false, hold_fd: None, no_timers }, options)?;
+    let plan = Plan::new(&Candidate::running(pid, options, &mut guardian)?, options)?;
     let gone = |error| target_error(pid, error);
     let status = proc::status(pid).map_err(gone)?;
     let mappings = proc::mappings(pid).map_err(gone)?;
@@ -114,16 +110,16 @@ fn of_process(pid: i32, options: &Options) -> Result<Vec<PlannedStep>, RecordErr
     let threads = status.threads;
     Ok(vec![
         step("target", format!("process {pid} \"{}\", threads: {threads}", status.name)),
-        step("seccomp", judgement.seen),
-        engine(&before),
+        step("seccomp", plan.seccomp.clone()),
+        engine(&plan),
         step(
             "tables",
             format!("unwind tables of the code in {modules} mappings are compiled first"),
         ),
         step("map", segments(base)),
         step("stop", format!("thread {tid}, twice for about a tenth of a millisecond: {why}")),
-        signal(&before),
-        sampling(&before, threads, options),
+        signal(&plan),
+        sampling(&plan, threads),
     ])
 }
 
@@ -144,24 +140,23 @@ fn of_command(
         return Err(missing());
     }
     let pid = std::process::id() as i32;
-    let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers: None };
-    let before = plan::before(sampled, options)?;
+    let plan = Plan::new(&Candidate::started(pid, None), options)?;
     let held = match command::takes_all_signals(path.as_os_str()) {
         true => "attached to as soon as it has installed its own handlers",
         false => "held before its first instruction until the agent is there",
     };
     Ok(vec![
         step("start", format!("{}, {held}", path.display())),
-        engine(&before),
+        engine(&plan),
         step("map", segments_anywhere()),
-        signal(&before),
-        sampling(&before, 1, options),
+        signal(&plan),
+        sampling(&plan, 1),
     ])
 }
 
-fn engine(before: &AttachInputs) -> PlannedStep {
-    let kernel = if before.setup.kernel { "with" } else { "without" };
-    let choice = &before.choice;
+fn engine(plan: &Plan) -> PlannedStep {
+    let kernel = if plan.attach.setup.kernel { "with" } else { "without" };
+    let choice = &plan.attach.choice;
     let text = format!("{}: {}; {kernel} time in the kernel", choice.engine.name(), choice.why);
     step("engine", text)
 }
@@ -187,22 +182,23 @@ fn segments_anywhere() -> String {
     format!("{} (shared memory, filled as it is used)", PARTS.map(part).join(", "))
 }
 
-fn signal(before: &AttachInputs) -> PlannedStep {
+fn signal(plan: &Plan) -> PlannedStep {
+    let signals = &plan.attach.signals;
     let named = [(SAMPLING, "perf events"), (PRIMING, "timers")];
-    let used = named.iter().filter(|(place, _)| before.signals[*place] != 0);
-    let used = used
-        .map(|(place, what)| format!("{} for {what}", proc::signal_name(before.signals[*place])));
+    let used = named.iter().filter(|(place, _)| signals[*place] != 0);
+    let used =
+        used.map(|(place, what)| format!("{} for {what}", proc::signal_name(signals[*place])));
     let used = used.collect::<Vec<_>>().join(", ");
     step("signals", format!("{used}: a handler in front of the application's own"))
 }
 
-fn sampling(before: &AttachInputs, threads: u32, options: &Options) -> PlannedStep {
-    let what = match before.choice.engine {
+fn sampling(plan: &Plan, threads: u32) -> PlannedStep {
+    let what = match plan.attach.choice.engine {
         Engine::Perf => "a perf event, opened from outside and inherited by new threads",
         Engine::Timer => "a CPU timer, armed by its own handlers",
     };
-    let period = before.setup.period_ns as f64 / 1e6;
-    let budget = options.max_overhead_percent.map(|percent| {
+    let period = plan.attach.setup.period_ns as f64 / 1e6;
+    let budget = plan.max_overhead_percent.map(|percent| {
         format!(", or less often where that would cost more than {percent} % of what it uses")
     });
     step(

@@ -39,11 +39,9 @@ impl Ended {
             pid: number as i32,
             start_time: 0,
             command: None,
-            hold_fd: None,
-            no_timers: None,
+            candidate: crate::record::run::plan::Candidate::started(number as i32, None),
             name: String::new(),
             command_line: Vec::new(),
-            is_new: false,
             is_followed: false,
         };
         let (executions, jvm) = (Executions::default(), JvmNames::new(0, false));

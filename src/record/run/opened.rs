@@ -10,7 +10,7 @@ use crate::inject::Guardian;
 use crate::proc;
 use crate::record::contract::error::{RecordError, inject_error, target_error};
 use crate::record::contract::options::{Options, Target};
-use crate::record::run::plan::{self, Sampled};
+use crate::record::run::plan::Candidate;
 use crate::record::run::priority::Raised;
 use crate::record::target::command;
 use crate::record::target::residue::Footprint;
@@ -52,12 +52,9 @@ pub(crate) struct Opened {
     pub(crate) pid: i32,
     pub(crate) start_time: u64,
     pub(crate) command: Option<StartedProgram>,
-    pub(crate) hold_fd: Option<i32>,
-    pub(crate) no_timers: Option<String>,
+    pub(crate) candidate: Candidate,
     pub(crate) name: String,
     pub(crate) command_line: Vec<OsString>,
-    /// It has just been started, and may yet change what it does with signals.
-    pub(crate) is_new: bool,
     /// Programs that it executes are recorded as well.
     pub(crate) is_followed: bool,
 }
@@ -69,45 +66,31 @@ impl Opened {
         guardian: &mut Guardian,
         raised: &Raised,
     ) -> Result<Self, RecordError> {
-        let mut no_timers = None;
-        let (pid, command, hold_fd) = match (process.pid(), &options.target) {
+        let (mut candidate, command) = match (process.pid(), &options.target) {
             (None, Target::Command(command)) => {
                 let (pid, hold_fd, started) = start(command, guardian, raised)?;
-                (pid, Some(started), hold_fd)
+                (Candidate::started(pid, hold_fd), Some(started))
             }
-            (pid, _) => {
-                let pid = pid.unwrap_or(0);
-                no_timers = plan::check(pid, options, guardian)?.no_timers;
-                (pid, None, None)
-            }
+            (pid, _) => (Candidate::running(pid.unwrap_or(0), options, guardian)?, None),
         };
+        let pid = candidate.pid;
         // To execute a program is how most begin that somebody else has started.
         let (is_beginning, is_new) = match process {
             Process::Started => (false, true),
             Process::Running { is_new, .. } => (is_new, is_new),
             Process::Child { is_new, .. } => (true, is_new),
         };
+        candidate.is_started = is_new;
         let gone = |error| target_error(pid, error);
         Ok(Self {
             pid,
             start_time: proc::start_time(pid).map_err(gone)?,
             command,
-            hold_fd,
-            no_timers,
+            candidate,
             name: proc::status(pid).map(|status| status.name).unwrap_or_default(),
             command_line: proc::command_line(pid).unwrap_or_default(),
-            is_new,
             is_followed: options.follow_exec || is_beginning,
         })
-    }
-
-    pub(crate) fn sampled(&self) -> Sampled {
-        Sampled {
-            pid: self.pid,
-            is_started: self.is_new,
-            hold_fd: self.hold_fd,
-            no_timers: self.no_timers.clone(),
-        }
     }
 
     /// What it is like before the attach, if that is to be compared.

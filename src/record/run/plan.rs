@@ -1,7 +1,9 @@
-//! What a recording of a process will be, found out before anything is changed in it.
+//! The plan of a recording, made before anything is changed in a process.
+//!
+//! `doctor` judges it, `--dry-run` prints it, and `record` carries it out: nothing that it holds is
+//! decided anew.
 
-use crate::record::source::perf::event_error;
-use crate::record::target::signals::SIGTRAP;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use traceprof_abi::layout::{PRIMING, SAMPLING, SIGNALS};
@@ -13,38 +15,102 @@ use crate::record::contract::options::Options;
 use crate::record::contract::sampling::{Choice, Engine, Setup};
 use crate::record::source::engine::{self, Facts};
 use crate::record::source::kernel;
+use crate::record::source::perf::event_error;
 use crate::record::target::attach::AttachInputs;
+use crate::record::target::signals::SIGTRAP;
+use crate::symbol::DEBUGINFOD_SERVERS;
 
-/// A process that is going to be sampled.
+const NO_KERNEL: &str =
+    "--no-kernel has no effect with timers, which count all of a thread's CPU time";
+const NO_SERVERS: &str = "--debuginfod has no effect: DEBUGINFOD_URLS names no servers";
+
+/// A process that may be attached to.
 #[derive(Debug, Clone)]
-pub(crate) struct Sampled {
-    /// Its id.
+pub(crate) struct Candidate {
+    /// The process id.
     pub(crate) pid: i32,
-    /// It is started for the recording.
+    /// Whether it was started a moment ago, and may yet change what it does with signals.
     pub(crate) is_started: bool,
     /// The descriptor that it is parked on.
     pub(crate) hold_fd: Option<i32>,
-    /// Why it can have no timers, if so.
-    pub(crate) no_timers: Option<String>,
+    /// What its seccomp filters permit.
+    pub(crate) seccomp: SeccompReport,
 }
 
-/// Whether a running process may be attached to, and what its seccomp filters permit.
-pub(crate) fn check(
-    pid: i32,
-    options: &Options,
-    guardian: &mut Guardian,
-) -> Result<SeccompReport, RecordError> {
-    let facts = inject::preflight(pid).map_err(refusal_error)?;
-    let permits = Permits { seccomp_filter: options.allow_seccomp };
-    guardian.check_seccomp(&facts, permits).map_err(inject_error)
+/// What will be done with one process.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// How it is attached to: the engine and why, the signals, the rate.
+    pub(crate) attach: AttachInputs,
+    /// What its seccomp filters permit, in words.
+    pub(crate) seccomp: String,
+    /// The largest cost, in percent of its CPU time.
+    pub(crate) max_overhead_percent: Option<f64>,
+    /// The interval between two scans of threads that do not run, if requested.
+    pub(crate) wall_interval: Option<Duration>,
+    /// The time after which the recording ends, unless something ends it before.
+    pub(crate) duration: Option<Duration>,
+    /// The number of the heaviest call traces that keep their ids.
+    pub(crate) preserve: usize,
+    /// Whether debug files are fetched from servers.
+    pub(crate) fetches_debug_files: bool,
+    /// Options that have no effect here, in words.
+    pub(crate) notices: Vec<&'static str>,
 }
 
-/// How it will be sampled: asked of the kernel before the target is touched.
-pub(crate) fn before(sampled: Sampled, options: &Options) -> Result<AttachInputs, RecordError> {
+impl Candidate {
+    /// Checks whether a running process may be attached to.
+    ///
+    /// Threads with seccomp filters may be stopped for a moment to read these.
+    pub(crate) fn running(
+        pid: i32,
+        options: &Options,
+        guardian: &mut Guardian,
+    ) -> Result<Self, RecordError> {
+        let facts = inject::preflight(pid).map_err(refusal_error)?;
+        let permits = Permits { seccomp_filter: options.allow_seccomp };
+        let seccomp = guardian.check_seccomp(&facts, permits).map_err(inject_error)?;
+        Ok(Self { pid, is_started: false, hold_fd: None, seccomp })
+    }
+
+    /// Returns a program that is started for the recording.
+    pub(crate) fn started(pid: i32, hold_fd: Option<i32>) -> Self {
+        Self { pid, is_started: true, hold_fd, seccomp: SeccompReport::of_none() }
+    }
+}
+
+impl Plan {
+    /// Makes the plan for a process, from what the kernel says of it.
+    pub(crate) fn new(candidate: &Candidate, options: &Options) -> Result<Self, RecordError> {
+        let attach = attach_inputs(candidate, options)?;
+        let mut notices = Vec::new();
+        if options.debuginfod
+            && std::env::var_os(DEBUGINFOD_SERVERS).is_none_or(|servers| servers.is_empty())
+        {
+            notices.push(NO_SERVERS);
+        }
+        if !options.kernel && attach.choice.engine == Engine::Timer {
+            notices.push(NO_KERNEL);
+        }
+        Ok(Self {
+            attach,
+            seccomp: candidate.seccomp.seen.clone(),
+            max_overhead_percent: options.max_overhead_percent,
+            wall_interval: options.measure.wall_interval(),
+            duration: options.duration,
+            preserve: options.preserve,
+            fetches_debug_files: options.debuginfod,
+            notices,
+        })
+    }
+}
+
+/// Chooses the engine and the signals; asks the kernel before the target is touched.
+fn attach_inputs(sampled: &Candidate, options: &Options) -> Result<AttachInputs, RecordError> {
     let mut setup = Setup {
         period_ns: 1_000_000_000 / u64::from(options.freq_hz.max(1)),
         kernel: options.kernel,
-        // Any number that the session before is unlikely to have had.
+        // Any number that an earlier session is unlikely to have used.
         cookie: (monotonic_now_ns() >> 10) as u16,
     };
     let gone = |error| target_error(sampled.pid, error);
@@ -59,7 +125,7 @@ pub(crate) fn before(sampled: Sampled, options: &Options) -> Result<AttachInputs
             sampled.pid
         )));
     }
-    if let (Engine::Timer, Some(why_not)) = (choice.engine, &sampled.no_timers) {
+    if let (Engine::Timer, Some(why_not)) = (choice.engine, &sampled.seccomp.no_timers) {
         return Err(RecordError::NotPermitted(anyhow!(
             "timers are the engine ({}), but {why_not}{}",
             choice.why,
@@ -68,11 +134,11 @@ pub(crate) fn before(sampled: Sampled, options: &Options) -> Result<AttachInputs
     }
     setup.kernel = match choice.engine {
         Engine::Perf => setup.kernel && kernel::is_permitted(sampled.pid, setup),
-        // A thread's CPU timer makes no difference.
+        // A thread's CPU timer counts both modes.
         Engine::Timer => true,
     };
     Ok(AttachInputs {
-        signals: signals_of(&sampled, &choice, &facts)?,
+        signals: signals_of(sampled, &choice, &facts)?,
         choice,
         waiting: facts.signals.waiting,
         pid: sampled.pid,
@@ -83,7 +149,7 @@ pub(crate) fn before(sampled: Sampled, options: &Options) -> Result<AttachInputs
     })
 }
 
-/// What to do instead of using timers, unless that is no way out: then why.
+/// Returns the advice to use perf events instead of timers, or why they cannot be used.
 fn other_engine(trap_waiter: &Option<String>, advice: &str) -> String {
     match trap_waiter {
         None => advice.to_owned(),
@@ -91,9 +157,9 @@ fn other_engine(trap_waiter: &Option<String>, advice: &str) -> String {
     }
 }
 
-/// The agent's signals: that of perf events, and that of timers, 0 for one that is not needed.
+/// Returns the agent's signals, of perf events and of timers; 0 for one that is not needed.
 fn signals_of(
-    sampled: &Sampled,
+    sampled: &Candidate,
     choice: &Choice,
     facts: &Facts,
 ) -> Result<[i32; SIGNALS], RecordError> {
@@ -111,7 +177,7 @@ fn signals_of(
     match choice.engine {
         Engine::Perf => {
             signals[SAMPLING] = SIGTRAP;
-            if wanted.blocks_only_trap() && sampled.no_timers.is_none() {
+            if wanted.blocks_only_trap() && sampled.seccomp.no_timers.is_none() {
                 // A thread that blocks SIGTRAP alone gets a timer.
                 signals[PRIMING] = wanted.choose().unwrap_or(0);
             }

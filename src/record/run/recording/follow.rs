@@ -17,7 +17,7 @@ use crate::record::contract::clock::monotonic_now_ns;
 use crate::record::contract::error::{RecordError, target_error};
 use crate::record::contract::event::Event;
 use crate::record::run::opened::wait_for_handlers;
-use crate::record::run::plan::{self, Sampled};
+use crate::record::run::plan::{Candidate, Plan};
 use crate::record::run::recording::{End, Fate, Recording, Told};
 use crate::record::target::command;
 use crate::record::target::residue::Footprint;
@@ -95,14 +95,14 @@ impl Recording<'_> {
     /// As with any running process, but that it has just been started.
     fn try_once(&mut self, next: &Next) -> Result<End, RecordError> {
         let pid = next.pid;
-        let no_timers = plan::check(pid, self.common.options, &mut self.guardian)?.no_timers;
-        let sampled = Sampled { pid, is_started: true, hold_fd: None, no_timers };
-        let before = plan::before(sampled, self.common.options)?;
+        let running = Candidate::running(pid, self.common.options, &mut self.guardian)?;
+        let candidate = Candidate { is_started: true, ..running };
+        let plan = Plan::new(&candidate, self.common.options)?;
         if self.common.options.verify_detach {
             let footprint = Footprint::of(pid).map_err(|error| target_error(pid, error))?;
             self.footprint = Some(footprint);
         }
-        self.sample(before, Some(next))
+        self.sample(plan, Some(next))
     }
 
     /// The program is still there and cannot be sampled: the recording ends with what it has.

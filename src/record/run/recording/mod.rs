@@ -16,38 +16,31 @@ use crate::record::contract::clock::{Clock, monotonic_now_ns};
 use crate::record::contract::error::RecordError;
 use crate::record::contract::event::Event;
 use crate::record::contract::observer::Observer;
-use crate::record::contract::sampling::Engine;
 use crate::record::name::contexts::Contexts;
 use crate::record::name::jvm::JvmNames;
 use crate::record::run::common::Common;
 use crate::record::run::ended::{Ended, is_listed};
 use crate::record::run::executions::{Executions, Fate};
 use crate::record::run::opened::{NEVER_SAMPLED, Opened, exit_descriptor};
+use crate::record::run::plan::Plan;
 use crate::record::run::priority::Raised;
-use crate::record::run::{plan, process_list};
+use crate::record::run::process_list;
 use crate::record::session::program_run::ProgramRun;
 use crate::record::session::{End, Parts, Session};
 use crate::record::store::collector::Collector;
 use crate::record::store::heaviest::Heaviest;
 use crate::record::store::liveness::LastOfThreads;
-use crate::record::target::attach::{AttachInputs, Attached};
+use crate::record::target::attach::Attached;
 use crate::record::target::residue::Footprint;
 use crate::record::target::segments::Segments;
 use crate::record::weigh::overhead::Overhead;
 use crate::record::write::saving::Saving;
 use crate::record::write::writer::{Answers, Writer};
-use crate::symbol::DEBUGINFOD_SERVERS;
 use crate::trace::Value;
 
 mod follow;
 
 use self::follow::Next;
-
-/// Why an option does nothing.
-const NO_KERNEL: &str =
-    "--no-kernel has no effect with timers, which count all of a thread's CPU time";
-
-const NO_SERVERS: &str = "--debuginfod has no effect: DEBUGINFOD_URLS names no servers";
 
 /// A process that is recorded.
 pub(crate) struct Recording<'a> {
@@ -116,23 +109,20 @@ impl<'a> Recording<'a> {
     /// Samples the program that there is, and with `--follow-exec` those that it executes.
     pub(crate) fn run(mut self) -> Result<Ended, RecordError> {
         let options = self.common.options;
-        let before = plan::before(self.opened.sampled(), options)?;
+        let plan = Plan::new(&self.opened.candidate, options)?;
         self.footprint = self.opened.footprint(options)?;
-        if options.debuginfod {
+        if plan.fetches_debug_files {
             self.segments.modules.fetch_debug_files();
-            if std::env::var_os(DEBUGINFOD_SERVERS).is_none_or(|servers| servers.is_empty()) {
-                self.observer.event(Event::Notice(NO_SERVERS.to_owned()));
-            }
         }
-        if !options.kernel && before.choice.engine == Engine::Timer {
-            self.observer.event(Event::Notice(NO_KERNEL.to_owned()));
+        for text in &plan.notices {
+            self.observer.event(Event::Notice((*text).to_owned()));
         }
         let Self { jvm, common, .. } = &mut self;
         if let Some(text) = jvm.ask_first(|| common.stop.is_requested()) {
             self.observer.event(Event::Notice(text));
         }
         let is_followed = self.opened.is_followed;
-        let mut end = match self.sample(before, None) {
+        let mut end = match self.sample(plan, None) {
             // Attached to in the very moment.
             Err(error) if is_followed && error.is_executed() => End::Executed,
             outcome => outcome?,
@@ -144,19 +134,18 @@ impl<'a> Recording<'a> {
     }
 
     /// Samples one program until its end, or that of the recording: the first one, or this.
-    fn sample(&mut self, before: AttachInputs, next: Option<&Next>) -> Result<End, RecordError> {
+    fn sample(&mut self, plan: Plan, next: Option<&Next>) -> Result<End, RecordError> {
         let common = self.common;
-        let options = common.options;
+        let Plan { attach, max_overhead_percent, wall_interval, duration, preserve, .. } = plan;
         if common.instances.is_ending() {
             return Ok(End::OutOfIds);
         }
-        let clock = Clock::start(before.clock_mode);
-        let budget = options.max_overhead_percent;
-        let (setup, engine) = (before.setup, before.choice.engine);
+        let clock = Clock::start(attach.clock_mode);
+        let (setup, engine) = (attach.setup, attach.choice.engine);
         let (number, guardian) = (self.number, self.guardian.pid());
         let charge = common.ledger.account(number, guardian);
-        let overhead = Overhead::new(budget, setup, engine, charge);
-        let attached = Attached::attach(&mut self.guardian, &mut self.segments, before)?;
+        let overhead = Overhead::new(max_overhead_percent, setup, engine, charge);
+        let attached = Attached::attach(&mut self.guardian, &mut self.segments, attach)?;
         fault::at(Point::RecordAttached);
         if next.is_some() {
             // What it was when it began is nothing that anybody knows it by.
@@ -170,8 +159,8 @@ impl<'a> Recording<'a> {
         let collector = Collector::start(attached.data(), Arc::clone(&common.instances));
         let Some(mut collector) = collector else { return Ok(End::OutOfIds) };
         collector.register(Box::new(LastOfThreads::new(attached.data())));
-        if options.preserve > 0 {
-            collector.register(Box::new(Heaviest::new(options.preserve)));
+        if preserve > 0 {
+            collector.register(Box::new(Heaviest::new(preserve)));
         }
         let (pid, exit) = (self.opened.pid, &self.exit);
         self.contexts.begin(pid, attached.data());
@@ -186,14 +175,14 @@ impl<'a> Recording<'a> {
             contexts: &mut self.contexts,
             overhead,
             saving: &mut self.saving,
-            wall_interval: options.measure.wall_interval(),
+            wall_interval,
         };
-        let mut session = Session::start(parts, options.duration, &mut *self.observer)?;
+        let mut session = Session::start(parts, duration, &mut *self.observer)?;
         fault::at(Point::RecordSampling);
         self.opened.go_on();
         fault::at(Point::RecordReleased);
         session.note_release();
-        common.stop.start(options.duration);
+        common.stop.start(duration);
         let told = Told::new(writer, common, self.number);
         if let Some(next) = next.filter(|next| next.is_gone()) {
             // It was gone before it was attached to, and another one had taken its place.
@@ -204,7 +193,7 @@ impl<'a> Recording<'a> {
         session.announce(started, self.executions.last().map(str::to_owned));
         told.note(self.executions.settle(Fate::Sampled(session.started_ns())));
         let end = session.run(&common.stop);
-        let program_run = session.finish(end, options.preserve);
+        let program_run = session.finish(end, preserve);
         match &mut self.done {
             Some(done) => done.add(program_run),
             none => *none = Some(program_run),
