@@ -27,13 +27,16 @@
 //!    (`record::source::kernel`).
 //! 2. The handler, in the crate `traceprof-agent`, unwinds with tables that [`unwind`] compiled
 //!    before. It puts the stack into the active call-trace table ([`traceprof_abi::storage`]).
-//! 3. The recorder rotates the tables and drains the one that went out of use (`record::store`).
-//! 4. `record::weigh` decides how much CPU time each sample stands for.
-//! 5. `record::name` has each new address named once ([`symbol`]), from file descriptors that it
-//!    kept. Samples wait for that, the recorder does not.
-//! 6. The writer thread (`record::write`) hands the batch to [`trace`]. It infers calls from
-//!    consecutive samples of a thread. It writes frames of blocks, each readable without those
-//!    before it, and an index that can be made anew from them.
+//! 3. The recorder rotates the tables: `record::session::rotation` lists the stages that follow,
+//!    each of which takes the type that the one before it returns. `record::store` drains the table
+//!    that went out of use and finds each sample's thread.
+//! 4. `record::name` finds the code and the context of each sample at its time.
+//! 5. `record::weigh` decides how much CPU time each sample stands for.
+//! 6. The writer thread (`record::write`) has each new address named once (`record::name::frames`,
+//!    [`symbol`]), from file descriptors that it kept. Samples wait for that, the recorder does
+//!    not. Then it hands the batch to [`trace`], which infers calls from consecutive samples of a
+//!    thread. It writes frames of blocks, each readable without those before it, and an index that
+//!    can be made anew from them.
 //! 7. [`view`] prints, lists or converts what a trace holds.
 //!
 //! # Floors
@@ -50,7 +53,9 @@
 //!
 //! # Where to start reading
 //! - [`record::record`] is a recording from attach to detach, [`cli::run`] the command around it;
-//!   [`inspect::stacks`] looks at all threads once, without an agent.
+//!   [`inspect::stacks`] reads the stacks of all threads once, without an agent.
+//! - `record::run::plan` is what a recording decides before it changes anything; `doctor` and
+//!   `--dry-run` show it.
 //! - [`inject`] lists every change that is made in a target, and how it comes back.
 //! - `traceprof-data(5)` specifies the files; [`trace::TraceWriter`] writes them.
 //! - `build.rs` compiles the agent image, which [`inject::image`] lays out for the target.
