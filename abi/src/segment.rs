@@ -13,7 +13,7 @@ use crate::storage::log::SampleRecord;
 use crate::storage::slice::{self, SliceRecord, Slices, SlicesHeader};
 use crate::storage::table::{self, TraceTable};
 use crate::sync::{AtomicU64, Ordering};
-use crate::thread::Threads;
+use crate::thread::{FreeSlots, ThreadIndex, Threads};
 
 /// A mapped data segment.
 #[derive(Debug, Clone, Copy)]
@@ -69,16 +69,19 @@ impl DataSegment {
     pub fn threads<'a>(self) -> Threads<'a> {
         let control: &'a ControlBlock = self.control();
         // SAFETY: region asserted in `layout`.
-        let index = unsafe { self.slice(layout::TID_INDEX_OFFSET, layout::TID_INDEX_LEN) };
+        let words = unsafe { self.slice(layout::TID_INDEX_OFFSET, layout::TID_INDEX_LEN) };
         // SAFETY: region asserted in `layout`.
         let slots = unsafe { self.slice(layout::THREAD_SLOTS_OFFSET, layout::THREAD_SLOTS) };
         Threads {
-            index,
+            index: ThreadIndex { words },
             slots,
             next: &control.slots_next,
             limit: &control.slots_limit,
-            free: &control.slots_free,
-            leaked: &control.counters[layout::Counter::SlotLeaked as usize],
+            free: FreeSlots {
+                top: &control.slots_free,
+                slots,
+                leaked: &control.counters[layout::Counter::SlotLeaked as usize],
+            },
         }
     }
 

@@ -11,65 +11,62 @@
 //! - At most two claim for one thread at a time: the thread, and the recorder.
 //! - A decided word is taken out by the recorder alone, when the thread is gone.
 
-use super::{Claim, SlotState, TENTATIVE, Threads, slot_of, swap_state};
+use super::index::{TENTATIVE, ThreadIndex, slot_of};
+use super::{SlotState, ThreadSlot, swap_state};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-impl<'a> Threads<'a> {
-    /// Claims a slot for a thread, unless it has one. May be called by the thread itself, from its
-    /// handler, and by the recorder at the same time.
-    pub fn claim(self, tid: u32) -> Claim {
-        if let Some(index) = self.find(tid) {
-            return Claim::Existing(index);
-        }
-        let Some(index) = self.take() else { return Claim::Exhausted };
-        let Some(slot) = self.slots.get(index) else { return Claim::Exhausted };
-        // Relaxed: published by the swap in `commit`.
-        slot.tid.store(tid, Ordering::Relaxed);
-        let word = u64::from(tid) << 32 | TENTATIVE | (index as u64 + 1);
-        let claim = match self.insert(tid, word) {
-            Some(place) => self.decide(tid, place, word),
-            None => None,
-        };
-        match claim {
-            Some(winner) if winner == index => Claim::New(index),
-            other => {
-                // Relaxed: published by the Release in `push`.
-                slot.tid.store(0, Ordering::Relaxed);
-                self.push(index);
-                other.map_or(Claim::Exhausted, Claim::Existing)
-            }
-        }
-    }
+/// A claim that is not decided: a tentative word in the index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TentativeClaim<'a> {
+    index: ThreadIndex<'a>,
+    tid: u32,
+    /// The slot that is claimed.
+    slot: &'a ThreadSlot,
+    /// The word's place among the thread's probes.
+    place: usize,
+    word: u64,
+}
 
-    /// Writes the word into the first empty place, whose number is returned.
-    fn insert(self, tid: u32, word: u64) -> Option<usize> {
-        self.probes(tid).position(|place| {
+impl<'a> TentativeClaim<'a> {
+    /// Writes a word for this slot, which is the claimer's, into the first empty place. `None` if
+    /// there is none.
+    pub(super) fn insert(
+        index: ThreadIndex<'a>,
+        tid: u32,
+        (number, slot): (usize, &'a ThreadSlot),
+    ) -> Option<Self> {
+        let word = u64::from(tid) << 32 | TENTATIVE | (number as u64 + 1);
+        let mut places = index.probes(tid);
+        let place = places.position(|place| {
             // Relaxed on both: nothing is read through a tentative word, and the fence of `decide`
             // makes it visible to the other claimer.
             place.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })
+        })?;
+        Some(Self { index, tid, slot, place, word })
     }
 
-    /// The slot that the thread has in the end, given our tentative word.
-    fn decide(self, tid: u32, place: usize, word: u64) -> Option<usize> {
-        let own = self.probes(tid).nth(place)?;
+    /// The slot that the thread has in the end.
+    pub(super) fn decide(self) -> Option<usize> {
+        let Self { index, tid, place, word, .. } = self;
+        let own = index.probes(tid).nth(place)?;
         // SeqCst: pairs with itself in the other claimer. Of the two at least one sees the other's
         // word, since each wrote its own before and reads afterwards.
         fence(Ordering::SeqCst);
-        let winner = self.rival(tid, place);
-        let index = slot_of(word, tid)?;
-        if winner.is_none() && self.commit(own, word, index) {
-            return Some(index);
+        let winner = self.rival();
+        let claimed = slot_of(word, tid)?;
+        if winner.is_none() && self.commit(own) {
+            return Some(claimed);
         }
         // Relaxed on both: a tentative word publishes nothing. It fails if the word was taken out.
         let _ = own.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
         // Taken out by one in a lower place, whose word the failed swap made visible.
-        winner.or_else(|| self.rival(tid, place))
+        winner.or_else(|| self.rival())
     }
 
-    /// The slot of another claimer that wins against the one in `place`.
-    fn rival(self, tid: u32, place: usize) -> Option<usize> {
-        let others = self.probes(tid).enumerate().filter(|(number, _)| *number != place);
+    /// The slot of another claimer that wins against this one.
+    fn rival(self) -> Option<usize> {
+        let Self { index, tid, place, .. } = self;
+        let others = index.probes(tid).enumerate().filter(|(number, _)| *number != place);
         others.into_iter().find_map(|(number, other)| {
             // Acquire: pairs with the Release in `commit`.
             let word = other.load(Ordering::Acquire);
@@ -89,8 +86,8 @@ impl<'a> Threads<'a> {
     }
 
     /// Makes a tentative word the thread's; false if it was taken out.
-    fn commit(self, own: &AtomicU64, word: u64, index: usize) -> bool {
-        let Some(slot) = self.slots.get(index) else { return false };
+    fn commit(self, own: &AtomicU64) -> bool {
+        let Self { slot, word, .. } = self;
         // Before the word: who finds the slot may prime it.
         let is_free = swap_state(slot, SlotState::Unclaimed, SlotState::Claimed);
         let decided = word & !TENTATIVE;

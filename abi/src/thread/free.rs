@@ -1,30 +1,27 @@
-//! Where free slots come from: those given back first, then those never used.
+//! The slots that were given back.
 
-use super::Threads;
-use crate::sync::{Ordering, next_tag};
+use super::ThreadSlot;
+use crate::sync::{AtomicU64, Ordering, next_tag};
 
 /// Attempts at the stack before another way is taken.
 const ATTEMPTS_MAX: usize = 16;
 
-impl Threads<'_> {
-    /// A slot that is nobody's.
-    pub(super) fn take(self) -> Option<usize> {
-        self.pop().or_else(|| self.fresh())
-    }
+/// A stack of slots, linked by [`ThreadSlot::next_free`].
+#[derive(Debug, Clone, Copy)]
+pub struct FreeSlots<'a> {
+    /// tag << 32 | slot + 1 of the topmost free slot.
+    pub top: &'a AtomicU64,
+    /// All slots.
+    pub slots: &'a [ThreadSlot],
+    /// Counts slots that are in no one's hands any more: [`crate::layout::Counter::SlotLeaked`].
+    pub leaked: &'a AtomicU64,
+}
 
-    fn fresh(self) -> Option<usize> {
-        // Relaxed: reservation only. The load first keeps a full table from counting on for ever.
-        let limit = self.limit.load(Ordering::Relaxed).min(self.slots.len() as u32);
-        if self.next.load(Ordering::Relaxed) >= limit {
-            return None;
-        }
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        (index < limit).then_some(index as usize)
-    }
-
-    fn pop(self) -> Option<usize> {
+impl FreeSlots<'_> {
+    /// Takes the slot that was given back last.
+    pub(super) fn pop(self) -> Option<usize> {
         // Acquire: pairs with the Release in `push`; `next_free` and the cleared slot are visible.
-        let mut top = self.free.load(Ordering::Acquire);
+        let mut top = self.top.load(Ordering::Acquire);
         for _ in 0..ATTEMPTS_MAX {
             let index = (top as u32 as usize).checked_sub(1)?;
             let slot = self.slots.get(index)?;
@@ -32,7 +29,7 @@ impl Threads<'_> {
             let next = slot.next_free.load(Ordering::Relaxed);
             let lowered = tagged(top, u64::from(next));
             // Acquire on both: as above.
-            match self.free.compare_exchange(top, lowered, Ordering::Acquire, Ordering::Acquire) {
+            match self.top.compare_exchange(top, lowered, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(index),
                 Err(seen) => top = seen,
             }
@@ -44,12 +41,12 @@ impl Threads<'_> {
     pub(super) fn push(self, index: usize) {
         let Some(slot) = self.slots.get(index) else { return };
         // Relaxed: the swap confirms it.
-        let mut top = self.free.load(Ordering::Relaxed);
+        let mut top = self.top.load(Ordering::Relaxed);
         for _ in 0..ATTEMPTS_MAX {
             slot.next_free.store(top as u32, Ordering::Relaxed);
             let raised = tagged(top, index as u64 + 1);
             // Release: pairs with the Acquire in `pop`. Relaxed on failure: tried again.
-            match self.free.compare_exchange(top, raised, Ordering::Release, Ordering::Relaxed) {
+            match self.top.compare_exchange(top, raised, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(seen) => top = seen,
             }

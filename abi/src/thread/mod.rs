@@ -12,14 +12,14 @@
 
 mod claim;
 mod free;
+mod index;
+
+use claim::TentativeClaim;
+pub use free::FreeSlots;
+pub use index::{PROBES_MAX, ThreadIndex};
 
 use crate::storage::hazard;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// Index words probed for a thread id, from its hash on.
-pub const PROBES_MAX: usize = 64;
-/// Bit of an index word whose claim is not decided yet.
-const TENTATIVE: u64 = 1 << 31;
 
 /// The life of a slot, in [`ThreadSlot::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,42 +108,59 @@ const _: () = assert!(size_of::<ThreadSlot>() as u64 == crate::layout::THREAD_SL
 /// The slots of one data segment and the index that finds them.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads<'a> {
-    /// thread id << 32 | `TENTATIVE` | slot + 1, or 0; the length is a power of two.
-    pub index: &'a [AtomicU64],
+    /// Which slot a thread has.
+    pub index: ThreadIndex<'a>,
     /// The slots.
     pub slots: &'a [ThreadSlot],
     /// Next slot never used before.
     pub next: &'a AtomicU32,
     /// Number of slots that are populated.
     pub limit: &'a AtomicU32,
-    /// tag << 32 | slot + 1 of the topmost free slot.
-    pub free: &'a AtomicU64,
-    /// Counts slots that are in no one's hands any more: [`crate::layout::Counter::SlotLeaked`].
-    pub leaked: &'a AtomicU64,
-}
-
-/// The slot that an index word names, if it is the word of this thread.
-fn slot_of(word: u64, tid: u32) -> Option<usize> {
-    ((word >> 32) as u32 == tid).then_some(())?;
-    ((word & (TENTATIVE - 1)) as usize).checked_sub(1)
+    /// Slots that were given back.
+    pub free: FreeSlots<'a>,
 }
 
 impl<'a> Threads<'a> {
-    fn probes(self, tid: u32) -> impl Iterator<Item = &'a AtomicU64> {
-        let mask = self.index.len().wrapping_sub(1);
-        let base = (u64::from(tid).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize;
-        // No indexing: the handler must have no way to panic.
-        (0..PROBES_MAX.min(self.index.len())).filter_map(move |i| self.index.get((base + i) & mask))
-    }
-
     /// The slot of a thread, if it has one.
     pub fn find(self, tid: u32) -> Option<usize> {
-        self.probes(tid).find_map(|word| {
-            // Acquire: pairs with the Release in `commit`; the slot's first values are visible.
-            let word = word.load(Ordering::Acquire);
-            let slot = slot_of(word, tid).filter(|&slot| slot < self.slots.len());
-            slot.filter(|_| word & TENTATIVE == 0)
-        })
+        self.index.find(tid, self.slots.len())
+    }
+
+    /// Claims a slot for a thread, unless it has one. May be called by the thread itself, from its
+    /// handler, and by the recorder at the same time.
+    pub fn claim(self, tid: u32) -> Claim {
+        if let Some(index) = self.find(tid) {
+            return Claim::Existing(index);
+        }
+        let Some(index) = self.take() else { return Claim::Exhausted };
+        let Some(slot) = self.slots.get(index) else { return Claim::Exhausted };
+        // Relaxed: published by the swap in `commit`.
+        slot.tid.store(tid, Ordering::Relaxed);
+        let claim = TentativeClaim::insert(self.index, tid, (index, slot));
+        match claim.and_then(TentativeClaim::decide) {
+            Some(winner) if winner == index => Claim::New(index),
+            other => {
+                // Relaxed: published by the Release in `push`.
+                slot.tid.store(0, Ordering::Relaxed);
+                self.free.push(index);
+                other.map_or(Claim::Exhausted, Claim::Existing)
+            }
+        }
+    }
+
+    /// A slot that is nobody's: one given back, or else one never used.
+    fn take(self) -> Option<usize> {
+        self.free.pop().or_else(|| self.fresh())
+    }
+
+    fn fresh(self) -> Option<usize> {
+        // Relaxed: reservation only. The load first keeps a full table from counting on for ever.
+        let limit = self.limit.load(Ordering::Relaxed).min(self.slots.len() as u32);
+        if self.next.load(Ordering::Relaxed) >= limit {
+            return None;
+        }
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        (index < limit).then_some(index as usize)
     }
 
     /// Whether the slot is the thread's, still, in the life that `owner` names. A handler that
@@ -195,14 +212,7 @@ impl<'a> Threads<'a> {
         if !live.into_iter().any(|state| swap_state(slot, state, SlotState::Retired)) {
             return false;
         }
-        for place in self.probes(tid) {
-            // Relaxed: the word is compared as a whole below.
-            let word = place.load(Ordering::Relaxed);
-            if slot_of(word, tid) == Some(index) {
-                // Relaxed on both: the thread that wrote the word is gone; nothing is read by it.
-                let _ = place.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
-            }
-        }
+        self.index.take_out(tid, index);
         true
     }
 
@@ -242,7 +252,7 @@ impl<'a> Threads<'a> {
         for word in words.into_iter().chain(&slot.context) {
             word.store(0, Ordering::Relaxed);
         }
-        self.push(index);
+        self.free.push(index);
         true
     }
 }

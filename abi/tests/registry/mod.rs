@@ -1,7 +1,7 @@
 //! A registry of threads in memory of its own, for the tests of the thread slots.
 
 use traceprof_abi::sync::{AtomicU32, AtomicU64};
-use traceprof_abi::thread::{ThreadSlot, Threads};
+use traceprof_abi::thread::{FreeSlots, ThreadIndex, ThreadSlot, Threads};
 
 /// The parts of the registry, owned.
 pub(crate) struct Registry {
@@ -27,12 +27,11 @@ impl Registry {
 
     pub(crate) fn threads(&self) -> Threads<'_> {
         Threads {
-            index: &self.index,
+            index: ThreadIndex { words: &self.index },
             slots: &self.slots,
             next: &self.next,
             limit: &self.limit,
-            free: &self.free,
-            leaked: &self.leaked,
+            free: FreeSlots { top: &self.free, slots: &self.slots, leaked: &self.leaked },
         }
     }
 }
