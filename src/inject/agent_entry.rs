@@ -86,7 +86,7 @@ fn start_with(
     let steps = [ChainStep::Enter { entry: plan.entry_avma, argument }];
     let chain_gadgets =
         ChainGadgets { syscall_return: plan.restorer_avma, restorer: plan.restorer_avma };
-    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
     if is_launched {
         return Ok(UsedThread::launched(stopped.launch(chain)?, false));
     }

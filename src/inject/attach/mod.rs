@@ -157,7 +157,7 @@ fn map_steps(
     let mut steps: Vec<ChainStep> =
         todo.iter().map(|(_, s)| ChainStep::Syscall(s.attach())).collect();
     steps.extend(hold_steps(plan));
-    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
     Ok(Ending::Launch(Box::new(chain)))
 }
 
@@ -183,7 +183,7 @@ fn walk_maps(
     todo: &[(&str, &SharedSegment)],
 ) -> Result<(), InjectError> {
     let steps: Vec<ChainStep> = todo.iter().map(|(_, s)| ChainStep::Syscall(s.attach())).collect();
-    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
     let results = stopped.run_stepwise(&chain, &steps)?;
     for ((name, segment), got) in todo.iter().zip(results) {
         attached(name, segment, got)?;

@@ -289,8 +289,8 @@ impl<'a, T, S: FnMut(i32) -> T> CaptureSession<'a, T, S> {
     }
 
     fn take_snapshot(&mut self, stopped: Stopped) -> Result<ThreadSnapshot, NotCaptured> {
-        let registers = arch::general(&stopped.saved.registers);
-        let call = arch::interrupted_call(&stopped.saved.registers);
+        let registers = arch::general(&stopped.saved().registers);
+        let call = arch::interrupted_call(&stopped.saved().registers);
         let (stack_avma, stack) = self.copy(&stopped, registers.sp);
         self.copied += stack.len() as u64;
         let tid = stopped.tid();

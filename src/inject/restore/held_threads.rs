@@ -115,7 +115,7 @@ impl HeldThreads {
     /// the longest.
     pub(super) fn choose(&self, mappings: &[Mapping]) -> Option<usize> {
         let is_good = |thread: &Stopped| stack_top(thread, mappings).is_some();
-        let is_running = |thread: &Stopped| thread.interrupted == Interrupted::User;
+        let is_running = |thread: &Stopped| thread.interrupted() == Interrupted::User;
         let stays = |thread: &Stopped| !self.goes_first(thread.tid());
         let is_unfiltered = |thread: &Stopped| {
             self.traits.get(&thread.tid()).is_some_and(|traits| traits.is_unfiltered)

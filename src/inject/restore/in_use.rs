@@ -33,7 +33,7 @@ pub(super) struct InUse<'a> {
 impl InUse<'_> {
     /// Whether this stopped thread uses the agent.
     pub(super) fn by(&self, thread: &Stopped) -> bool {
-        let registers = &thread.saved.registers;
+        let registers = &thread.saved().registers;
         let at = (registers.rip, registers.rsp);
         self.may_be_by(thread.tid(), at, || thread.mask().ok())
     }

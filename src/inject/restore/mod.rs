@@ -265,7 +265,7 @@ impl Restore<'_> {
             && gadgets.restorer.is_some();
         if matches!(outcome, Ok(None)) && on_stack.is_some() && may_launch {
             let steps = self.unmap_steps(mappings);
-            let chain = Chain::new(&worker.saved, &steps, remote.gadgets, remote.top);
+            let chain = Chain::new(worker.saved(), &steps, remote.gadgets, remote.top);
             let launched = worker.launch(chain)?;
             fault::at(Point::RestoreLaunched);
             return Ok(TakenBack::Launched(Box::new(UsedThread::launched(launched, false))));

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ALL_SIGNALS, NotStopped, Stopped, failed, system};
+use super::{NotStopped, Stopped, failed};
 use crate::fault::{self, Point};
 use crate::inject::error::InjectError;
 use crate::inject::plan::AttachPlan;
@@ -41,28 +41,12 @@ enum Withdrawal {
     InEntry,
 }
 
-impl Stopped {
-    /// Sets the thread on a chain and detaches it.
-    pub(in crate::inject) fn launch(mut self, chain: Chain) -> Result<Launched, InjectError> {
-        self.tracee.write(chain.base, &chain.bytes).map_err(|e| system("writing frames", &e))?;
-        fault::at(Point::LaunchWritten);
-        self.put(&chain.start)?;
-        fault::at(Point::LaunchSet);
-        // A handler that ran on the chain could jump away. Until this call the first frame would
-        // block the signals, if we died. From here on the thread needs no tracer: the last frame
-        // holds its mask.
-        self.tracee.set_mask(ALL_SIGNALS).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
-        self.masked = true;
-        fault::at(Point::LaunchMasked);
-        self.is_current = false;
-        self.detach()?;
-        fault::at(Point::LaunchGone);
-        let (tid, stopped) = (self.tid(), self.since.elapsed());
-        Ok(Launched { tid, saved: self.saved.clone(), chain, stopped })
-    }
-}
-
 impl Launched {
+    /// A thread that was set on this chain and detached, after it was stopped so long.
+    pub(super) fn new(tid: i32, saved: SavedState, chain: Chain, stopped: Duration) -> Self {
+        Self { tid, saved, chain, stopped }
+    }
+
     pub(in crate::inject) fn tid(&self) -> i32 {
         self.tid
     }
@@ -117,7 +101,7 @@ impl Launched {
             fault::at(Point::WithdrawStopped);
             stopped.put_back_to(self.saved.clone());
             Withdrawal::PutBack
-        } else if plan.code.contains(stopped.saved.registers.rip) {
+        } else if plan.code.contains(stopped.saved().registers.rip) {
             Withdrawal::InEntry
         } else {
             Withdrawal::Finished
@@ -133,7 +117,7 @@ impl Launched {
     /// above its stack pointer. Code of the program that came by here would have overwritten all of
     /// that.
     fn is_on_chain(&self, stopped: &Stopped) -> bool {
-        let now = &stopped.saved.registers;
+        let now = &stopped.saved().registers;
         let Some(offset) = now.rsp.checked_sub(self.chain.base) else { return false };
         let Some(rest) = self.chain.bytes.get(offset as usize..).filter(|r| !r.is_empty()) else {
             return false;

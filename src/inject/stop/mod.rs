@@ -1,12 +1,4 @@
-//! A stopped thread with its saved state, and the ways to let it run something.
-//!
-//! There are three ways; the caller takes the safest that the thread bears:
-//! - `launch` sets it on a chain and detaches it at once. It finishes whatever happens to us.
-//! - `run_stepwise` steps it through a chain and reads the results. If we die, the rest of the
-//!   chain runs by itself; at worst a restart block is lost (one EINTR).
-//! - `run_bare_call` makes one system call with nothing behind it, for a thread whose stack must
-//!   not be written before a segment of ours is mapped. If we die in these microseconds, the thread
-//!   is lost.
+//! A stopped thread with its saved state.
 //!
 //! # Invariants
 //! - A detach follows after the registers are put back: only then does the kernel look at the
@@ -20,48 +12,42 @@ use super::arch::{self, Interrupted, Registers};
 use super::error::InjectError;
 use super::ptrace::{self, FilterInstruction, Resume, Tracee, TraceeEvent};
 use super::sigreturn_chain::SavedState;
+use super::syscall::Syscall;
 use crate::fault::{self, Point};
 use crate::proc;
 
 mod launched;
 mod pending_signals;
 mod request;
-mod stepping;
+mod return_state;
+mod running;
+mod stepper;
 mod withheld_signals;
 
 pub(super) use self::launched::Launched;
+use self::pending_signals::PendingSignals;
 pub(super) use self::request::{StopPoll, StopRequest};
+use self::return_state::ReturnState;
+use self::stepper::Stepper;
 pub(super) use self::withheld_signals::{count_withheld, take_withheld};
 
 /// Longest time that a thread takes to settle after it had to wait for its stop.
 const SETTLED_MAX: Duration = Duration::from_secs(1);
 /// Pause between two checks whether a thread still waits for a processor.
 const QUEUE_CHECK: Duration = Duration::from_millis(20);
+/// Attempts to stop a thread without a pending signal.
+const QUIET_TRIES: usize = 16;
 const ALL_SIGNALS: u64 = u64::MAX;
 
 /// A stopped thread with its saved state.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    tracee: Tracee,
-    /// The state to return to.
-    pub(super) saved: SavedState,
-    /// The state that the stop interrupted.
-    pub(super) interrupted: Interrupted,
+    thread: Stepper,
+    /// What it goes back to.
+    back: ReturnState,
     /// Job control has stopped the process: a launched chain would not run until SIGCONT.
     group: bool,
     since: Instant,
-    /// The thread has not run by itself since its state was saved.
-    is_current: bool,
-    masked: bool,
-    touched: bool,
-    /// It has run the agent, which uses vector registers, and no frame has restored them.
-    entered: bool,
-    /// It was resumed and not yet seen to stop.
-    in_flight: bool,
-    /// A signal that it had stopped for while it was in flight.
-    undelivered_signal: i32,
-    /// SIGSTOP came while it was stepped.
-    stop_requested: bool,
     /// No step starts after this time, because other threads are held.
     held_until: Option<Instant>,
     /// Sampling signals that were pending when they were last noted.
@@ -124,7 +110,7 @@ impl Stopped {
     ) -> Result<Stopped, NotStopped> {
         let group = await_stop(&tracee, deadline, last)?;
         let mut stopped = Self::new(tracee, group, since);
-        stopped.save_native()?;
+        stopped.back.save_native(&stopped.thread.tracee)?;
         fault::at(Point::ThreadStopped);
         Ok(stopped)
     }
@@ -149,184 +135,210 @@ impl Stopped {
 
     fn new(tracee: Tracee, group: bool, since: Instant) -> Stopped {
         Stopped {
-            tracee,
-            saved: SavedState {
-                registers: arch::zeroed(),
-                xstate: Vec::new(),
-                vectors: Vec::new(),
-                mask: 0,
-            },
-            interrupted: Interrupted::User,
+            thread: Stepper::new(tracee),
+            back: ReturnState::unsaved(),
             group,
             since,
-            is_current: false,
-            masked: false,
-            touched: false,
-            entered: false,
-            in_flight: false,
-            undelivered_signal: 0,
-            stop_requested: false,
             held_until: None,
             sampling_signals: 0,
             is_released: false,
         }
     }
 
-    /// Saves the registers, and at once hands a broken call back to the kernel's decision. If we
-    /// die then, the thread sees no EINTR, and a later signal still ends the call.
-    fn save(&mut self) -> io::Result<()> {
-        let Some(mut registers) = self.tracee.registers()? else {
-            self.saved.registers = arch::zeroed();
-            return Ok(());
-        };
-        self.interrupted = arch::interrupted(&registers);
-        if self.interrupted == Interrupted::Broken {
-            registers = arch::mended(&registers);
-            self.tracee.set_registers(&registers)?;
+    /// Saves the state, after signals that are about to be delivered.
+    ///
+    /// Delivered on a chain, a signal's handler might jump away, and the chain would never run. An
+    /// interrupted call that is issued again in spite of a signal would lose the signal's effect.
+    fn settle(&mut self, deadline: Instant) -> Result<(), NotStopped> {
+        for _ in 0..QUIET_TRIES {
+            self.back.save_native(&self.thread.tracee)?;
+            if self.pending().is_quiet() || self.group {
+                return Ok(());
+            }
+            self.back.is_current = false;
+            self.group = self.pending().deliver(self.back.is_in_call(), deadline)?;
         }
-        self.saved.registers = registers;
-        self.is_current = true;
-        Ok(())
+        // It gets no processor to take the signal, or signals follow one another. It has run since.
+        self.back.save(&self.thread.tracee).map_err(|error| failed("reading registers", &error))
     }
 
-    /// Saves the registers; an error if the thread runs 32-bit code.
-    fn save_native(&mut self) -> Result<(), NotStopped> {
-        self.save().map_err(|error| failed("reading registers", &error))?;
-        if !arch::is_native(&self.saved.registers) {
-            // The registers of a 32-bit thread are never written back: the detach leaves it as it
-            // is.
-            self.is_current = false;
-            return Err(NotStopped::Foreign);
-        }
-        Ok(())
+    fn pending(&self) -> PendingSignals<'_> {
+        let mask = self.thread.is_masked.then_some(self.back.saved.mask);
+        PendingSignals::of(&self.thread.tracee, mask)
     }
 
-    /// Completes the saved state before anything is run: mask, vector state, restartable sequences.
-    /// A thread that is only released does not need it.
+    /// Completes the saved state before anything is run. A thread that is only released does not
+    /// need it.
     pub(super) fn prepare(&mut self) -> Result<(), InjectError> {
-        self.saved.mask = self.mask().map_err(|e| system("PTRACE_GETSIGMASK", &e))?;
-        let raw = self.tracee.xstate().map_err(|e| system("NT_X86_XSTATE", &e))?;
-        self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
-            reason: "the processor has no XSAVE state, which frames need".to_owned(),
-        })?;
-        self.saved.vectors = raw;
-        if let Some(abort) = self.rseq_abort() {
-            self.saved.registers.rip = abort;
-            self.touched = true;
-        }
-        Ok(())
-    }
-
-    /// The address at which a thread inside a restartable sequence must continue. Moving it away
-    /// and back would make the kernel forget the sequence, which would then commit although other
-    /// threads ran on its processor.
-    fn rseq_abort(&self) -> Option<u64> {
-        if self.interrupted != Interrupted::User {
-            return None;
-        }
-        let area = self.tracee.rseq()?;
-        let mut pointer = [0; 8];
-        self.tracee.read(area + 8, &mut pointer).ok()?;
-        let descriptor = u64::from_le_bytes(pointer);
-        if descriptor == 0 {
-            return None;
-        }
-        let mut bytes = [0; 32];
-        self.tracee.read(descriptor, &mut bytes).ok()?;
-        let word = |index: usize| {
-            bytes[index * 8..index * 8 + 8].iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b))
-        };
-        let (start, length, abort) = (word(1), word(2), word(3));
-        (self.saved.registers.rip.wrapping_sub(start) < length).then_some(abort)
+        let mask = self.mask().map_err(|e| system("PTRACE_GETSIGMASK", &e))?;
+        self.back.complete(&self.thread.tracee, mask)
     }
 
     pub(super) fn tid(&self) -> i32 {
-        self.tracee.tid()
+        self.thread.tracee.tid()
+    }
+
+    /// The state to return to.
+    pub(super) fn saved(&self) -> &SavedState {
+        &self.back.saved
+    }
+
+    /// The state that the stop interrupted.
+    pub(super) fn interrupted(&self) -> Interrupted {
+        self.back.interrupted
     }
 
     /// The thread's own signal mask.
     pub(super) fn mask(&self) -> io::Result<u64> {
-        if self.masked { Ok(self.saved.mask) } else { self.tracee.mask() }
+        if self.thread.is_masked { Ok(self.back.saved.mask) } else { self.thread.tracee.mask() }
     }
 
     /// Whether these bytes are at this address.
     pub(super) fn holds(&self, address: u64, bytes: &[u8]) -> bool {
         let mut found = vec![0; bytes.len()];
-        self.tracee.read(address, &mut found).is_ok() && found == bytes
+        self.thread.tracee.read(address, &mut found).is_ok() && found == bytes
     }
 
     /// The thread's seccomp filters.
     pub(super) fn filters(&self) -> io::Result<Vec<Vec<FilterInstruction>>> {
-        self.tracee.filters()
+        self.thread.tracee.filters()
     }
 
     /// Issues an interrupted sleep anew: a filter forbids the call that the kernel would restart it
     /// with. The sleep may last longer then.
     pub(super) fn forgo_restart(&mut self) {
-        if self.interrupted == Interrupted::RestartBlock {
-            self.saved.registers = arch::issued_anew(&self.saved.registers);
-            self.interrupted = Interrupted::User;
-            self.touched = true;
+        self.back.forgo_restart();
+    }
+
+    /// Whether the thread may be set on a chain and detached.
+    ///
+    /// Not from within a call: the chain's last frame can only issue it again, after the handlers
+    /// of signals that should have ended it (a `pause` would wait for ever). It would also drop a
+    /// restart block. And not while job control stops the process.
+    pub(super) fn may_be_launched(&self) -> bool {
+        !self.group && !self.back.is_in_call() && self.pending().is_quiet()
+    }
+
+    /// Whether the stop has ended its call, which is issued again.
+    pub(super) fn is_in_broken_call(&self) -> bool {
+        self.back.interrupted == Interrupted::Broken
+    }
+
+    /// Whether it was stopped in a call that a pending signal would end.
+    fn ignores_a_signal(&self) -> bool {
+        !self.group && self.back.is_in_call() && !self.pending().is_quiet()
+    }
+
+    /// Lets the thread take the signals that end its call: such a call must not be issued again. If
+    /// signals follow one another it stops at the given time, and the next signal ends the call.
+    pub(super) fn take_signals(&mut self, until: Instant) -> Result<(), NotStopped> {
+        while self.ignores_a_signal() && Instant::now() < until {
+            self.settle(Instant::now() + SETTLED_MAX)?;
         }
+        Ok(())
+    }
+
+    /// Whether a sampling signal is pending until the thread unblocks it.
+    pub(super) fn has_sampling_signal(&self, signal: i32) -> bool {
+        self.pending().has_sampling_signal(signal)
+    }
+
+    /// Notes the pending sampling signals of a thread that is only held. Nothing adds to them while
+    /// no thread runs: timers count the thread's own CPU time, and events are closed.
+    ///
+    /// Returns whether a signal of the thread's own is about to be delivered at its release, so
+    /// that the thread must be settled first.
+    pub(super) fn note_sampling_signals(&mut self) -> bool {
+        let Ok(waiting) = self.thread.tracee.own_pending() else {
+            // Unknown: the restore then takes the way that is safe for the target.
+            self.sampling_signals = u64::MAX;
+            return true;
+        };
+        let sampling_signals = waiting.iter().filter(|signal| signal.is_sampling());
+        self.sampling_signals = sampling_signals.fold(0, |bits, signal| bits | signal.bit());
+        !waiting.is_empty() && !self.group && !self.pending().is_quiet()
+    }
+
+    /// Whether such a sampling signal was noted.
+    pub(super) fn has_noted_sampling_signal(&self, signal: i32) -> bool {
+        self.sampling_signals >> (signal - 1) & 1 == 1
+    }
+
+    /// Settles a thread that was only held; `false` if it has not run for that.
+    pub(super) fn settle_held(&mut self, deadline: Instant) -> Result<bool, NotStopped> {
+        let is_settled = self.pending().is_quiet() || self.group;
+        if !is_settled {
+            self.settle(deadline)?;
+        }
+        Ok(!is_settled)
     }
 
     /// Reads the target's memory up to its first unmapped page.
     pub(super) fn read_part(&self, address: u64, into: &mut [u8]) -> usize {
-        ptrace::read_part(self.tracee.tid(), address, into)
-    }
-
-    /// Lets a thread that has run nothing of ours run for a moment, stops it again and saves its
-    /// new state.
-    pub(super) fn nudge(&mut self, for_: Duration, deadline: Instant) -> Result<(), InjectError> {
-        self.put_back()?;
-        (self.is_current, self.touched) = (false, false);
-        self.tracee.resume(Resume::Run, 0).map_err(|e| system("PTRACE_CONT", &e))?;
-        std::thread::sleep(for_);
-        self.tracee.interrupt().map_err(|e| system("PTRACE_INTERRUPT", &e))?;
-        self.group = wait_interrupt(&self.tracee, deadline)?;
-        self.settle(deadline)?;
-        Ok(())
+        ptrace::read_part(self.thread.tracee.tid(), address, into)
     }
 
     fn put(&mut self, registers: &Registers) -> Result<(), InjectError> {
-        self.touched = true;
-        self.tracee.set_registers(registers).map_err(|e| system("PTRACE_SETREGSET", &e))
+        self.back.touched = true;
+        self.thread.tracee.set_registers(registers).map_err(|e| system("PTRACE_SETREGSET", &e))
     }
 
     fn put_back(&mut self) -> Result<(), InjectError> {
-        if !self.is_current {
+        if !self.back.is_current {
             return Ok(());
         }
-        let was_masked = self.masked;
-        if self.touched {
+        let was_masked = self.thread.is_masked;
+        if self.back.touched {
             self.skip_syscall()?;
         }
-        if self.entered {
-            let vectors = &self.saved.vectors;
-            self.tracee.set_xstate(vectors).map_err(|e| system("NT_X86_XSTATE", &e))?;
-            self.entered = false;
+        if self.back.entered {
+            let vectors = &self.back.saved.vectors;
+            self.thread.tracee.set_xstate(vectors).map_err(|e| system("NT_X86_XSTATE", &e))?;
+            self.back.entered = false;
         }
-        if self.masked {
+        if self.thread.is_masked {
             // The mask first: the registers are still on a chain, whose last frame holds the mask,
             // too.
-            self.tracee.set_mask(self.saved.mask).map_err(|e| system("PTRACE_SETSIGMASK", &e))?;
-            self.masked = false;
+            self.thread.unblock_signals(self.back.saved.mask)?;
             fault::at(Point::BackMasked);
         }
-        if self.touched {
-            self.put(&self.saved.registers.clone())?;
+        if self.back.touched {
+            self.put(&self.back.saved.registers.clone())?;
             fault::at(Point::BackSet);
         }
-        let is_in_call = self.interrupted != Interrupted::User;
-        if was_masked && is_in_call { self.withhold_sampling_signals() } else { Ok(()) }
+        let is_in_call = self.back.is_in_call();
+        if was_masked && is_in_call { self.pending().withhold_sampling() } else { Ok(()) }
     }
 
-    /// Replaces the state to return to.
+    /// Replaces the state to return to. The thread is on a chain, which has its own mask.
     fn put_back_to(&mut self, saved: SavedState) {
-        self.interrupted = arch::interrupted(&saved.registers);
-        self.saved = saved;
-        // The chain has its own mask, and may have run the entry.
-        (self.masked, self.touched, self.entered) = (true, true, true);
+        self.back = ReturnState::on_chain(saved, self.back.is_current);
+        self.thread.is_masked = true;
+    }
+
+    /// Takes a thread at the entry of a system call past it without making the call.
+    ///
+    /// A harmless call is made instead: no signal has number 0. No call at all would show a seccomp
+    /// filter a number that it forbids, while the agent's entry has made this one before. If we die
+    /// before the registers are back, the thread continues behind the call: with the next frame on
+    /// a chain, or with the call that was skipped in our restorer.
+    fn skip_syscall(&mut self) -> Result<(), InjectError> {
+        if !self.thread.tracee.is_at_entry() {
+            return Ok(());
+        }
+        let now = self.thread.now()?;
+        self.put(&arch::instead(&now, &Syscall::sigaction(0, 0, 0)))?;
+        self.thread.set_going()?;
+        self.await_next_stop()
+    }
+
+    /// Waits for the next stop of a resumed thread, without a time limit.
+    fn await_next_stop(&mut self) -> Result<(), InjectError> {
+        if self.thread.await_next_stop()? {
+            // The saved state does not belong to the new program.
+            self.back.is_current = false;
+        }
+        Ok(())
     }
 
     /// Limits the time of further steps, because other threads are held.
@@ -346,12 +358,7 @@ impl Stopped {
 
     fn detach(&mut self) -> Result<(), InjectError> {
         self.is_released = true;
-        self.tracee.detach(self.undelivered_signal).map_err(|e| system("PTRACE_DETACH", &e))?;
-        if self.stop_requested {
-            // If the signal cannot be sent, the thread is gone.
-            let _ = self.tracee.send(libc::SIGSTOP);
-        }
-        Ok(())
+        self.thread.detach()
     }
 }
 

@@ -6,25 +6,23 @@
 use traceprof_abi::layout::{AgentState, Counter};
 use traceprof_abi::sync::Ordering;
 
-use super::Stopped;
 use crate::inject::data_segment::AttachedData;
+use crate::inject::ptrace::Tracee;
 
 /// Relaxed everywhere: plain counts; the tracing threads are joined before they are read.
 static SIGNALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 /// Timer expiries that were folded into those signals.
 static EXTRA_EXPIRIES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-impl Stopped {
-    /// Whether the signal that the thread has stopped for is a sampling signal. It is counted then,
-    /// and the caller resumes the thread without it.
-    pub(super) fn withholds_sampling_signal(&self) -> bool {
-        let Some(signal) = self.tracee.taken().ok().filter(|taken| taken.is_sampling()) else {
-            return false;
-        };
-        SIGNALS.fetch_add(1, Ordering::Relaxed);
-        EXTRA_EXPIRIES.fetch_add(u64::from(signal.overruns()), Ordering::Relaxed);
-        true
-    }
+/// Whether the signal that a thread has stopped for is a sampling signal. It is counted then, and
+/// the caller resumes the thread without it.
+pub(super) fn withholds_sampling_signal(tracee: &Tracee) -> bool {
+    let Some(signal) = tracee.taken().ok().filter(|taken| taken.is_sampling()) else {
+        return false;
+    };
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+    EXTRA_EXPIRIES.fetch_add(u64::from(signal.overruns()), Ordering::Relaxed);
+    true
 }
 
 /// Adds what was withheld since the last time to the agent's counters. A stopped agent would not

@@ -114,7 +114,7 @@ fn step_through_call(pid: i32, then: impl FnOnce(Stopped) + Send) {
             restorer: gadgets.restorer.unwrap(),
         };
         let steps = [ChainStep::Syscall(Syscall::new(libc::SYS_getppid, &[]))];
-        let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+        let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
         stopped.run_stepwise(&chain, &steps).unwrap();
         then(stopped);
     });

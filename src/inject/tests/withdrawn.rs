@@ -32,7 +32,7 @@ fn launch(pid: i32) -> Launched {
         restorer: gadgets.restorer.unwrap(),
     };
     let steps = [ChainStep::Syscall(Syscall::new(libc::SYS_getppid, &[]))];
-    let chain = Chain::new(&stopped.saved, &steps, chain_gadgets, top);
+    let chain = Chain::new(stopped.saved(), &steps, chain_gadgets, top);
     stopped.launch(chain).unwrap()
 }
 

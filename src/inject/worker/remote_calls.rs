@@ -31,7 +31,7 @@ impl RemoteCalls {
         worker: &mut Stopped,
         steps: &[ChainStep],
     ) -> Result<Vec<i64>, InjectError> {
-        let chain = Chain::new(&worker.saved, steps, self.gadgets, self.top);
+        let chain = Chain::new(worker.saved(), steps, self.gadgets, self.top);
         worker.run_stepwise(&chain, steps)
     }
 }

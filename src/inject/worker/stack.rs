@@ -17,7 +17,7 @@ const THREAD_STACK_ROOM: u64 = 64 << 10;
 /// and has a guard directly below. Go keeps such words in its heap, too, where its stacks are. But
 /// only a C library's control block starts with its own address, as the processor's ABI demands.
 pub(in crate::inject) fn stack_top(stopped: &Stopped, mappings: &[Mapping]) -> Option<u64> {
-    let registers = &stopped.saved.registers;
+    let registers = &stopped.saved().registers;
     let sp = registers.rsp;
     let index = containing(mappings, sp)?;
     let mapping = &mappings[index];

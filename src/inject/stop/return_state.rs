@@ -1,0 +1,130 @@
+//! The state that a stopped thread returns to.
+
+use std::io;
+
+use super::{NotStopped, failed, system};
+use crate::inject::arch::{self, Interrupted};
+use crate::inject::error::InjectError;
+use crate::inject::ptrace::Tracee;
+use crate::inject::sigreturn_chain::SavedState;
+
+/// The state to return to, and what differs from it since it was saved.
+#[derive(Debug)]
+pub(super) struct ReturnState {
+    pub(super) saved: SavedState,
+    /// The state that the stop interrupted.
+    pub(super) interrupted: Interrupted,
+    /// The thread has not run by itself since its state was saved.
+    pub(super) is_current: bool,
+    /// Its registers were changed, or are to be.
+    pub(super) touched: bool,
+    /// It has run the agent, which uses vector registers, and no frame has restored them.
+    pub(super) entered: bool,
+}
+
+impl ReturnState {
+    /// Of a thread whose state is not saved yet.
+    pub(super) fn unsaved() -> Self {
+        Self {
+            saved: SavedState {
+                registers: arch::zeroed(),
+                xstate: Vec::new(),
+                vectors: Vec::new(),
+                mask: 0,
+            },
+            interrupted: Interrupted::User,
+            is_current: false,
+            touched: false,
+            entered: false,
+        }
+    }
+
+    /// Of a thread on a chain, which may have run the entry.
+    pub(super) fn on_chain(saved: SavedState, is_current: bool) -> Self {
+        let interrupted = arch::interrupted(&saved.registers);
+        Self { saved, interrupted, is_current, touched: true, entered: true }
+    }
+
+    /// Whether the thread was stopped in a call.
+    pub(super) fn is_in_call(&self) -> bool {
+        self.interrupted != Interrupted::User
+    }
+
+    /// Saves the registers, and at once hands a broken call back to the kernel's decision. If we
+    /// die then, the thread sees no EINTR, and a later signal still ends the call.
+    pub(super) fn save(&mut self, tracee: &Tracee) -> io::Result<()> {
+        let Some(mut registers) = tracee.registers()? else {
+            self.saved.registers = arch::zeroed();
+            return Ok(());
+        };
+        self.interrupted = arch::interrupted(&registers);
+        if self.interrupted == Interrupted::Broken {
+            registers = arch::mended(&registers);
+            tracee.set_registers(&registers)?;
+        }
+        self.saved.registers = registers;
+        self.is_current = true;
+        Ok(())
+    }
+
+    /// Saves the registers; an error if the thread runs 32-bit code.
+    pub(super) fn save_native(&mut self, tracee: &Tracee) -> Result<(), NotStopped> {
+        self.save(tracee).map_err(|error| failed("reading registers", &error))?;
+        if !arch::is_native(&self.saved.registers) {
+            // The registers of a 32-bit thread are never written back: the detach leaves it as it
+            // is.
+            self.is_current = false;
+            return Err(NotStopped::Foreign);
+        }
+        Ok(())
+    }
+
+    /// Completes the saved state before anything is run: the thread's own mask, vector state,
+    /// restartable sequences.
+    pub(super) fn complete(&mut self, tracee: &Tracee, mask: u64) -> Result<(), InjectError> {
+        self.saved.mask = mask;
+        let raw = tracee.xstate().map_err(|e| system("NT_X86_XSTATE", &e))?;
+        self.saved.xstate = arch::frame_xstate(&raw).ok_or_else(|| InjectError::BadPlan {
+            reason: "the processor has no XSAVE state, which frames need".to_owned(),
+        })?;
+        self.saved.vectors = raw;
+        if let Some(abort) = self.rseq_abort(tracee) {
+            self.saved.registers.rip = abort;
+            self.touched = true;
+        }
+        Ok(())
+    }
+
+    /// The address at which a thread inside a restartable sequence must continue. Moving it away
+    /// and back would make the kernel forget the sequence, which would then commit although other
+    /// threads ran on its processor.
+    fn rseq_abort(&self, tracee: &Tracee) -> Option<u64> {
+        if self.interrupted != Interrupted::User {
+            return None;
+        }
+        let area = tracee.rseq()?;
+        let mut pointer = [0; 8];
+        tracee.read(area + 8, &mut pointer).ok()?;
+        let descriptor = u64::from_le_bytes(pointer);
+        if descriptor == 0 {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        tracee.read(descriptor, &mut bytes).ok()?;
+        let word = |index: usize| {
+            bytes[index * 8..index * 8 + 8].iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b))
+        };
+        let (start, length, abort) = (word(1), word(2), word(3));
+        (self.saved.registers.rip.wrapping_sub(start) < length).then_some(abort)
+    }
+
+    /// Issues an interrupted sleep anew: a filter forbids the call that the kernel would restart it
+    /// with. The sleep may last longer then.
+    pub(super) fn forgo_restart(&mut self) {
+        if self.interrupted == Interrupted::RestartBlock {
+            self.saved.registers = arch::issued_anew(&self.saved.registers);
+            self.interrupted = Interrupted::User;
+            self.touched = true;
+        }
+    }
+}
