@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value as Json;
 use traceprof::trace::{LazyTrace, Sample, ThreadId, Value};
-use traceprof::view::tree::{self, TreeOptions};
+use traceprof::view::print::tree::{self, TreeOptions};
 use traceprof::view::{self, Limits, Selection, TextStyle};
 use traceprof_abi::storage::log::flags::WALL;
 

@@ -6,7 +6,7 @@ use traceprof::trace::{
     Location, LocationId, Method, MethodId, Module, ModuleId, Sample, Thread, Value,
 };
 use traceprof::view::export::{self, ExportOptions, Format};
-use traceprof::view::tree::{self, TreeOptions};
+use traceprof::view::print::tree::{self, TreeOptions};
 use traceprof::view::{Limits, Profile, RecordingInfo, Split, ThreadProfileBuilder};
 
 use crate::snapshot;

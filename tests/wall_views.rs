@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use traceprof::trace::{LazyTrace, RunState, Sample, ThreadId, Value};
 use traceprof::view::export::{self, ExportOptions, Format};
+use traceprof::view::print::tree::{self, TreeOptions};
 use traceprof::view::timeline::{self, TimelineOptions};
-use traceprof::view::tree::{self, TreeOptions};
 use traceprof::view::{self, Limits, Mode, Profile, Selection, Split};
 use traceprof_abi::storage::log::flags::WALL;
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 
 use super::exit::{ExitCode, Failure};
-use crate::view::escape::shell_quoted;
+use crate::view::text::escape::shell_quoted;
 
 /// The command.
 const OPENER: &str = "xdg-open";

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use super::arguments::DetachArguments;
 use super::exit::{ExitCode, Failure};
 use crate::record::{self, Removed};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Removes the agents of killed recordings, and reports them.
 pub(super) fn run(arguments: &DetachArguments) -> Result<(), Failure> {

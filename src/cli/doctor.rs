@@ -8,7 +8,7 @@ use super::arguments::DoctorArguments;
 use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
 use crate::inspect::{self, Diagnosis, Finding, Prospect, SIGTRAP_WINDOW, Severity};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Room for the longest subject.
 const SUBJECT_WIDTH: usize = 20;

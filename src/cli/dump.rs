@@ -7,7 +7,7 @@ use super::exit::Failure;
 use super::output::Destination;
 use crate::trace::index_path;
 use crate::view::dump::{self, DumpFormat};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Lists the trace.
 pub(super) fn run(arguments: &DumpArguments) -> Result<(), Failure> {

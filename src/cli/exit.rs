@@ -6,7 +6,7 @@ use std::io;
 use crate::record::RecordError;
 use crate::trace::TraceError;
 use crate::view::ViewError;
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// An exit code. Scripts rely on these: a number never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::progress_line;
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Prints a note.
 pub(super) fn note(text: &str) {

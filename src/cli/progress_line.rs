@@ -15,7 +15,7 @@ use std::time::Duration;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::trace::meter::{self, Pass, Unit};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// The time before the line appears.
 const PATIENCE: Duration = Duration::from_secs(1);

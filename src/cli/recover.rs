@@ -11,8 +11,8 @@ use super::output::is_part_of;
 use super::progress_line;
 use crate::trace::{self, FileState, LazyTrace, Recovered, WriterOptions, index_path};
 use crate::view::RecordingInfo;
-use crate::view::escape::{escaped, shell_quoted};
-use crate::view::verification::loss_text;
+use crate::view::print::verification::loss_text;
+use crate::view::text::escape::{escaped, shell_quoted};
 
 /// Saves the readable part.
 pub(super) fn run(arguments: &RecoverArguments) -> Result<ExitCode, Failure> {

@@ -10,7 +10,7 @@ use super::notes::note;
 use super::progress_line;
 use crate::trace;
 use crate::trace::index_path;
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Rebuilds the index.
 pub(super) fn run(arguments: &ReindexArguments) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::arguments::{Action, Arguments, OptionRefusal, command_position, definition};
 use super::record;
-use crate::view::escape::{escaped, shell_quoted};
+use crate::view::text::escape::{escaped, shell_quoted};
 
 /// The message for options of other profilers, for options of a program without `--`, and for
 /// options that contradict each other. `None` if clap's message suffices; its tips then name no

@@ -7,7 +7,7 @@ use super::exit::{ExitCode, Failure};
 use super::output::{Destination, unwritable};
 use super::progress_line;
 use crate::trace::{self, FileState};
-use crate::view::verification;
+use crate::view::print::verification;
 
 /// Checks the trace. The exit code is the verdict.
 pub(super) fn run(arguments: &VerifyArguments) -> Result<ExitCode, Failure> {

@@ -12,8 +12,8 @@ use super::notes::note;
 use super::output::{self, Destination};
 use super::{browser, input, progress_line};
 use crate::trace::LazyTrace;
-use crate::view::escape::escaped;
 use crate::view::html::{self, PageOptions};
+use crate::view::text::escape::escaped;
 use crate::view::{self, Profile, Selected, Selection};
 
 /// Writes the page, and prints its path.

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::error::ViewError;
-use super::escape::{escaped, json_escaped};
 use crate::trace::{FieldValue, IndexCell, Object, dump_index, dump_objects, index_path};
+use crate::view::select::error::ViewError;
+use crate::view::text::escape::{escaped, json_escaped};
 
 /// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Files do not import each other in a ring, and the folders of a recording stand on each other.
+//! Files do not import each other in a ring, and the folders of a module stand on each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,18 @@ use super::source::{self, Source};
 /// A module by its path below the crate, as in `["record", "store"]`.
 type Module = Vec<String>;
 
-/// The folders of `src/record` from bottom to top: each imports from those before it only.
-const RECORD: [&str; 10] =
-    ["contract", "target", "batch", "source", "store", "weigh", "name", "write", "session", "run"];
+/// The folders of a module from bottom to top: each imports from those before it only. What is not
+/// listed is above them.
+const FOLDERS: [(&str, &[&str]); 2] = [
+    (
+        "record",
+        &[
+            "contract", "target", "batch", "source", "store", "weigh", "name", "write", "session",
+            "run",
+        ],
+    ),
+    ("view", &["text", "recording", "select", "profile", "print"]),
+];
 /// Crates of the tree whose files are looked at.
 const CRATES: [&str; 4] = ["src/", "abi/src/", "agent/src/", "context/src/"];
 
@@ -59,17 +68,26 @@ impl Imports {
         }
     }
 
-    /// Imports of a folder of `src/record` from one above it.
+    /// Imports of a folder of [`FOLDERS`] from one above it.
     fn upwards(&self) -> Vec<(Module, Module)> {
-        let place = |module: &Module| match module.as_slice() {
-            [record, folder, ..] if record == "record" => RECORD.iter().position(|it| it == folder),
-            _ => None,
-        };
         let all = self.0.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
-        all.filter(|(from, to)| place(from).is_some() && place(from) < place(to))
-            .map(|(from, to)| (from.clone(), to.clone()))
-            .collect()
+        all.filter(|(from, to)| {
+            let (Some((own, at)), Some((other, above))) = (height(from), height(to)) else {
+                return false;
+            };
+            own == other && at < above
+        })
+        .map(|(from, to)| (from.clone(), to.clone()))
+        .collect()
     }
+}
+
+/// The module of [`FOLDERS`] that this one is in, and at which place.
+fn height(module: &Module) -> Option<(&str, usize)> {
+    let [top, folder, ..] = module.as_slice() else { return None };
+    let (_, folders) = FOLDERS.iter().find(|(name, _)| name == top)?;
+    let at = folders.iter().position(|it| it == folder).unwrap_or(folders.len());
+    Some((top, at))
 }
 
 /// The module that a file below the root of a crate is.
@@ -179,18 +197,20 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_a_recording_import_downwards() {
+    fn folders_import_downwards() {
         let imports = Imports::of("src/", &source::tree());
         let upwards = imports.upwards();
         assert!(upwards.is_empty(), "\n{}", listed(&upwards));
-        let folders: BTreeSet<&str> = imports
-            .0
-            .keys()
-            .filter(|it| it.first().is_some_and(|it| it == "record"))
-            .filter_map(|it| it.get(1))
-            .map(String::as_str)
-            .collect();
-        assert_eq!(folders, RECORD.into(), "the order names other folders than there are");
+        for (top, folders) in FOLDERS {
+            for folder in folders {
+                let is_there =
+                    imports.0.keys().any(|it| it.starts_with(&[top, folder].map(str::to_owned)));
+                assert!(is_there, "there is no {top}/{folder}");
+            }
+        }
+        let places = imports.0.keys().filter_map(height);
+        let unlisted = places.filter(|(top, at)| *top == "record" && *at == FOLDERS[0].1.len());
+        assert_eq!(unlisted.count(), 0, "the order of src/record misses a folder");
     }
 
     #[test]
@@ -217,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn upward_imports_of_a_recording_are_found() {
+    fn upward_imports_are_found() {
         let up = [
             ("src/record/store/a.rs", "use crate::record::write::b::B;"),
             ("src/record/write/b.rs", "use crate::record::contract::C;"),

@@ -11,7 +11,7 @@ use super::headings::{SHOWN, WHERE};
 use crate::cli::color::Color;
 use crate::cli::option_values::Percent;
 use crate::view::GroupBy;
-use crate::view::flat_profile::RowType;
+use crate::view::profile::flat_profile::RowType;
 
 /// What trees and tables are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Refuses options of `print` that contradict each other.
 
 use crate::cli::arguments::{GroupKey, PrintArguments};
-use crate::view::flat_profile::RowType;
+use crate::view::profile::flat_profile::RowType;
 
 /// Refuses options that contradict each other.
 ///

@@ -16,7 +16,7 @@ use crate::cli::input;
 use crate::cli::notes::note;
 use crate::cli::output::unwritable;
 use crate::trace::{self, LazyTrace, TraceError};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 use crate::view::{NewSamples, Selection};
 
 /// How long to wait for a change before checking that the recorder lives.

@@ -7,12 +7,10 @@ use crate::cli::color;
 use crate::cli::input;
 use crate::cli::option_values::Percent;
 use crate::trace::LazyTrace;
-use crate::view::flat_profile::RowType;
 use crate::view::json::{self, JsonPart};
-use crate::view::{
-    self, Limits, Profile, Selected, Split, TreeOptions, ViewError, summary_screen, timeline,
-    top_table, tree,
-};
+use crate::view::print::{summary_screen, top_table, tree};
+use crate::view::profile::flat_profile::RowType;
+use crate::view::{self, Limits, Profile, Selected, Split, TreeOptions, ViewError, timeline};
 
 /// The default for --min-percent.
 const MIN_PERCENT: f64 = 0.5;

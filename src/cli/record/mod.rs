@@ -21,7 +21,7 @@ use super::option_values::Percent;
 use super::output::{Destination, unwritable};
 use crate::inspect::dry_run;
 use crate::record::{Summary, record};
-use crate::view::escape::{escaped, shell_quoted};
+use crate::view::text::escape::{escaped, shell_quoted};
 
 /// Records and reports.
 pub(super) fn run(arguments: RecordArguments) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressState};
 
 use crate::cli::progress_line::style;
 use crate::record::{Event, Observer, Progress, addresses_named};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// The time between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);

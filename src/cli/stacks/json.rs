@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value as Json, json};
 
 use crate::inspect::stacks::{NamedFrame, ProcessStacks, SleepingCall, ThreadStack, ThreadWork};
-use crate::view::escape::json_escaped;
+use crate::view::text::escape::json_escaped;
 use crate::view::{RootId, SpanId};
 
 /// Writes the object.

@@ -9,7 +9,7 @@ use super::arguments::StacksArguments;
 use super::exit::Failure;
 use super::output::{Destination, unwritable};
 use crate::inspect::stacks::stacks;
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Prints the stacks of the process.
 pub(super) fn run(arguments: &StacksArguments) -> Result<(), Failure> {

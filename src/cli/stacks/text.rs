@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use traceprof_abi::unwind::EndReason;
 
 use crate::inspect::stacks::{NamedFrame, ProcessStacks, SleepingCall, ThreadStack, ThreadWork};
-use crate::view::escape::{escaped, shell_quoted};
+use crate::view::text::escape::{escaped, shell_quoted};
 use crate::view::timeline::duration;
 use crate::view::{RootId, SpanId, context_text};
 

@@ -34,8 +34,8 @@ use crate::record::{
 };
 use crate::trace::{Compression, Durability, WriterOptions};
 use crate::view::Mode;
-use crate::view::escape::shell_quoted;
 use crate::view::live::{DisplayState, LiveStatus};
+use crate::view::text::escape::shell_quoted;
 
 /// The note for a process that ended between two recordings.
 const GONE: &str = "the target exited";

@@ -11,10 +11,10 @@ use std::io::{self, Write};
 
 use super::Comparison;
 use super::side::DiffSide;
-use crate::view::escape::escaped;
 use crate::view::export::flamegraph::{draw_changes, unit};
 use crate::view::export::folded::frame;
-use crate::view::number::counted;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
 
 /// Writes the picture.
 pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use super::paths::Paths;
 use super::side::DiffSide;
-use crate::view::escape::escaped;
 use crate::view::export::folded::frame;
+use crate::view::text::escape::escaped;
 
 /// Writes all stacks of both sides, each with its weights.
 pub(super) fn write(paths: &Paths, sides: [&DiffSide; 2], out: &mut dyn Write) -> io::Result<()> {

@@ -7,9 +7,9 @@ use super::Comparison;
 use super::estimate::ShareChange;
 use super::side::DiffSide;
 use crate::elf::build_id_text;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::number::counted;
+use crate::view::recording::mode::Mode;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
 
 /// Most modules that a line names.
 const NAMED_MAX: usize = 8;

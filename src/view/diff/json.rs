@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::estimate::{BLOCKS, ShareChange};
 use super::side::DiffSide;
 use super::{Comparison, DiffRow, DiffRows, header};
-use crate::view::escape::json_escaped;
+use crate::view::text::escape::json_escaped;
 
 /// Writes the object.
 pub(super) fn write(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -12,8 +12,8 @@ use super::estimate::BlockWeights;
 use super::process_labels;
 use super::side::DiffSide;
 use crate::trace::LocationId;
-use crate::view::call_tree::StackStep;
-use crate::view::profile::Profile;
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::thread_profile::Profile;
 
 /// A function of either side, or what stands for one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,17 +7,17 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::estimate::{BLOCKS, BlockWeights, SideTotal};
 use crate::trace::{LazyTrace, LocationId, Objects, Sample, Thread, ThreadId, Window};
-use crate::view::activity::bounds;
-use crate::view::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
-use crate::view::context::has_context;
-use crate::view::error::ViewError;
-use crate::view::groups::GroupId;
-use crate::view::mode::Mode;
-use crate::view::processes;
-use crate::view::profile::{Profile, mark_of};
-use crate::view::recording_info::RecordingInfo;
-use crate::view::selection::Selected;
-use crate::view::unit::Unit;
+use crate::view::profile::activity::bounds;
+use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use crate::view::profile::processes;
+use crate::view::profile::thread_profile::{Profile, mark_of};
+use crate::view::recording::context::has_context;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::unit::Unit;
+use crate::view::select::error::ViewError;
+use crate::view::select::groups::GroupId;
+use crate::view::select::selection::Selected;
 
 /// One side of a comparison.
 #[derive(Debug)]

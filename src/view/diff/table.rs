@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use super::estimate::ShareChange;
 use super::paths::DiffFunction;
 use super::{Comparison, DiffRow, DiffRows, header};
-use crate::view::escape::escaped;
-use crate::view::number::counted;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
 
 /// Writes the head and the tables.
 pub(super) fn write(

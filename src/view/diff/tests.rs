@@ -3,8 +3,8 @@
 use super::estimate::BLOCKS;
 use super::*;
 use crate::trace::{Location, LocationId, Method, MethodId, Module, ModuleId};
-use crate::view::call_tree::{CallTreeBuilder, Count, StackStep};
-use crate::view::profile::Profile;
+use crate::view::profile::call_tree::{CallTreeBuilder, Count, StackStep};
+use crate::view::profile::thread_profile::Profile;
 
 /// A build of a program, whose functions are made as they are named.
 struct Build {

@@ -14,8 +14,8 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::{ExportOptions, folded, title};
 use crate::trace::RunState;
-use crate::view::mode::Mode;
-use crate::view::profile::Profile;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
 
 /// The colours of time in which threads did not run, those of the page. Functions are pale beside
 /// them.
@@ -27,7 +27,7 @@ const STATES: [(RunState, &str, Color); 4] = [
 ];
 /// The colour of a state that this version does not know.
 const OTHER: Color = Color { r: 215, g: 215, b: 215 };
-/// The placeholders for unknown frames, as in [`crate::view::step_names::StepNames`].
+/// The placeholders for unknown frames, as in [`crate::view::profile::step_names::StepNames`].
 const MARKS: [&str; 4] = ["[truncated]", "[stack dropped]", "[no stack]", "[unknown]"];
 
 /// Draws all stacks.
@@ -125,7 +125,7 @@ fn pale(name: &str) -> Color {
     Color { r: 244 + third % 10, g: 206 + one % 32, b: 168 + other % 36 }
 }
 
-/// Text without the characters that XML has no way to write, and that [`crate::view::escape`]
+/// Text without the characters that XML has no way to write, and that [`crate::view::text::escape`]
 /// leaves.
 fn drawable(text: &str) -> String {
     text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::trace::Thread;
-use crate::view::call_tree::StackStep;
-use crate::view::escape::escaped;
 use crate::view::export::ExportOptions;
-use crate::view::idle::idle_threads;
-use crate::view::processes::Processes;
-use crate::view::profile::{Profile, ThreadProfile};
-use crate::view::step_names::{NameId, StepNames};
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::idle::idle_threads;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::step_names::{NameId, StepNames};
+use crate::view::profile::thread_profile::{Profile, ThreadProfile};
+use crate::view::text::escape::escaped;
 
 /// Writes all stacks.
 pub(super) fn write(

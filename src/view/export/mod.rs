@@ -15,11 +15,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::str::FromStr;
 
-use super::error::ViewError;
 use super::html::{self, PageOptions};
-use super::profile::Profile;
-use super::selection::Selected;
 use crate::trace::LazyTrace;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::select::error::ViewError;
+use crate::view::select::selection::Selected;
 
 /// A format of another tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

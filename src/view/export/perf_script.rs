@@ -11,13 +11,13 @@ use std::io::{self, Write};
 
 use super::{ExportOptions, thread_samples};
 use crate::trace::{LazyTrace, Location, LocationId, Sample, Thread};
-use crate::view::call_tree::StackStep;
-use crate::view::error::ViewError;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::profile::{Profile, mark_of};
-use crate::view::selection::Selected;
-use crate::view::step_names::StepNames;
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::step_names::StepNames;
+use crate::view::profile::thread_profile::{Profile, mark_of};
+use crate::view::recording::mode::Mode;
+use crate::view::select::error::ViewError;
+use crate::view::select::selection::Selected;
+use crate::view::text::escape::escaped;
 
 /// The module of what is in none, as perf has it.
 const NO_MODULE: &str = "[unknown]";

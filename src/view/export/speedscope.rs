@@ -14,14 +14,14 @@ use serde::Serialize;
 
 use super::{ExportOptions, thread_samples, title};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary};
-use crate::view::call_tree::StackStep;
-use crate::view::error::ViewError;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::processes::Processes;
-use crate::view::profile::{Profile, mark_of};
-use crate::view::selection::Selected;
-use crate::view::step_names::StepNames;
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::step_names::StepNames;
+use crate::view::profile::thread_profile::{Profile, mark_of};
+use crate::view::recording::mode::Mode;
+use crate::view::select::error::ViewError;
+use crate::view::select::selection::Selected;
+use crate::view::text::escape::escaped;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 

@@ -3,9 +3,9 @@
 use super::ExportOptions;
 use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadId, ThreadSummary, TraceError, Window};
-use crate::view::idle::idle_threads;
-use crate::view::profile::Profile;
-use crate::view::selection::Selected;
+use crate::view::profile::idle::idle_threads;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::select::selection::Selected;
 
 /// The threads with selected samples, for formats that list every sample. `profile` was loaded from
 /// the same selection.

@@ -1,12 +1,12 @@
 //! The title and the details of an export, safe to show.
 
-use crate::view::date::utc;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::number::counted;
-use crate::view::processes::Processes;
-use crate::view::profile::Profile;
-use crate::view::unit::Unit;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::unit::Unit;
+use crate::view::text::date::utc;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
 
 /// The measured time and the program: `CPU time of demo`.
 pub(super) fn title(profile: &Profile) -> String {

@@ -24,12 +24,12 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use sha2::{Digest, Sha256};
 
-use super::error::ViewError;
-use super::mode::Mode;
-use super::profile::Profile;
-use super::recording_info::RecordingInfo;
-use super::selection::{Selected, Selection};
 use crate::trace::LazyTrace;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::select::error::ViewError;
+use crate::view::select::selection::{Selected, Selection};
 use byte_columns::ByteColumns;
 use page_samples::{ModeSamples, PageSamples};
 

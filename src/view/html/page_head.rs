@@ -8,14 +8,14 @@ use super::byte_columns::ByteColumns;
 use super::page_samples::{ModeSamples, PageSamples};
 use super::stack_tables::StackTables;
 use crate::trace::LazyTrace;
-use crate::view::error::ViewError;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::processes::Processes;
-use crate::view::profile::Profile;
-use crate::view::sample_totals::SampleTotals;
-use crate::view::selection::Selected;
-use crate::view::summary;
+use crate::view::print::summary;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
+use crate::view::select::error::ViewError;
+use crate::view::select::selection::Selected;
+use crate::view::text::escape::escaped;
 
 /// The width of the labels of a summary.
 const LABEL: usize = 10;

@@ -7,16 +7,16 @@ use super::byte_columns::ByteColumns;
 use super::merged_samples::{MergedSample, MergedSamples};
 use crate::trace::meter::{self, Unit};
 use crate::trace::{LazyTrace, LocationId, Sample, ThreadSummary, TraceError, Window};
-use crate::view::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
-use crate::view::context::has_context;
-use crate::view::groups::{GroupId, Grouper, Grouping, Groups};
-use crate::view::idle::idle_threads;
-use crate::view::mode::Mode;
-use crate::view::processes::Processes;
-use crate::view::profile::{Profile, mark_of};
-use crate::view::recording_info::RecordingInfo;
-use crate::view::selection::Selected;
-use crate::view::waits::Waits;
+use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use crate::view::profile::idle::idle_threads;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::thread_profile::{Profile, mark_of};
+use crate::view::recording::context::has_context;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::waits::Waits;
+use crate::view::select::groups::{GroupId, Grouper, Grouping, Groups};
+use crate::view::select::selection::Selected;
 
 /// The content of a page.
 pub(super) struct PageSamples<'a> {

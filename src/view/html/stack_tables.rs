@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::byte_columns::ByteColumns;
 use super::page_samples::PageSamples;
 use crate::trace::LocationId;
-use crate::view::call_tree::{CallTree, StackStep};
-use crate::view::escape::escaped;
-use crate::view::groups::Groups;
-use crate::view::profile::Profile;
-use crate::view::step_names::{NameId, StepNames};
-use crate::view::waits::Waits;
+use crate::view::profile::call_tree::{CallTree, StackStep};
+use crate::view::profile::step_names::{NameId, StepNames};
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::waits::Waits;
+use crate::view::select::groups::Groups;
+use crate::view::text::escape::escaped;
 
 /// The kind of a function in the page; a wait is `WAIT` and the number of its state.
 const CODE: u64 = 0;

@@ -4,13 +4,13 @@ use serde_json::{Map, Value as Json, json};
 use traceprof_abi::unwind::EndReason;
 
 use crate::trace::Value;
-use crate::view::call_tree::Count;
-use crate::view::mode::Mode;
-use crate::view::number::percent;
-use crate::view::rate_changes;
-use crate::view::recording_info::RecordingInfo;
-use crate::view::sample_totals::SampleTotals;
-use crate::view::unit::Unit;
+use crate::view::profile::call_tree::Count;
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::rate_changes;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::unit::Unit;
+use crate::view::text::number::percent;
 
 /// Makes JSON objects of the selected samples.
 pub(in crate::view) struct JsonSummary<'a> {

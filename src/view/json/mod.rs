@@ -9,15 +9,15 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::call_tree::{Count, StackStep};
-use super::escape::json_escaped;
-use super::flat_profile::{FlatProfile, OtherRows, RowType, TableRow};
-use super::options::TreeOptions;
-use super::profile::{Profile, ThreadProfile};
-use super::sample_totals::SampleTotals;
-use super::top_table::{TopTable, nouns};
-use super::tree_rows::TreeRows;
-use super::tree_sections::{TreeSection, TreeSections};
+use crate::view::print::options::TreeOptions;
+use crate::view::print::top_table::{TopTable, nouns};
+use crate::view::print::tree_rows::TreeRows;
+use crate::view::print::tree_sections::{TreeSection, TreeSections};
+use crate::view::profile::call_tree::{Count, StackStep};
+use crate::view::profile::flat_profile::{FlatProfile, OtherRows, RowType, TableRow};
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::profile::thread_profile::{Profile, ThreadProfile};
+use crate::view::text::escape::json_escaped;
 pub(super) use json_summary::JsonSummary;
 
 /// The part after the summary.

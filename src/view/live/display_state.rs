@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::keys::Key;
 use super::row_weights::RowKind;
-use crate::view::mode::Mode;
+use crate::view::recording::mode::Mode;
 
 /// The order of the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

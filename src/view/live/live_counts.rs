@@ -8,10 +8,10 @@ use std::borrow::Cow;
 
 use super::display_state::DisplayState;
 use super::row_weights::{RowKind, RowWeights};
-use crate::view::idle::asleep_threads;
-use crate::view::mode::Mode;
-use crate::view::number::{counted, percent};
-use crate::view::profile::Profile;
+use crate::view::profile::idle::asleep_threads;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
+use crate::view::text::number::{counted, percent};
 
 /// The last interval, and all since the start.
 #[derive(Debug, Clone, Default)]

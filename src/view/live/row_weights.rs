@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use crate::view::flat_profile::{FlatProfile, RowType, TableRow};
-use crate::view::profile::{Profile, ThreadProfile};
+use crate::view::profile::flat_profile::{FlatProfile, RowType, TableRow};
+use crate::view::profile::thread_profile::{Profile, ThreadProfile};
 
 /// Most rows. Generated code may have ever new names; all later ones share a row.
 pub const ROWS_MAX: usize = 50_000;

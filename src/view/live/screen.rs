@@ -5,8 +5,8 @@ use super::live_counts::{LiveCounts, ShownCounts};
 use super::row_weights::RowKind;
 use super::status::LiveStatus;
 use super::table::{LiveColumns, LiveRow, LiveTable, heading};
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
+use crate::view::recording::mode::Mode;
+use crate::view::text::escape::escaped;
 
 /// Room for names in a table that goes to a pipe.
 const NAMES_MAX: usize = 80;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::view::escape::escaped;
-use crate::view::number::counted;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
 
 /// The state of a recording and of its target.
 #[derive(Debug, Clone, Default, PartialEq)]

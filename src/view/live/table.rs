@@ -3,8 +3,8 @@
 use super::display_state::{DisplayState, Order};
 use super::live_counts::LastAndAll;
 use super::row_weights::{RowLabel, RowWeight};
-use crate::view::mode::Mode;
-use crate::view::number::percent;
+use crate::view::recording::mode::Mode;
+use crate::view::text::number::percent;
 
 /// A row of both times.
 #[derive(Debug, Clone, PartialEq, Eq)]

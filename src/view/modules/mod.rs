@@ -5,12 +5,12 @@ mod name_advice;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::call_tree::StackStep;
-use super::escape::escaped;
-use super::number::percent;
-use super::profile::Profile;
 use crate::elf::build_id_text;
 use crate::trace::{Method, ModuleId, SYMBOLS, Value};
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::text::escape::escaped;
+use crate::view::text::number::percent;
 use name_advice::{UNKNOWN, missing, of_runtime};
 
 /// The source of names of code outside of all files that no runtime reported.

@@ -3,7 +3,7 @@
 //! # Does not
 //! - recommend the impossible: a debug package for a program that no package installed.
 
-use super::super::escape::shell_quoted;
+use crate::view::text::escape::shell_quoted;
 
 /// Code outside of all files.
 pub(super) const UNKNOWN: &str = "[unknown]";

@@ -10,9 +10,9 @@ use unicode_width::UnicodeWidthStr;
 use super::call_names::duration;
 use super::{ThreadWalk, TimelineContext, ViewError};
 use crate::trace::LazyCall;
-use crate::view::mode::Mode;
-use crate::view::number::counted;
-use crate::view::text_style::TextStyle;
+use crate::view::recording::mode::Mode;
+use crate::view::text::number::counted;
+use crate::view::text::text_style::TextStyle;
 
 /// Deeper than this, lines are not indented further: the depth is the target's choice, and a line
 /// of thousands of spaces is of no use. The depth is written instead.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::trace::{LazyTrace, Location, LocationId, Method, TraceError};
-use crate::view::escape::escaped;
+use crate::view::text::escape::escaped;
 
 /// Names in the cache.
 const REMEMBERED: usize = 1 << 14;

@@ -6,9 +6,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::call_names::duration;
 use super::thread_samples::SampleShare;
-use crate::view::mode::Mode;
-use crate::view::number::{counted, percent};
-use crate::view::text_style::{Ink, TextStyle};
+use crate::view::recording::mode::Mode;
+use crate::view::text::number::{counted, percent};
+use crate::view::text::text_style::{Ink, TextStyle};
 
 /// A run of children without a line of their own.
 #[derive(Debug, Default)]

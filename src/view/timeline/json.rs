@@ -11,14 +11,14 @@ use super::folded_children::FoldedChildren;
 use super::thread_samples::SampleShare;
 use super::{ThreadWalk, TimelineContext, ViewError};
 use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
-use crate::view::context::{ContextKey, TagText};
-use crate::view::escape::json_escaped;
 use crate::view::json::JsonSummary;
-use crate::view::mode::{Mode, is_wall};
-use crate::view::recording_info::RecordingInfo;
-use crate::view::sample_totals::SampleTotals;
-use crate::view::selection::Selected;
-use crate::view::waits::{call_name, state_name};
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::recording::context::{ContextKey, TagText};
+use crate::view::recording::mode::{Mode, is_wall};
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::waits::{call_name, state_name};
+use crate::view::select::selection::Selected;
+use crate::view::text::escape::json_escaped;
 
 /// Writes an object.
 pub(super) fn line(object: Map<String, Json>, out: &mut dyn Write) -> io::Result<()> {

@@ -7,11 +7,11 @@ use traceprof_abi::storage::log::flags::CARRIED;
 use super::call_names::duration;
 use super::{TimelineContext, ViewError};
 use crate::trace::{LazyNode, Sample};
-use crate::view::context::ContextKey;
-use crate::view::mode::is_wall;
-use crate::view::number::counted;
-use crate::view::text_style::Ink;
-use crate::view::waits::doing;
+use crate::view::recording::context::ContextKey;
+use crate::view::recording::mode::is_wall;
+use crate::view::recording::waits::doing;
+use crate::view::text::number::counted;
+use crate::view::text::text_style::Ink;
 
 impl TimelineContext<'_> {
     /// Writes the line, behind `lead`.

@@ -19,18 +19,18 @@ mod thread_samples;
 
 use std::io::{self, Write};
 
-use super::context::TagTexts;
-use super::error::ViewError;
-use super::escape::escaped;
-use super::mode::Mode;
-use super::options::Limits;
-use super::recording_info::RecordingInfo;
-use super::sample_filter::SampleFilter;
-use super::sample_totals::SampleTotals;
-use super::selection::Selected;
-use super::summary;
-use super::text_style::{Ink, TextStyle};
 use crate::trace::{LazyCall, LazyNode, LazyTrace, ThreadSummary, Window};
+use crate::view::print::options::Limits;
+use crate::view::print::summary;
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::recording::context::TagTexts;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::select::error::ViewError;
+use crate::view::select::sample_filter::SampleFilter;
+use crate::view::select::selection::Selected;
+use crate::view::text::escape::escaped;
+use crate::view::text::text_style::{Ink, TextStyle};
 use call_names::CallNames;
 pub use call_names::duration;
 use folded_children::FoldedChildren;
@@ -89,7 +89,7 @@ pub fn write(
         return Ok(());
     }
     let without: Vec<_> = without.map(|summary| &summary.thread).collect();
-    super::tree::idle_threads(out, without.into_iter())?;
+    crate::view::print::tree::idle_threads(out, without.into_iter())?;
     Ok(())
 }
 

@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use crate::trace::{LazyCall, LazyTrace, Sample, ThreadId, TraceError, Window};
-use crate::view::sample_filter::SampleFilter;
-use crate::view::states::StateTimes;
+use crate::view::profile::states::StateTimes;
+use crate::view::select::sample_filter::SampleFilter;
 
 /// The selected samples of a thread: some bytes for each.
 #[derive(Debug, Default)]

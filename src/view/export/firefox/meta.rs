@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::model::VERSION;
 use super::span_markers::{NAME, ROOT, SPAN, tag_key};
 use crate::trace::Module;
-use crate::view::escape::escaped;
-use crate::view::mode::Mode;
-use crate::view::processes::Processes;
-use crate::view::profile::Profile;
-use crate::view::recording_info::RecordingInfo;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::text::escape::escaped;
 
 /// The head of a profile.
 pub(super) fn meta(profile: &Profile) -> Value {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::thread_tables::ThreadTables;
 use super::{OTHER, milliseconds};
 use crate::trace::{Sample, TraceError};
-use crate::view::context::{ContextKey, TagText, TagTexts};
+use crate::view::recording::context::{ContextKey, TagText, TagTexts};
 
 /// The name of the markers and of their schema.
 pub(super) const NAME: &str = "Span";

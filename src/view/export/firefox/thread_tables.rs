@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use super::model::FirefoxThread;
 use super::{IDLE, USER};
 use crate::trace::{LocationId, MethodId, ModuleId};
-use crate::view::call_tree::StackStep;
-use crate::view::escape::escaped;
-use crate::view::profile::Profile;
-use crate::view::step_names::StepNames;
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::step_names::StepNames;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::text::escape::escaped;
 
 /// The name of what the trace does not define.
 const UNKNOWN: &str = "[unknown]";

@@ -23,7 +23,7 @@ use prost::Message;
 
 use super::pprof::{self, TAG_PREFIX, proto};
 use super::{ExportOptions, Profile};
-use crate::view::recording_info::RecordingInfo;
+use crate::view::recording::recording_info::RecordingInfo;
 
 /// Where the semantic conventions of OpenTelemetry name something, it is called so.
 const CONVENTIONS: [(&str, &str); 2] = [("thread", "thread.name"), ("tid", "thread.id")];

@@ -6,10 +6,10 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use crate::trace::Value;
-use crate::view::escape::escaped;
-use crate::view::processes;
-use crate::view::profile::Profile;
-use crate::view::recording_info::{RecordingInfo, words};
+use crate::view::profile::processes;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::recording_info::{RecordingInfo, words};
+use crate::view::text::escape::escaped;
 
 /// The prefix of metadata that a process published about itself.
 const PUBLISHED: &str = "otel.";

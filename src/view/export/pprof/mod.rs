@@ -18,15 +18,15 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::trace::LocationId;
-use crate::view::call_tree::{CallNode, Count, StackStep};
-use crate::view::context::{ContextText, TagText};
-use crate::view::escape::escaped;
 use crate::view::export::ExportOptions;
-use crate::view::idle::idle_threads;
-use crate::view::mode::Mode;
-use crate::view::processes::Processes;
-use crate::view::profile::{Profile, ThreadProfile};
-use crate::view::step_names::StepNames;
+use crate::view::profile::call_tree::{CallNode, Count, StackStep};
+use crate::view::profile::idle::idle_threads;
+use crate::view::profile::processes::Processes;
+use crate::view::profile::step_names::StepNames;
+use crate::view::profile::thread_profile::{Profile, ThreadProfile};
+use crate::view::recording::context::{ContextText, TagText};
+use crate::view::recording::mode::Mode;
+use crate::view::text::escape::escaped;
 use pprof_tables::PprofTables;
 use proto::{Label, Sample, ValueType};
 

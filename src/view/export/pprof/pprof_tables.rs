@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::proto::{Function, Line, Location, Mapping, Profile as Made};
 use crate::trace::{LocationId, MethodId, ModuleId};
-use crate::view::call_tree::StackStep;
-use crate::view::escape::escaped;
-use crate::view::profile::Profile;
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::text::escape::escaped;
 
 /// The name of what the trace does not define.
 const UNKNOWN: &str = "[unknown]";

@@ -1,0 +1,389 @@
+//! The head of a printed trace: the recorded program, the method and the quality.
+//!
+//! Every line comes from the trace. A line is missing if the recorder did not write its key;
+//! nothing is guessed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+use traceprof_abi::unwind::EndReason;
+
+use crate::trace::Value;
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::rate_changes;
+use crate::view::recording::recording_info::{ExecutedProgram, RecordingInfo};
+use crate::view::recording::unit::Unit;
+use crate::view::text::date::utc;
+use crate::view::text::escape::{escaped, shell_quoted};
+use crate::view::text::number::{counted, percent, wall_seconds};
+use crate::view::text::text_style::{Ink, TextStyle};
+
+/// Columns of a label and the space after it.
+const LABEL: usize = 10;
+/// The label of the strip.
+const ACTIVITY: &str = "activity";
+/// Lines that a command takes on a terminal.
+const COMMAND_LINES: usize = 2;
+
+/// Writes the head without the strip, for who shows the time otherwise.
+pub(in crate::view) fn write(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    write_lines(&lines(recording, totals), &TextStyle::default(), out).map(|_| ())
+}
+
+/// Writes the head with the strip, and says how many lines it has on the terminal.
+pub(in crate::view) fn write_with_activity(
+    recording: &RecordingInfo,
+    totals: &SampleTotals,
+    (style, out): (&TextStyle, &mut dyn Write),
+) -> io::Result<usize> {
+    let mut lines = lines(recording, totals);
+    let unit = Unit::new(totals.mode, recording);
+    let base_ns = recording.begin_ns().unwrap_or(0);
+    lines.extend(totals.activity.line(unit, base_ns, style).map(|line| (ACTIVITY, line)));
+    write_lines(&lines, style, out)
+}
+
+/// The lines of the head, each a label and a text.
+fn lines(recording: &RecordingInfo, totals: &SampleTotals) -> Vec<(&'static str, String)> {
+    let lines = [
+        ("command", command(recording)),
+        ("processes", processes(recording, totals)),
+        ("recorded", recorded(recording)),
+        ("executed", executed(recording)),
+        ("sampling", sampling(recording)),
+        ("window", recording.window.clone()),
+        ("samples", Some(samples(recording, totals))),
+        ("rooted", rooted(totals)),
+        ("lost", lost(recording)),
+        ("cpu time", cpu_time(recording, totals)),
+        ("wall time", totals.states().map(|states| states.summary())),
+        ("target", stops(recording)),
+        ("damage", damage(recording)),
+        ("origin", origin(recording)),
+        ("ended", recording.text("write_error").map(|why| format!("early: {why}"))),
+        ("note", unfinished(recording)),
+    ];
+    lines.into_iter().filter_map(|(label, text)| text.map(|text| (label, text))).collect()
+}
+
+/// Writes such lines, and says how many they are on the terminal.
+fn write_lines(
+    lines: &[(&str, String)],
+    style: &TextStyle,
+    out: &mut dyn Write,
+) -> io::Result<usize> {
+    let mut count = 0;
+    for (label, text) in lines {
+        let mut texts = match *label {
+            // Spaces in it are times without a sample, not ends of words.
+            ACTIVITY => vec![text.clone()],
+            _ => style.wrapped(&escaped(text), LABEL),
+        };
+        // A command line may be as long as a book; figures are never cut.
+        if *label == "command" && texts.len() > COMMAND_LINES {
+            let rest = texts.split_off(COMMAND_LINES - 1).join(" ");
+            texts.push(style.fit(&rest, LABEL).into_owned());
+        }
+        count += texts.len();
+        let mut label = format!("{label:9}");
+        for text in texts {
+            writeln!(out, "{} {text}", style.paint(Some(Ink::Heading), &label))?;
+            label = " ".repeat(LABEL - 1);
+        }
+    }
+    Ok(count)
+}
+
+fn command(recording: &RecordingInfo) -> Option<String> {
+    let pid = recording.number("pid").map(|pid| format!("pid {pid}"));
+    let Some(Value::List(words)) = recording.metadata.get("command_line") else {
+        return pid;
+    };
+    let words: Vec<String> = words
+        .iter()
+        .filter_map(|word| match word {
+            Value::Text(word) => Some(shell_quoted(word)),
+            _ => None,
+        })
+        .collect();
+    // The command line belongs to one process; the next line names the others.
+    let others = process_count(recording).saturating_sub(1);
+    let others = match others {
+        0 => String::new(),
+        1 => " and 1 other process".to_owned(),
+        _ => format!(" and {others} other processes"),
+    };
+    match (words.is_empty(), pid) {
+        (true, pid) => pid.map(|pid| format!("{pid}{others}")),
+        (false, None) => Some(format!("{}{others}", words.join(" "))),
+        (false, Some(pid)) => Some(format!("{} ({pid}){others}", words.join(" "))),
+    }
+}
+
+/// How many processes were recorded together; 0 if it was one alone.
+fn process_count(recording: &RecordingInfo) -> u64 {
+    // The recorder does not list any number of them.
+    recording.number("processes").unwrap_or(0).max(recording.processes().len() as u64)
+}
+
+fn recorded(recording: &RecordingInfo) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(time_ns) = recording.number("start_realtime_ns") {
+        parts.push(utc(time_ns));
+    }
+    if let Some(duration_ns) = duration_ns(recording) {
+        parts.push(format!("for {:.3} s", duration_ns as f64 / 1e9));
+    }
+    if let Some(host) = recording.text("host") {
+        let kernel = recording.text("kernel").map(|kernel| format!(", {kernel}"));
+        parts.push(format!("on {host}{}", kernel.unwrap_or_default()));
+    }
+    if let Some(cpus) = recording.number("cpus") {
+        parts.push(format!("with {}", counted(cpus, "cpu")));
+    }
+    (!parts.is_empty()).then(|| parts.join(" "))
+}
+
+/// The processes that were recorded together, with their shares of the selected samples.
+fn processes(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
+    const NAMED: usize = 4;
+    // Two processes may have had one id, one after the other; the totals have it once.
+    let mut names: BTreeMap<u64, &str> =
+        totals.processes.iter().map(|(pid, it)| (u64::from(*pid), it.name.as_str())).collect();
+    names.extend(recording.processes().into_iter().map(|it| (it.pid, it.name)));
+    let weight = |pid: &u64| {
+        let pid = u32::try_from(*pid).ok();
+        pid.and_then(|pid| totals.processes.get(&pid)).map_or(0, |it| it.count.weight)
+    };
+    let mut pids: Vec<u64> = names.keys().copied().collect();
+    pids.sort_by_key(|pid| Reverse(weight(pid)));
+    let all = totals.count.weight;
+    let one = |pid: &u64| {
+        let name = names.get(pid).map_or_else(String::new, |name| shell_quoted(name));
+        let share = match all {
+            0 => String::new(),
+            _ => format!(" {:.1} %", percent(weight(pid), all)),
+        };
+        format!("{name} ({pid}){share}")
+    };
+    let named: Vec<String> = pids.iter().take(NAMED).map(one).collect();
+    let count = process_count(recording);
+    let more = match count.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => {
+            let shown: u64 = pids.iter().take(NAMED).map(weight).sum();
+            let share = percent(all.saturating_sub(shown), all);
+            format!(" and {more} more {share:.1} %")
+        }
+    };
+    let others = |key: &str, what: &str| {
+        let number = recording.number(key).filter(|number| *number > 0);
+        number.map_or_else(String::new, |number| format!("; {number} {what}"))
+    };
+    let refused = others("processes_refused", "could not be recorded");
+    let missed = others("processes_missed", "ended before they could be recorded");
+    // Time on the processor and time of threads that wait are shared out otherwise.
+    let of = match (all, totals.mode) {
+        (0, _) => "",
+        (_, Mode::Cpu) => " of CPU time",
+        (_, Mode::Wall) => " of the time of all threads",
+    };
+    (count > 0).then(|| format!("{count}: {}{more}{of}{refused}{missed}", named.join(", ")))
+}
+
+/// The programs that the target executed meanwhile, each with its process if there are several.
+fn executed(recording: &RecordingInfo) -> Option<String> {
+    const NAMED: usize = 4;
+    let programs = recording.executed();
+    let one = |it: &ExecutedProgram<'_>| {
+        let by = it.pid.map_or_else(String::new, |pid| format!(" by {pid}"));
+        let after_ns = recording.begin_ns().map(|begin_ns| it.time_ns.saturating_sub(begin_ns));
+        let after =
+            after_ns.map_or_else(String::new, |ns| format!(" after {:.3} s", ns as f64 / 1e9));
+        let why = it.not_sampled.map_or_else(String::new, |why| format!(" (not sampled: {why})"));
+        format!("{}{by}{after}{why}", shell_quoted(it.name))
+    };
+    let named: Vec<String> = programs.iter().take(NAMED).map(one).collect();
+    // The recorder does not list any number of them.
+    let count = recording.number("executions").unwrap_or(0).max(programs.len() as u64);
+    let more = match count.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
+}
+
+/// From the recorder, or from the first to the last sample.
+fn duration_ns(recording: &RecordingInfo) -> Option<u64> {
+    recording.end_ns()?.checked_sub(recording.begin_ns()?)
+}
+
+fn sampling(recording: &RecordingInfo) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(engine) = recording.text("engine") {
+        parts.push(format!("{engine} engine"));
+    }
+    if let Some(mode) = recording.text("mode").filter(|_| recording.has_wall()) {
+        parts.push(format!("mode {mode}"));
+    }
+    if let Some(hz) = recording.number("freq_hz") {
+        parts.push(format!("{hz} Hz"));
+    }
+    parts.extend(rate_changes::changes(&recording.metadata));
+    if let Some(period_ns) = recording.period_ns() {
+        parts.push(format!("period {:.3} ms of cpu time", period_ns / 1e6));
+    }
+    if let Some(interval_ns) = recording.number("wall_interval_ns") {
+        parts.push(format!("wall interval {:.3} ms", interval_ns as f64 / 1e6));
+    }
+    match recording.number("kernel_included") {
+        Some(0) => parts.push("without time in the kernel".to_owned()),
+        Some(_) => parts.push("with time in the kernel".to_owned()),
+        None => {}
+    }
+    if let Some(version) = recording.text("traceprof_version") {
+        parts.push(format!("traceprof {version}"));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn samples(recording: &RecordingInfo, totals: &SampleTotals) -> String {
+    let (samples, threads) = (totals.count.samples, counted(totals.threads, "thread"));
+    if samples == 0 && recording.closed && recording.window.is_none() && !recording.has_wall() {
+        return "none; what threads wait for is recorded with --mode wall".to_owned();
+    }
+    match totals.states() {
+        Some(states) => format!("{samples} for {} s in {threads}", wall_seconds(states.total())),
+        None => format!("{samples} for {} in {threads}", counted(totals.count.weight, "period")),
+    }
+}
+
+fn rooted(totals: &SampleTotals) -> Option<String> {
+    let (rooted, all) = totals.rooted();
+    if all == 0 {
+        return None;
+    }
+    let mut text = format!("{:.1} % of the stacks reach the root", percent(rooted, all));
+    let stopped = totals.ends.iter().filter(|(reason, _)| **reason != EndReason::Root as u16);
+    for (index, (reason, samples)) in stopped.enumerate() {
+        let name = EndReason::from_number(*reason).map_or("unknown reason", EndReason::name);
+        let before = if index == 0 { "; stopped early: " } else { ", " };
+        text.push_str(&format!("{before}{name} {samples}"));
+    }
+    Some(text)
+}
+
+fn lost(recording: &RecordingInfo) -> Option<String> {
+    let mut total = 0u64;
+    let mut reasons = Vec::new();
+    let mut counted_any = false;
+    for (key, value) in &recording.metadata {
+        if let (Some(reason), Value::Unsigned(number)) = (key.strip_prefix("lost."), value) {
+            counted_any = true;
+            total = total.saturating_add(*number);
+            if *number > 0 {
+                reasons.push(format!("{} {number}", reason.replace('_', " ")));
+            }
+        }
+    }
+    match (counted_any, reasons.is_empty()) {
+        (false, _) => None,
+        (true, true) => Some("no sample".to_owned()),
+        (true, false) => Some(format!("{}: {}", counted(total, "sample"), reasons.join(", "))),
+    }
+}
+
+/// The CPU time of the whole recording; that of a part is unknown.
+fn cpu_time(recording: &RecordingInfo, totals: &SampleTotals) -> Option<String> {
+    if recording.window.is_some() {
+        return None;
+    }
+    let used_ns = recording.number("cpu_time_ns")? as f64;
+    let seen_ns = totals.periods()? as f64 * recording.period_ns()?;
+    let share = if used_ns > 0.0 {
+        format!(" ({:.1} %)", seen_ns * 100.0 / used_ns)
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "the samples stand for {:.3} s of the {:.3} s that the target used{share}",
+        seen_ns / 1e9,
+        used_ns / 1e9
+    ))
+}
+
+fn stops(recording: &RecordingInfo) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(Value::List(stops)) = recording.metadata.get("attach_stops_ns") {
+        let stops: Vec<String> = stops
+            .iter()
+            .filter_map(|stop| match stop {
+                Value::Unsigned(ns) => Some(milliseconds(*ns)),
+                _ => None,
+            })
+            .collect();
+        if !stops.is_empty() {
+            parts.push(format!("{} at attach", stops.join(" + ")));
+        }
+    }
+    if let Some(ns) = recording.number("detach_stopped_ns") {
+        parts.push(format!("{} at detach", milliseconds(ns)));
+    }
+    (!parts.is_empty()).then(|| format!("stopped for {}", parts.join(", ")))
+}
+
+fn milliseconds(ns: u64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}
+
+/// The unreadable part of the file.
+fn damage(recording: &RecordingInfo) -> Option<String> {
+    let losses = &recording.losses;
+    if losses.is_empty() {
+        return None;
+    }
+    let threads: BTreeSet<_> = losses.iter().filter_map(|loss| loss.thread).collect();
+    let known: u64 = losses.iter().filter_map(|loss| loss.samples).sum();
+    let more = losses.iter().any(|loss| loss.samples.is_none());
+    let samples = match (known, more) {
+        (0, true) => "an unknown number of samples".to_owned(),
+        (known, true) => format!("{} and an unknown number more", counted(known, "sample")),
+        (known, false) => counted(known, "sample"),
+    };
+    let places = counted(losses.len() as u64, "place");
+    let threads = counted(threads.len() as u64, "thread");
+    Some(format!("{samples} cannot be read any more, at {places} of {threads}"))
+}
+
+/// Where the trace comes from, if not from a recorder.
+fn origin(recording: &RecordingInfo) -> Option<String> {
+    let file = recording.text("recovered_from")?;
+    let lost = recording.number("recovered_lost_samples").unwrap_or(0);
+    let frames = recording.number("recovered_lost_frames").unwrap_or(0);
+    let lost = match (lost, frames) {
+        (0, 0) => "nothing was lost".to_owned(),
+        (0, frames) => format!("{} are lost", counted(frames, "frame")),
+        (lost, frames) => {
+            format!("{} of {} are lost", counted(lost, "sample"), counted(frames, "frame"))
+        }
+    };
+    let unfinished = match recording.number("recovered_unfinished") {
+        Some(1..) => ", whose recording did not end properly; of what was written",
+        _ => ":",
+    };
+    Some(format!("recovered from {}{unfinished} {lost}", shell_quoted(file)))
+}
+
+fn unfinished(recording: &RecordingInfo) -> Option<String> {
+    let text = match recording.running {
+        true => "the recording is still running: this is what was written so far",
+        false => "the recording did not end properly: this is all that was written until then",
+    };
+    (!recording.closed).then(|| text.to_owned())
+}

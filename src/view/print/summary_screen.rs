@@ -1,0 +1,156 @@
+//! A summary that fits on one screen: the head, and the heaviest functions by self and by total
+//! weight.
+//!
+//! Functions that only lead to one other get no line for their total: they would be the first ten
+//! of every program.
+//!
+//! # Invariants
+//! - A terminal of 80 columns and 24 lines shows all of it, with the prompt below. Lines that few
+//!   recordings have take the place of functions.
+
+use std::io::{self, Write};
+
+use crate::view::print::options::TreeOptions;
+use crate::view::print::summary;
+use crate::view::profile::flat_profile::{FlatProfile, RowType, TableRow};
+use crate::view::profile::idle;
+use crate::view::profile::sample_totals::SampleTotals;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::text::number::percent;
+use crate::view::text::text_style::{Ink, TextStyle, padded};
+
+/// Lines of a screen that the summary may take.
+const LINES_MAX: usize = 22;
+/// Functions that are named of each kind, if there is room and if there is little.
+const NAMED_MAX: usize = 8;
+const NAMED_MIN: usize = 5;
+/// Columns of a share and the spaces beside it.
+const SHARE: usize = 10;
+
+/// Writes the summary; without the functions where the heaviest of something follow anyway.
+pub fn write(
+    profile: &Profile,
+    with_functions: bool,
+    options: &TreeOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let style = &options.style;
+    let totals = SampleTotals::in_profile(profile);
+    let used = summary::write_with_activity(&profile.recording, &totals, (style, out))?;
+    let table = with_functions.then(|| TopFunctions::new(profile, options));
+    match table.filter(|it| !it.table.rows.is_empty()) {
+        Some(functions) => functions.write(used, style, out),
+        None => Ok(()),
+    }
+}
+
+/// The functions of the threads that do something.
+struct TopFunctions {
+    table: FlatProfile,
+    idle: u64,
+    /// Functions below this share are left out.
+    min_percent: f64,
+}
+
+impl TopFunctions {
+    fn new(profile: &Profile, options: &TreeOptions) -> Self {
+        let idle = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
+        let is_idle = |place: &usize| idle.get(*place).copied().unwrap_or(false);
+        let threads = profile.threads.iter().enumerate();
+        let busy = threads.filter(|(place, _)| !is_idle(place)).map(|(_, thread)| thread);
+        let table = FlatProfile::of_threads(profile, busy, RowType::Function);
+        let idle = idle.iter().filter(|idle| **idle).count() as u64;
+        Self { table, idle, min_percent: options.rows_min_percent }
+    }
+
+    /// Writes them below so many lines.
+    fn write(&self, used: usize, style: &TextStyle, out: &mut dyn Write) -> io::Result<()> {
+        // An empty line, and the heads; one below the other there are two of those.
+        let (heads, lists) = if style.width.is_some() { (2, 1) } else { (3, 2) };
+        let room = LINES_MAX.saturating_sub(used + heads) / lists;
+        let most = room.clamp(NAMED_MIN, NAMED_MAX);
+        let enough = |weight: u64| weight > 0 && self.share(weight) >= self.min_percent;
+        let own: Vec<&TableRow> =
+            self.table.rows.iter().filter(|row| enough(row.own.weight)).take(most).collect();
+        let forks = self.table.by_total().into_iter().filter(|row| row.forks);
+        let total: Vec<&TableRow> =
+            forks.filter(|row| enough(row.total.weight)).take(most).collect();
+        let aside = match self.aside() {
+            [None, None] => String::new(),
+            aside => {
+                let some: Vec<String> = aside.into_iter().flatten().collect();
+                format!(" ({} left out)", some.join(" and "))
+            }
+        };
+        writeln!(out)?;
+        match style.width {
+            Some(width) => self.beside(width, [&own, &total], (style, out)),
+            None => {
+                writeln!(out, " self %  function{aside}")?;
+                for row in own {
+                    writeln!(out, "{:7.1}  {}", self.share(row.own.weight), named(row))?;
+                }
+                writeln!(out, "total %  function{aside}")?;
+                for row in total {
+                    writeln!(out, "{:7.1}  {}", self.share(row.total.weight), named(row))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The hidden threads and functions, in as few columns as possible.
+    fn aside(&self) -> [Option<String>; 2] {
+        let rows = self.table.rows.iter();
+        let light = rows.filter(|row| self.share(row.total.weight) < self.min_percent).count();
+        let idle = (self.idle > 0).then(|| format!("{} idle", self.idle));
+        [idle, (light > 0).then(|| format!("{light} < {} %", self.min_percent))]
+    }
+
+    /// Both lists in the columns of a terminal.
+    fn beside(
+        &self,
+        width: usize,
+        [own, total]: [&[&TableRow]; 2],
+        (style, out): (&TextStyle, &mut dyn Write),
+    ) -> io::Result<()> {
+        let half = width / 2;
+        let room = half.saturating_sub(SHARE);
+        let [idle, light] = self.aside().map(|aside| match aside {
+            Some(aside) => format!(" ({aside} left out)"),
+            None => String::new(),
+        });
+        // Above the column that has room; there is seldom more than one.
+        let [left, right] = if light.is_empty() { [light, idle] } else { [idle, light] };
+        let left = padded(&style.cut(&format!(" self %  function{left}"), half), half);
+        let right = format!("total %  function{right}");
+        let right = style.cut(&right, width.saturating_sub(half));
+        writeln!(out, "{}", style.paint(Some(Ink::Heading), &format!("{left}{right}")))?;
+        let cell = |row: Option<&&TableRow>, of: fn(&TableRow) -> u64| {
+            let Some(row) = row else { return (padded("", SHARE - 1), String::new()) };
+            let share = self.share(of(row));
+            let number = format!("{share:7.1}");
+            let number = style.paint(Ink::of_share(share), &number).into_owned();
+            (format!("{number}  "), style.cut(&row.name, room).into_owned())
+        };
+        for place in 0..own.len().max(total.len()) {
+            let (share, name) = cell(own.get(place), |row| row.own.weight);
+            let name = padded(&name, half.saturating_sub(SHARE - 1));
+            let (other_share, other) = cell(total.get(place), |row| row.total.weight);
+            writeln!(out, "{}", format!("{share}{name}{other_share}{other}").trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn share(&self, weight: u64) -> f64 {
+        percent(weight, self.table.all.weight)
+    }
+}
+
+/// A function and its module.
+fn named(row: &TableRow) -> String {
+    match row.qualifier.is_empty() {
+        true => row.name.clone(),
+        false => format!("{} ({})", row.name, row.qualifier),
+    }
+}

@@ -1,0 +1,187 @@
+//! The trees of a profile, and the threads in each.
+//!
+//! # Invariants
+//! - Every shown thread is in one section, among the light or the idle ones, or without a sample.
+//!   The weights of all add up to the profile's.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::view::print::inverted_tree::inverted;
+use crate::view::print::options::{Split, TreeOptions};
+use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use crate::view::profile::flat_profile::RowType;
+use crate::view::profile::idle;
+use crate::view::profile::step_names::{NameId, StepNames};
+use crate::view::profile::thread_labels::ThreadLabels;
+use crate::view::profile::thread_profile::{Profile, ThreadProfile};
+use crate::view::recording::unit::{Scale, Unit};
+use crate::view::select::groups::{GroupId, Groups};
+use crate::view::text::escape::escaped;
+use crate::view::text::number::counted;
+
+/// Threads with one tree.
+pub(in crate::view) struct TreeSection<'a> {
+    pub(in crate::view) title: String,
+    pub(in crate::view) threads: Vec<&'a ThreadProfile>,
+    pub(in crate::view) count: Count,
+}
+
+impl<'a> TreeSection<'a> {
+    fn new(title: String, threads: Vec<&'a ThreadProfile>) -> Self {
+        let mut count = Count::default();
+        for thread in &threads {
+            count += thread.count;
+        }
+        Self { title, threads, count }
+    }
+}
+
+/// All trees of a profile, sorted.
+pub(in crate::view) struct TreeSections<'a> {
+    pub(in crate::view) profile: &'a Profile,
+    pub(in crate::view) options: &'a TreeOptions,
+    pub(in crate::view) names: StepNames,
+    pub(in crate::view) scale: Scale,
+    /// The heaviest first; the light ones last, together.
+    pub(in crate::view) sections: Vec<TreeSection<'a>>,
+    /// Threads that only wait for work.
+    pub(in crate::view) idle: Vec<&'a ThreadProfile>,
+    /// Threads without a sample.
+    pub(in crate::view) without: Vec<&'a ThreadProfile>,
+    /// The first-level group of each thread of the section, if there is one.
+    parts: Vec<GroupId>,
+}
+
+impl<'a> TreeSections<'a> {
+    /// The trees of a profile.
+    pub(in crate::view) fn new(profile: &'a Profile, options: &'a TreeOptions) -> Self {
+        let mut names = match (options.steps, options.verbose) {
+            (RowType::Module, _) => StepNames::of_modules(profile),
+            (RowType::Line, _) => StepNames::of_lines(profile),
+            (_, true) => StepNames::of_places(profile),
+            (_, false) => StepNames::of_functions(profile),
+        };
+        let loops = if options.idle { Vec::new() } else { idle::idle_threads(profile) };
+        let is_loop = |place: usize| loops.get(place).copied().unwrap_or(false);
+        let (mut busy, mut idle) = (Vec::new(), Vec::new());
+        for (place, thread) in profile.threads.iter().enumerate() {
+            if is_loop(place) { idle.push(thread) } else { busy.push(thread) }
+        }
+        busy.sort_by_key(heaviest);
+        let sampled = busy.partition_point(|thread| thread.count.samples > 0);
+        let without = busy.split_off(sampled);
+        let of = match idle.iter().any(|thread| thread.count.weight > 0) {
+            true => "all but the idle",
+            false => "all",
+        };
+        let sections = sections(&busy, options, (&names, of));
+        let mut of_threads = Vec::new();
+        if let Some(part) = options.split.part() {
+            let mut parts = ThreadLabels::new(profile, part);
+            // Threads are fewer than the 32 bits of their ids.
+            let mut place = |thread| u32::try_from(parts.add(thread)).unwrap_or(u32::MAX);
+            of_threads = busy.iter().map(|thread| GroupId::new(place(*thread))).collect();
+            names.group_by(Arc::new(Groups::named(part.nouns(), parts.labels())));
+        }
+        let scale = Scale {
+            all: profile.count().weight,
+            unit: Unit::new(profile.mode, &profile.recording),
+        };
+        Self { profile, options, names, scale, sections, idle, without, parts: of_threads }
+    }
+
+    /// The tree of a section.
+    pub(in crate::view) fn tree(&self, section: &TreeSection<'_>) -> CallTree<NameId> {
+        let mut grower = CallTreeBuilder::<NameId>::default();
+        let merges = self.options.steps == RowType::Module;
+        for (place, thread) in section.threads.iter().enumerate() {
+            let group = self.parts.get(place).copied().map(StackStep::Group);
+            grower.graft_below(group, &thread.tree, (merges, |place| self.names.id(place)));
+        }
+        let tree = grower.finish();
+        match self.options.inverted {
+            true => inverted(&tree, &self.options.limits),
+            false => tree,
+        }
+    }
+
+    /// Whether all threads are in one tree.
+    pub(in crate::view) fn is_one(&self) -> bool {
+        self.names.groups().is_some() || self.options.split == Split::Together
+    }
+}
+
+/// The threads of each tree, from those that have samples.
+fn sections<'a>(
+    busy: &[&'a ThreadProfile],
+    options: &TreeOptions,
+    (names, of): (&StepNames, &str),
+) -> Vec<TreeSection<'a>> {
+    if busy.is_empty() {
+        return Vec::new();
+    }
+    let number = counted(busy.len() as u64, "thread");
+    let whole = |title| vec![TreeSection::new(title, busy.to_vec())];
+    let split = match (names.groups(), options.split) {
+        (Some(groups), _) => return whole(format!("{number} by {}", groups.noun())),
+        (None, Split::ByThread) => return whole(format!("{number} by thread")),
+        (None, Split::ByProcess) => return whole(format!("{number} by process")),
+        (None, Split::Together) => return whole(format!("{number} together")),
+        (None, Split::Threads) => busy.iter().map(|it| (it.title(), vec![*it])).collect(),
+        (None, Split::Pools) => pools(busy),
+    };
+    let mut all: Vec<TreeSection<'a>> =
+        split.into_iter().map(|(title, threads)| TreeSection::new(title, threads)).collect();
+    // Sections of one weight stay in the order of their heaviest threads.
+    all.sort_by_key(|section| Reverse(section.count.weight));
+    // Idle threads are no measure: beside a thousand of them every other one would be light.
+    let shown: u64 = all.iter().map(|section| section.count.weight).sum();
+    let least = options.limits.min_percent / 100.0 * shown as f64;
+    let heavy = all.partition_point(|section| section.count.weight as f64 >= least);
+    if heavy + 1 < all.len() {
+        let light = all.split_off(heavy).into_iter().flat_map(|section| section.threads);
+        let light: Vec<&ThreadProfile> = light.collect();
+        let number = counted(light.len() as u64, "thread");
+        let percent = options.limits.min_percent;
+        all.push(TreeSection::new(format!("{number} below {percent} % of {of}, together"), light));
+    }
+    all
+}
+
+/// Groups threads by the stems of their names. The main thread stays alone: it does something else,
+/// whatever its name.
+fn pools<'a>(threads: &[&'a ThreadProfile]) -> Vec<(String, Vec<&'a ThreadProfile>)> {
+    let mut pools: BTreeMap<(u32, bool, &str), Vec<&'a ThreadProfile>> = BTreeMap::new();
+    for profile in threads {
+        let thread = &profile.thread;
+        let key = (thread.pid, thread.pid == thread.tid, stem(&thread.name));
+        pools.entry(key).or_default().push(*profile);
+    }
+    let mut pools: Vec<_> = pools.into_iter().collect();
+    pools.sort_by_key(|(_, threads)| threads.first().map(heaviest));
+    let titled = |((pid, _, stem), threads): ((u32, bool, &str), Vec<&'a ThreadProfile>)| {
+        let first = threads[0];
+        let title = match threads.iter().any(|other| other.thread.name != first.thread.name) {
+            _ if threads.len() == 1 => first.title(),
+            differ => {
+                let (name, star) = if differ { (stem, "*") } else { (&*first.thread.name, "") };
+                let name = escaped(name);
+                format!("pool \"{name}{star}\" ({} threads) of process {pid}", threads.len())
+            }
+        };
+        (title, threads)
+    };
+    pools.into_iter().map(titled).collect()
+}
+
+/// The common part of the names of a pool's threads: all but the trailing digits.
+pub(in crate::view) fn stem(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// The order of threads: the heaviest first.
+fn heaviest(profile: &&ThreadProfile) -> (Reverse<u64>, u32, u32) {
+    (Reverse(profile.count.weight), profile.thread.pid, profile.thread.tid)
+}

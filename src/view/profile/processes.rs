@@ -1,0 +1,152 @@
+//! The processes that samples are of, where a recording has several.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::trace::Thread;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::text::escape::escaped;
+
+/// Most processes in a title.
+const NAMED_MAX: usize = 4;
+
+/// The name of each process by its id, not escaped: from the recorder's list, else from its first
+/// thread.
+pub(in crate::view) fn names<'a>(
+    threads: impl Iterator<Item = &'a Thread>,
+    recording: &'a RecordingInfo,
+) -> BTreeMap<u64, &'a str> {
+    let mut names = BTreeMap::new();
+    for thread in threads {
+        let name = names.entry(u64::from(thread.pid)).or_insert("");
+        if thread.tid == thread.pid {
+            *name = thread.name.as_str();
+        }
+    }
+    for process in recording.processes() {
+        names.insert(process.pid, process.name);
+    }
+    names
+}
+
+/// The names of the processes of a profile. All its texts are safe to show.
+#[derive(Debug, Default)]
+pub(in crate::view) struct Processes {
+    /// The names by process id.
+    names: BTreeMap<u64, String>,
+    /// The processes with threads in the profile, the heaviest first.
+    shown: Vec<u64>,
+    /// How many of these have samples.
+    sampled: usize,
+    /// The recorded program, if it is one.
+    program: Option<String>,
+}
+
+impl Processes {
+    /// Collects the processes of the recorder's list, which is bounded, and of all threads.
+    pub(in crate::view) fn of(profile: &Profile) -> Self {
+        let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
+        for profile in &profile.threads {
+            let weight = weights.entry(profile.thread.pid.into()).or_default();
+            *weight = weight.saturating_add(profile.count.weight);
+        }
+        let threads = profile.threads.iter().map(|profile| &profile.thread);
+        let names = names(threads, &profile.recording).into_iter();
+        let names = names.map(|(pid, name)| (pid, escaped(name).into_owned())).collect();
+        let sampled = weights.values().filter(|weight| **weight > 0).count();
+        let mut shown: Vec<(u64, u64)> = weights.into_iter().collect();
+        shown.sort_by_key(|(pid, weight)| (Reverse(*weight), *pid));
+        let shown = shown.into_iter().map(|(pid, _)| pid).collect();
+        Self { names, shown, sampled, program: profile.recording.program() }
+    }
+
+    /// Whether there are several, so that a thread's name says too little.
+    pub(in crate::view) fn are_several(&self) -> bool {
+        self.names.len() > 1
+    }
+
+    /// Whether the profile has samples of several: then stacks alone do not say whose they are.
+    pub(in crate::view) fn are_several_shown(&self) -> bool {
+        self.sampled > 1
+    }
+
+    /// The name of a process; of a single one the name of its program.
+    pub(in crate::view) fn name(&self, pid: u32) -> Option<&str> {
+        if !self.are_several() {
+            return self.program.as_deref();
+        }
+        self.names.get(&pid.into()).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// The process of a thread, `name/pid`, if there are several.
+    pub(in crate::view) fn label(&self, pid: u32) -> Option<String> {
+        self.are_several().then(|| match self.name(pid) {
+            Some(name) => format!("{name}/{pid}"),
+            None => format!("process/{pid}"),
+        })
+    }
+
+    /// A process in one phrase.
+    pub(in crate::view) fn title(&self, pid: u64) -> String {
+        match self.names.get(&pid) {
+            Some(name) if !name.is_empty() => format!("{name} ({pid})"),
+            _ => format!("process {pid}"),
+        }
+    }
+
+    /// The subject of the profile for a title; `None` if the trace does not name it.
+    pub(in crate::view) fn subject(&self) -> Option<String> {
+        if !self.are_several() {
+            return self.program.clone();
+        }
+        let named = self.shown.iter().take(NAMED_MAX).map(|pid| self.title(*pid));
+        let named: Vec<String> = named.collect();
+        let named = named.join(", ");
+        match self.shown.len() {
+            0 => None,
+            1 => Some(named),
+            count if count <= NAMED_MAX => Some(format!("{count} processes: {named}")),
+            count => Some(format!("{count} processes: {named} and {} more", count - NAMED_MAX)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Sample, Thread};
+    use crate::view::ThreadProfileBuilder;
+
+    /// Threads of these processes, each as heavy as it says.
+    fn processes(threads: &[(u32, u32, &str, u32)]) -> Processes {
+        let thread = |&(pid, tid, name, weight): &(u32, u32, &str, u32)| {
+            let mut grower = ThreadProfileBuilder::default();
+            grower.add(&Sample { weight, ..Sample::default() }, &[], None);
+            grower.finish(Thread { pid, tid, name: name.to_owned(), ..Thread::default() })
+        };
+        let threads = threads.iter().map(thread).collect();
+        Processes::of(&Profile { threads, ..Profile::default() })
+    }
+
+    #[test]
+    fn a_process_that_the_trace_does_not_name_is_called_as_its_first_thread() {
+        let two = processes(&[(1, 2, "worker", 5), (1, 1, "se\u{1b}rver", 1), (7, 8, "x", 9)]);
+        assert_eq!(two.label(1).as_deref(), Some("se\\u{1b}rver/1"));
+        // The first thread of this one is missing.
+        assert_eq!(two.label(7).as_deref(), Some("process/7"));
+        assert_eq!(two.subject().as_deref(), Some("2 processes: process 7, se\\u{1b}rver (1)"));
+        let one = processes(&[(1, 1, "server", 1)]);
+        assert_eq!((one.label(1), one.subject()), (None, None), "of one there is nothing to tell");
+    }
+
+    #[test]
+    fn the_heaviest_processes_are_named_and_the_others_counted() {
+        let name = |pid| ["", "a", "b", "c", "d", "e", "f"][pid as usize];
+        let of = |count| (1..=count).map(|pid| (pid, pid, name(pid), 10 * pid));
+        let subject = |count| processes(&of(count).collect::<Vec<_>>()).subject();
+        assert_eq!(subject(4).as_deref(), Some("4 processes: d (4), c (3), b (2), a (1)"));
+        let six = "6 processes: f (6), e (5), d (4), c (3) and 2 more";
+        assert_eq!(subject(6).as_deref(), Some(six));
+    }
+}

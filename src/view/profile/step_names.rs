@@ -1,0 +1,202 @@
+//! The name of each step of a stack: by function, place, module or line.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::trace::{Location, LocationId, MethodId, Module};
+use crate::view::profile::call_tree::StackStep;
+use crate::view::profile::thread_profile::Profile;
+use crate::view::recording::waits::Waits;
+use crate::view::select::groups::Groups;
+use crate::view::text::escape::escaped;
+
+/// Index of a name. Two locations with the same name are one line of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::view) struct NameId(u32);
+
+/// A name, safe to show.
+#[derive(Debug)]
+struct StepName {
+    text: String,
+    /// Distinguishes names of the same text.
+    qualifier: String,
+}
+
+/// The names of all locations of a profile.
+#[derive(Debug)]
+pub(in crate::view) struct StepNames {
+    names: Vec<StepName>,
+    by_location: Vec<NameId>,
+    /// The waits with their names.
+    waits: Waits,
+    /// The groups of the samples, if they are grouped.
+    groups: Option<Arc<Groups>>,
+    /// The contexts, if they are shown.
+    contexts: Option<Arc<Groups>>,
+}
+
+/// The name of a location that the trace does not define.
+const UNKNOWN: NameId = NameId(0);
+
+impl StepNames {
+    /// Names by function.
+    ///
+    /// Functions of one name in one module are distinguished by their start addresses if several
+    /// are known. An inlined copy has no start and counts as the function itself.
+    pub(in crate::view) fn of_functions(profile: &Profile) -> Self {
+        let mut starts: HashMap<_, BTreeSet<u64>> = HashMap::new();
+        for method in profile.methods.iter().filter(|method| method.start_svma != 0) {
+            starts.entry((method.module, &method.name)).or_default().insert(method.start_svma);
+        }
+        let mut names = Self::empty(profile);
+        let mut ids = HashMap::new();
+        let mut by_method = Vec::with_capacity(profile.methods.len());
+        for method in &profile.methods {
+            let known = starts.get(&(method.module, &method.name)).map_or(0, BTreeSet::len);
+            let start = if known > 1 { method.start_svma } else { 0 };
+            let id = ids.entry((method.module, &method.name, start)).or_insert_with(|| {
+                let module = profile.module_name(method).unwrap_or("unknown module");
+                let qualifier =
+                    if start == 0 { module.to_owned() } else { format!("{module}+{start:#x}") };
+                names.add(&method.name, &qualifier)
+            });
+            by_method.push(*id);
+        }
+        let of = |method: MethodId| by_method.get(method.0 as usize).copied().unwrap_or(UNKNOWN);
+        names.by_location = profile.locations.iter().map(|place| of(place.method)).collect();
+        names
+    }
+
+    /// Names by place: every name says where it is.
+    pub(in crate::view) fn of_places(profile: &Profile) -> Self {
+        let mut names = Self::empty(profile);
+        let mut ids = HashMap::new();
+        for location in &profile.locations {
+            let text = place(profile, location);
+            let id = match ids.get(&text) {
+                Some(id) => *id,
+                None => {
+                    let id = names.add(&text, "");
+                    ids.insert(text, id);
+                    id
+                }
+            };
+            names.by_location.push(id);
+        }
+        names
+    }
+
+    /// Names by module: the last part of its path.
+    pub(in crate::view) fn of_modules(profile: &Profile) -> Self {
+        let mut names = Self::empty(profile);
+        let mut ids = HashMap::new();
+        let mut known = Vec::with_capacity(profile.modules.len());
+        for Module { path, .. } in &profile.modules {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            // One that was mapped anew is the same to a reader.
+            known.push(*ids.entry(path).or_insert_with(|| names.add(name, path)));
+        }
+        // Code that was made at run time, and what is in no module that is known.
+        let none = names.add("[no module]", "");
+        let module = |place: &Location| profile.method(place.method).and_then(|it| it.module);
+        let id = |place| module(place).and_then(|id| known.get(id.0 as usize)).copied();
+        names.by_location =
+            profile.locations.iter().map(|place| id(place).unwrap_or(none)).collect();
+        names
+    }
+
+    /// Names by source line, with the function; by function where the line is unknown.
+    pub(in crate::view) fn of_lines(profile: &Profile) -> Self {
+        let mut names = Self::of_functions(profile);
+        let mut ids = HashMap::new();
+        for (at, location) in profile.locations.iter().enumerate() {
+            let (Some(file), 1.., Some(method)) =
+                (&location.file, location.line, profile.method(location.method))
+            else {
+                continue;
+            };
+            let key = (names.by_location[at], file, location.line);
+            let id = match ids.get(&key) {
+                Some(id) => *id,
+                None => {
+                    let name = if method.name.is_empty() { "[unnamed]" } else { &method.name };
+                    let text = format!("{name} at {file}:{}", location.line);
+                    let qualifier = names.names[key.0.0 as usize].qualifier.clone();
+                    let id = names.add(&text, &qualifier);
+                    ids.insert(key, id);
+                    id
+                }
+            };
+            names.by_location[at] = id;
+        }
+        names
+    }
+
+    /// The name of a location.
+    pub(in crate::view) fn id(&self, location: LocationId) -> NameId {
+        self.by_location.get(location.0 as usize).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// The text of a step.
+    pub(in crate::view) fn text(&self, step: StackStep<NameId>) -> &str {
+        match step {
+            StackStep::Thread => "[thread]",
+            StackStep::Group(id) => self.groups().map_or("(other)", |groups| groups.label(id)),
+            StackStep::Truncated => "[truncated]",
+            StackStep::Dropped => "[stack dropped]",
+            StackStep::Empty => "[no stack]",
+            StackStep::Frame(id) => &self.names[id.0 as usize].text,
+            StackStep::ContextText(id) => {
+                self.contexts.as_ref().map_or("[span]", |them| them.label(id))
+            }
+            StackStep::Wait(wait) => self.waits.name(wait),
+        }
+    }
+
+    /// The distinction between steps of the same text; may be empty.
+    pub(in crate::view) fn qualifier(&self, step: StackStep<NameId>) -> &str {
+        match step {
+            StackStep::Frame(id) => &self.names[id.0 as usize].qualifier,
+            _ => "",
+        }
+    }
+
+    /// The groups that samples are in.
+    pub(in crate::view) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+
+    /// Groups of threads, where the samples have none.
+    pub(in crate::view) fn group_by(&mut self, groups: Arc<Groups>) {
+        self.groups = Some(groups);
+    }
+
+    fn empty(profile: &Profile) -> Self {
+        let unknown = StepName { text: "[unknown]".to_owned(), qualifier: String::new() };
+        let (waits, by_location) = (profile.waits.clone(), Vec::new());
+        let (groups, contexts) = (profile.groups.clone(), profile.contexts.clone());
+        Self { names: vec![unknown], by_location, waits, groups, contexts }
+    }
+
+    fn add(&mut self, text: &str, qualifier: &str) -> NameId {
+        let text =
+            if text.is_empty() { "[unnamed]".to_owned() } else { escaped(text).into_owned() };
+        self.names.push(StepName { text, qualifier: escaped(qualifier).into_owned() });
+        // Names are no more than locations or methods, whose ids have 32 bits, and `[unknown]`.
+        NameId(u32::try_from(self.names.len() - 1).unwrap_or(0))
+    }
+}
+
+fn place(profile: &Profile, location: &Location) -> String {
+    let Some(method) = profile.method(location.method) else {
+        return format!("[unknown] at {:#x}", location.svma);
+    };
+    let name = if method.name.is_empty() { "[unnamed]" } else { &method.name };
+    let inlined = if location.inline_parent.is_some() { " (inlined)" } else { "" };
+    match (&location.file, profile.module_name(method)) {
+        (Some(file), _) if location.line == 0 => format!("{name} at {file}{inlined}"),
+        (Some(file), _) => format!("{name} at {file}:{}{inlined}", location.line),
+        (None, Some(module)) => format!("{name} at {module}+{:#x}{inlined}", location.svma),
+        (None, None) => format!("{name} at {:#x}{inlined}", location.svma),
+    }
+}

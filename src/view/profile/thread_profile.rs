@@ -1,0 +1,184 @@
+//! A trace aggregated: per thread the tree of its stacks, and the tables of names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use traceprof_abi::unwind::EndReason;
+
+use crate::trace::{Location, LocationId, Method, MethodId, Module, Sample, Thread};
+use crate::view::profile::activity::Activity;
+use crate::view::profile::call_tree::{CallTree, CallTreeBuilder, Count, StackStep};
+use crate::view::profile::states::StateTimes;
+use crate::view::recording::mode::Mode;
+use crate::view::recording::recording_info::RecordingInfo;
+use crate::view::recording::waits::{WaitId, Waits};
+use crate::view::select::groups::{GroupId, Groups};
+use crate::view::text::escape::escaped;
+
+/// The id of a call trace that found no room in the storage.
+const DROPPED_TRACE_ID: u64 = 1;
+
+/// All samples of one thread.
+#[derive(Debug)]
+pub struct ThreadProfile {
+    /// The thread.
+    pub thread: Thread,
+    /// The stacks.
+    pub tree: CallTree<LocationId>,
+    /// The sum of the samples.
+    pub count: Count,
+    /// Samples by the [`EndReason`] number of their unwinding.
+    pub ends: BTreeMap<u16, u64>,
+    /// The time by state, for wall clock time only.
+    pub states: StateTimes,
+    /// The ids of its process and its own as the target sees them, where these are others.
+    pub inner_ids: Option<(u64, u64)>,
+}
+
+impl ThreadProfile {
+    /// The thread in one phrase, safe to show.
+    pub(in crate::view) fn title(&self) -> String {
+        let thread = &self.thread;
+        let name = escaped(&thread.name);
+        let process = if thread.pid == thread.tid {
+            String::new()
+        } else {
+            format!(" of process {}", thread.pid)
+        };
+        format!("thread {} \"{name}\"{process}", thread.tid)
+    }
+}
+
+/// Everything in a trace, aggregated by stack.
+#[derive(Debug, Default)]
+pub struct Profile {
+    /// The recording.
+    pub recording: RecordingInfo,
+    /// The measured time.
+    pub mode: Mode,
+    /// Only samples of some states, system calls or contexts are in it.
+    pub narrow: bool,
+    /// Some sample has a context, whether or not the filter keeps it.
+    pub has_contexts: bool,
+    /// Time of the first and of the last sample that is in it.
+    pub times_ns: Option<(u64, u64)>,
+    /// The activity over time.
+    pub activity: Activity,
+    /// The groups of the samples, if they are grouped.
+    pub groups: Option<Arc<Groups>>,
+    /// The contexts, if they are steps of the stacks.
+    pub contexts: Option<Arc<Groups>>,
+    /// The waits of all threads.
+    pub waits: Waits,
+    /// Modules by id.
+    pub modules: Vec<Module>,
+    /// Methods by id.
+    pub methods: Vec<Method>,
+    /// Locations by id.
+    pub locations: Vec<Location>,
+    /// The threads that are shown, by id.
+    pub threads: Vec<ThreadProfile>,
+}
+
+impl Profile {
+    /// The time of all threads by state.
+    pub fn states(&self) -> StateTimes {
+        let mut states = StateTimes::default();
+        for thread in &self.threads {
+            states += thread.states;
+        }
+        states
+    }
+
+    /// The sum of all samples.
+    pub fn count(&self) -> Count {
+        let mut count = Count::default();
+        for thread in &self.threads {
+            count += thread.count;
+        }
+        count
+    }
+
+    /// The method that a location lies in.
+    pub fn method_of(&self, location: LocationId) -> Option<MethodId> {
+        self.locations.get(location.0 as usize).map(|location| location.method)
+    }
+
+    /// A method, unless the trace is damaged.
+    pub fn method(&self, id: MethodId) -> Option<&Method> {
+        self.methods.get(id.0 as usize)
+    }
+
+    /// The last part of the path of a method's module.
+    pub fn module_name(&self, method: &Method) -> Option<&str> {
+        let path = &self.modules.get(method.module?.0 as usize)?.path;
+        Some(path.rsplit('/').next().unwrap_or(path))
+    }
+}
+
+/// The step that replaces unknown callers of a stack.
+pub(in crate::view) fn mark_of(
+    sample: &Sample,
+    stack: &[LocationId],
+) -> Option<StackStep<LocationId>> {
+    if sample.trace_id == DROPPED_TRACE_ID {
+        Some(StackStep::Dropped)
+    } else if stack.is_empty() {
+        Some(StackStep::Empty)
+    } else if sample.end_reason != EndReason::Root as u16 {
+        Some(StackStep::Truncated)
+    } else {
+        None
+    }
+}
+
+/// Gathers the samples of one thread.
+#[derive(Debug, Default)]
+pub struct ThreadProfileBuilder {
+    mode: Mode,
+    tree: CallTreeBuilder<LocationId>,
+    count: Count,
+    ends: BTreeMap<u16, u64>,
+    states: StateTimes,
+}
+
+impl ThreadProfileBuilder {
+    /// For samples of this mode.
+    pub fn new(mode: Mode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    /// Adds a sample with its own stack, root first, and what its thread waits for if it did not
+    /// run.
+    pub fn add(&mut self, sample: &Sample, stack: &[LocationId], wait: Option<WaitId>) {
+        self.add_in((None, None), sample, stack, wait);
+    }
+
+    /// Adds a sample of a group, with its context as a step.
+    pub fn add_in(
+        &mut self,
+        (group, context): (Option<GroupId>, Option<GroupId>),
+        sample: &Sample,
+        stack: &[LocationId],
+        wait: Option<WaitId>,
+    ) {
+        let count = Count { samples: 1, weight: u64::from(sample.weight) };
+        let frames = stack.iter().map(|location| StackStep::Frame(*location));
+        let outermost = group.map(StackStep::Group).into_iter().chain(mark_of(sample, stack));
+        let innermost =
+            context.map(StackStep::ContextText).into_iter().chain(wait.map(StackStep::Wait));
+        self.tree.add(outermost.chain(frames).chain(innermost), count);
+        if self.mode == Mode::Wall {
+            self.states.add(sample.state, count.weight);
+        }
+        self.count += count;
+        *self.ends.entry(sample.end_reason).or_default() += 1;
+    }
+
+    /// The thread with its samples.
+    pub fn finish(self, thread: Thread) -> ThreadProfile {
+        let Self { tree, count, ends, states, .. } = self;
+        let tree = tree.finish();
+        ThreadProfile { thread, tree, count, ends, states, inner_ids: None }
+    }
+}
