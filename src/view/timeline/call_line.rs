@@ -8,7 +8,8 @@ use std::io::Write;
 use unicode_width::UnicodeWidthStr;
 
 use super::call_names::duration;
-use super::{ThreadWalk, TimelineContext, ViewError};
+use super::thread_samples::SampleShare;
+use super::{TimelineContext, ViewError};
 use crate::trace::LazyCall;
 use crate::view::recording::mode::Mode;
 use crate::view::text::number::counted;
@@ -35,18 +36,19 @@ struct CallLine<'a> {
     place: &'a str,
 }
 
-impl ThreadWalk<'_> {
+/// Writes the lines of calls and of what has no children.
+pub(super) struct LineWriter<'a> {
+    pub(super) shared: &'a TimelineContext<'a>,
+}
+
+impl LineWriter<'_> {
     /// Writes a call.
     pub(super) fn call(
         &self,
-        call: &LazyCall,
+        (call, share): (&LazyCall, SampleShare),
         depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        if self.shared.options.json {
-            return self.call_object(call, depth, out);
-        }
-        let share = self.share(call);
         let observed = match self.shared.filter.mode {
             Mode::Cpu => {
                 format!("~{}", duration(share.span_ns.saturating_add(self.shared.period_ns)))
@@ -66,11 +68,23 @@ impl ThreadWalk<'_> {
         ] {
             numbers.push_str(if is_so { mark } else { "" });
         }
-        let line = CallLine { lead: self.shared.indent(depth), name, bare, numbers, place };
+        let line = CallLine { lead: self.indent(depth), name, bare, numbers, place };
         for line in line.lines(&self.shared.options.style) {
             writeln!(out, "{line}")?;
         }
         Ok(())
+    }
+
+    /// Returns the indentation of a line.
+    pub(super) fn indent(&self, depth: usize) -> String {
+        let most = match self.shared.options.style.width {
+            Some(width) => (width / COLUMNS_A_LEVEL).min(INDENT_MAX),
+            None => INDENT_MAX,
+        };
+        match depth <= most {
+            true => "  ".repeat(depth),
+            false => format!("{}[{depth}] ", "  ".repeat(most)),
+        }
     }
 }
 
@@ -105,19 +119,5 @@ impl CallLine<'_> {
             }
         }
         lines
-    }
-}
-
-impl TimelineContext<'_> {
-    /// The indentation of a line.
-    pub(super) fn indent(&self, depth: usize) -> String {
-        let most = match self.options.style.width {
-            Some(width) => (width / COLUMNS_A_LEVEL).min(INDENT_MAX),
-            None => INDENT_MAX,
-        };
-        match depth <= most {
-            true => "  ".repeat(depth),
-            false => format!("{}[{depth}] ", "  ".repeat(most)),
-        }
     }
 }

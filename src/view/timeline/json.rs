@@ -9,7 +9,7 @@ use traceprof_abi::storage::log::flags::CARRIED;
 
 use super::folded_children::FoldedChildren;
 use super::thread_samples::SampleShare;
-use super::{ThreadWalk, TimelineContext, ViewError};
+use super::{TimelineContext, ViewError};
 use crate::trace::{LazyCall, LazyNode, Sample, ThreadSummary};
 use crate::view::json::JsonSummary;
 use crate::view::profile::sample_totals::SampleTotals;
@@ -80,7 +80,15 @@ fn put<const N: usize>(object: &mut Map<String, Json>, fields: [(&str, Json); N]
     object.extend(fields.map(|(key, value)| (key.to_owned(), value)));
 }
 
-impl ThreadWalk<'_> {
+/// Writes the objects of one thread.
+pub(super) struct ObjectWriter<'a> {
+    pub(super) shared: &'a TimelineContext<'a>,
+    pub(super) thread: &'a ThreadSummary,
+    /// The begin of the window.
+    pub(super) from_ns: u64,
+}
+
+impl ObjectWriter<'_> {
     fn object(&self, kind: &str, depth: usize) -> Map<String, Json> {
         let mut object = of_thread(kind, self.thread);
         object.insert("depth".to_owned(), json!(depth));
@@ -88,13 +96,13 @@ impl ThreadWalk<'_> {
     }
 
     /// Writes a call. Its times cover all its samples, whatever the window.
-    pub(super) fn call_object(
+    pub(super) fn call(
         &self,
-        call: &LazyCall,
+        (call, share): (&LazyCall, SampleShare),
         depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let (shared, share) = (self.shared, self.share(call));
+        let shared = self.shared;
         let known = call.location().map(|location| shared.names.of(location)).transpose()?;
         let (known, location) = (known.as_deref(), known.as_deref().map(|it| &it.location));
         let wall_us = (shared.filter.mode == Mode::Wall).then_some(share.weight);
@@ -109,9 +117,9 @@ impl ThreadWalk<'_> {
                 ("line", json!(line_number)),
                 ("svma", json!(location.map(|it| it.svma).filter(|svma| *svma > 0))),
                 ("inlined", json!(location.is_some_and(|it| it.inline_parent.is_some()))),
-                ("from_ns", json!(shared.since(call.first_ns()))),
-                ("to_ns", json!(shared.since(call.last_ns()))),
-                ("continued", json!(call.first_ns() < self.window.from_ns)),
+                ("from_ns", json!(self.since(call.first_ns()))),
+                ("to_ns", json!(self.since(call.last_ns()))),
+                ("continued", json!(call.first_ns() < self.from_ns)),
                 ("samples", json!(share.samples)),
                 ("weight", json!(share.weight)),
                 ("wall_us", json!(wall_us)),
@@ -124,18 +132,18 @@ impl ThreadWalk<'_> {
     }
 
     /// Writes what has no children.
-    pub(super) fn leaf_object(
+    pub(super) fn leaf(
         &self,
         leaf: &LazyNode,
         depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let since = |time_ns: &u64| json!(self.shared.since(*time_ns));
+        let since = |time_ns: &u64| json!(self.since(*time_ns));
         let mut object = self.object(kind(leaf), depth);
         match leaf {
             // The walk takes calls itself.
             LazyNode::Call(_) => return Ok(()),
-            LazyNode::Sample(sample) => self.shared.put_sample(&mut object, sample)?,
+            LazyNode::Sample(sample) => self.put_sample(&mut object, sample)?,
             LazyNode::Gap { from_ns, to_ns } => {
                 put(&mut object, [("from_ns", since(from_ns)), ("to_ns", since(to_ns))]);
             }
@@ -153,7 +161,7 @@ impl ThreadWalk<'_> {
     }
 
     /// Writes what has no objects of its own; `whole` is what shares are of.
-    pub(super) fn folded_objects(
+    pub(super) fn folded(
         &self,
         folded: &mut FoldedChildren,
         (whole, depth): (u64, usize),
@@ -166,16 +174,14 @@ impl ThreadWalk<'_> {
         }
         Ok(())
     }
-}
 
-impl TimelineContext<'_> {
     fn since(&self, time_ns: u64) -> u64 {
-        time_ns.saturating_sub(self.base_ns)
+        time_ns.saturating_sub(self.shared.base_ns)
     }
 
     fn put_sample(&self, object: &mut Map<String, Json>, sample: &Sample) -> Result<(), ViewError> {
-        let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
-        let context = ContextKey::of(sample).in_words(&self.tags)?;
+        let on = sample.waits_on.map(|id| self.shared.trace.text(id)).transpose()?;
+        let context = ContextKey::of(sample).in_words(&self.shared.tags)?;
         let tags = context.tags.iter().map(|(name, value)| {
             let value = match value {
                 TagText::Number(number) => json!(number),

@@ -4,8 +4,9 @@ use std::io::Write;
 
 use traceprof_abi::storage::log::flags::CARRIED;
 
+use super::ViewError;
+use super::call_line::LineWriter;
 use super::call_names::duration;
-use super::{TimelineContext, ViewError};
 use crate::trace::{LazyNode, Sample};
 use crate::view::recording::context::ContextKey;
 use crate::view::recording::mode::is_wall;
@@ -13,24 +14,26 @@ use crate::view::recording::waits::doing;
 use crate::view::text::number::counted;
 use crate::view::text::text_style::Ink;
 
-impl TimelineContext<'_> {
-    /// Writes the line, behind `lead`.
+impl LineWriter<'_> {
+    /// Writes the line of a leaf.
     pub(super) fn leaf(
         &self,
         leaf: &LazyNode,
-        lead: &str,
+        depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), ViewError> {
-        let at =
-            |time_ns: u64| format!("{:.6} s", time_ns.saturating_sub(self.base_ns) as f64 / 1e9);
+        let lead = self.indent(depth);
+        let at = |time_ns: u64| {
+            format!("{:.6} s", time_ns.saturating_sub(self.shared.base_ns) as f64 / 1e9)
+        };
         let text = match leaf {
             // The walk takes calls itself.
             LazyNode::Call(_) => return Ok(()),
             LazyNode::Sample(sample) => {
                 let text = format!("sample at {}: {}", at(sample.time_ns), self.describe(sample)?);
                 // Numbers and names of states must not be cut.
-                let mut lead = lead.to_owned();
-                for line in self.options.style.wrapped(&text, lead.len()) {
+                let mut lead = lead;
+                for line in self.shared.options.style.wrapped(&text, lead.len()) {
                     writeln!(out, "{lead}{line}")?;
                     lead = " ".repeat(lead.len());
                 }
@@ -44,17 +47,12 @@ impl TimelineContext<'_> {
             LazyNode::Lost { from_ns, to_ns, samples } => lost(*from_ns, *to_ns, *samples),
         };
         let text = format!("... <{text}>");
-        Ok(writeln!(out, "{lead}{}", self.options.style.paint(Some(Ink::Faint), &text))?)
-    }
-
-    /// Microseconds that a sample stands for, in a view of wall clock time.
-    pub(super) fn time_us(&self, sample: &Sample) -> u64 {
-        if is_wall(sample) { u64::from(sample.weight) } else { 0 }
+        Ok(writeln!(out, "{lead}{}", self.shared.options.style.paint(Some(Ink::Faint), &text))?)
     }
 
     /// The facts of a sample, apart from its time.
     fn describe(&self, sample: &Sample) -> Result<String, ViewError> {
-        let on = sample.waits_on.map(|id| self.trace.text(id)).transpose()?;
+        let on = sample.waits_on.map(|id| self.shared.trace.text(id)).transpose()?;
         let state = doing(sample.state, sample.syscall, on.as_deref());
         let mut text = if is_wall(sample) {
             format!("{} {state}", duration(u64::from(sample.weight).saturating_mul(1000)))
@@ -64,13 +62,18 @@ impl TimelineContext<'_> {
         if sample.trace_id != 0 {
             text.push_str(&format!(", trace {:#x}", sample.trace_id));
         }
-        let context = ContextKey::of(sample).in_words(&self.tags)?.to_string();
+        let context = ContextKey::of(sample).in_words(&self.shared.tags)?.to_string();
         if !context.is_empty() {
             let inferred = if sample.flags & CARRIED != 0 { " (as before and after)" } else { "" };
             text.push_str(&format!(", {context}{inferred}"));
         }
         Ok(text)
     }
+}
+
+/// Returns the microseconds that a sample stands for, in a view of wall clock time.
+pub(super) fn time_us(sample: &Sample) -> u64 {
+    if is_wall(sample) { u64::from(sample.weight) } else { 0 }
 }
 
 fn lost(from_ns: u64, to_ns: u64, samples: Option<u64>) -> String {

@@ -31,9 +31,12 @@ use crate::view::select::sample_filter::SampleFilter;
 use crate::view::select::selection::Selected;
 use crate::view::text::escape::escaped;
 use crate::view::text::text_style::{Ink, TextStyle};
+use call_line::LineWriter;
 use call_names::CallNames;
 pub use call_names::duration;
 use folded_children::FoldedChildren;
+use json::ObjectWriter;
+use leaf_line::time_us;
 use thread_samples::{SampleShare, ThreadSamples};
 
 /// Children of a call that are loaded at once.
@@ -240,7 +243,11 @@ impl ThreadWalk<'_> {
                 }
                 Some(LazyNode::Call(mut call)) if self.is_shown(&call) => {
                     self.flush(level, depth, out)?;
-                    self.call(&call, depth, out)?;
+                    let call_and_share = (&*call, self.share(&call));
+                    match self.shared.options.json {
+                        true => self.objects().call(call_and_share, depth, out)?,
+                        false => self.lines().call(call_and_share, depth, out)?,
+                    }
                     self.narrow(&mut call);
                     let deep_nodes = match call.is_loaded() {
                         true => level.deep_nodes,
@@ -259,8 +266,8 @@ impl ThreadWalk<'_> {
                     if !self.fold(&leaf, &mut level.folded) {
                         self.flush(level, depth, out)?;
                         match self.shared.options.json {
-                            true => self.leaf_object(&leaf, depth, out)?,
-                            false => self.shared.leaf(&leaf, &self.shared.indent(depth), out)?,
+                            true => self.objects().leaf(&leaf, depth, out)?,
+                            false => self.lines().leaf(&leaf, depth, out)?,
                         }
                     }
                 }
@@ -268,6 +275,15 @@ impl ThreadWalk<'_> {
             self.end_at_limit(&mut levels, out)?;
         }
         Ok(())
+    }
+
+    fn lines(&self) -> LineWriter<'_> {
+        LineWriter { shared: self.shared }
+    }
+
+    fn objects(&self) -> ObjectWriter<'_> {
+        let Self { shared, window, thread, .. } = self;
+        ObjectWriter { shared, thread, from_ns: window.from_ns }
     }
 
     fn title(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -353,7 +369,7 @@ impl ThreadWalk<'_> {
         let TimelineOptions { verbose, json, .. } = *self.shared.options;
         match leaf {
             _ if verbose => return false,
-            LazyNode::Sample(sample) => folded.sample(sample.weight, self.shared.time_us(sample)),
+            LazyNode::Sample(sample) => folded.sample(sample.weight, time_us(sample)),
             _ if json => return false,
             LazyNode::Gap { from_ns, to_ns } => folded.gap(to_ns.saturating_sub(*from_ns)),
             _ => return false,
@@ -364,8 +380,8 @@ impl ThreadWalk<'_> {
     fn flush(&self, level: &mut WalkLevel, depth: usize, out: &mut dyn Write) -> io::Result<()> {
         let whole = self.all.weight;
         if self.shared.options.json {
-            return self.folded_objects(&mut level.folded, (whole, depth), out);
+            return self.objects().folded(&mut level.folded, (whole, depth), out);
         }
-        level.folded.write(whole, &self.shared.indent(depth), (&self.shared.options.style, out))
+        level.folded.write(whole, &self.lines().indent(depth), (&self.shared.options.style, out))
     }
 }
