@@ -1,10 +1,8 @@
 //! What one sample costs inside the handler: the real agent image, laid out in this process, is
 //! called with a real signal frame at the bottom of stacks of known depth.
 //!
-//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH STEPPED FRESH SAME`,
-//! the medians of many warm batches in nanoseconds. STEPPED is a thread without room for a
-//! previous stack. FRESH is a thread with such room and nothing in it. SAME is a thread whose
-//! stack is the previous one. The kernel's share (timer, signal delivery, sigreturn) is not
+//! Prints one line for each depth given (8, 32 and 128 without any): `DEPTH NS`, the median of many
+//! warm batches in nanoseconds. The kernel's share (timer, signal delivery, sigreturn) is not
 //! included. `scripts/bench` reads this.
 //!
 //! # Safety
@@ -25,7 +23,6 @@ use traceprof_abi::segment::DataSegment;
 use traceprof_abi::storage::rotation::Rotation;
 use traceprof_abi::storage::table;
 use traceprof_abi::sync::{AtomicU64, Ordering};
-use traceprof_abi::unwind::Previous;
 
 const BASE: u64 = 0x1000_0000_0000;
 const BATCH: u32 = 2000;
@@ -48,14 +45,12 @@ struct Info {
 
 thread_local! {
     static HANDLER: Cell<u64> = const { Cell::new(0) };
-    /// The thread's previous stack is forgotten before each sample.
-    static FORGETS: Cell<Option<Previous<'static>>> = const { Cell::new(None) };
     static RESULT: Cell<f64> = const { Cell::new(0.0) };
 }
 
 /// A thread that measures, and is there before the mappings are published.
 struct Bench {
-    depths: Sender<(u32, bool)>,
+    depths: Sender<u32>,
     results: Receiver<(u32, f64)>,
 }
 
@@ -72,10 +67,7 @@ impl Bench {
             HANDLER.set(handler);
             // Frames besides those of `down`: those between it and the root, and the signal's.
             let others = measured(data, 1).0 - 1;
-            for (depth, forgets) in asked {
-                let slot = data.threads().find(nix::unistd::gettid().as_raw() as u32);
-                let words = slot.and_then(|slot| data.previous(slot)).filter(|_| forgets);
-                FORGETS.set(words.and_then(Previous::new));
+            for depth in asked {
                 let frames = measured(data, u32::saturating_sub(depth, others));
                 assert!(frames.0 == depth.max(others), "{} frames, not {depth}", frames.0);
                 if found.send(frames).is_err() {
@@ -86,8 +78,8 @@ impl Bench {
         (ground, Self { depths, results })
     }
 
-    fn measure(&self, depth: u32, forgets: bool) -> (u32, f64) {
-        self.depths.send((depth, forgets)).expect("the thread runs");
+    fn measure(&self, depth: u32) -> (u32, f64) {
+        self.depths.send(depth).expect("the thread runs");
         self.results.recv().expect("the thread runs")
     }
 }
@@ -109,22 +101,14 @@ fn main() {
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: the handler has the kernel's signature.
     unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
-    let (first, stepping) = Bench::start();
-    let (second, keeping) = Bench::start();
+    let (ground, bench) = Bench::start();
     let (handler, data) = install();
-    // The first slot without room for a previous stack, and then the first of all.
-    for (slot, ground, bench) in
-        [(layout::PREVIOUS_SLOTS as u32, first, &stepping), (0, second, &keeping)]
-    {
-        data.control().slots_next.store(slot, Ordering::Relaxed);
-        ground.send((handler, data)).expect("the thread runs");
-        bench.measure(1, false);
-    }
+    ground.send((handler, data)).expect("the thread runs");
+    bench.measure(1);
     let depths: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     for depth in if depths.is_empty() { vec![8, 32, 128] } else { depths } {
-        let (frames, stepped) = stepping.measure(depth, false);
-        let [(_, fresh), (_, same)] = [true, false].map(|forgets| keeping.measure(depth, forgets));
-        println!("{frames} {stepped:.0} {fresh:.0} {same:.0}");
+        let (frames, ns) = bench.measure(depth);
+        println!("{frames} {ns:.0}");
     }
     let lost = data.control().counters[Counter::LostLog as usize].load(Ordering::Relaxed);
     eprintln!("hits that found the log full (their cost counts all the same): {lost}");
@@ -159,9 +143,6 @@ extern "C" fn measure(_: i32, _: *const libc::siginfo_t, context: *const libc::c
         .map(|_| {
             let start = Instant::now();
             for _ in 0..BATCH {
-                if let Some(previous) = FORGETS.get() {
-                    previous.forget();
-                }
                 // SAFETY: a real context of this thread, on whose stack we stand.
                 unsafe { handler(5, &raw const info, context) };
             }

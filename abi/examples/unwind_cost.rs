@@ -1,9 +1,6 @@
 //! Walks up a stack that is made up, again and again, so that the instructions of it can be
-//! counted: `unwind_cost WAY DEPTH ROUNDS`.
-//!
-//! The ways: `stepped` keeps nothing; `fresh` keeps each stack and finds nothing in the one before;
-//! `half` takes over the outer half of what it kept, and `same` all of it. Two runs with different
-//! rounds tell what one walk takes. `scripts/bench unwind` does so by callgrind.
+//! counted: `unwind_cost DEPTH ROUNDS`. Two runs with different rounds tell what one walk takes.
+//! `scripts/bench unwind` does so by callgrind.
 //!
 //! # Safety
 //! Tables are read in memory of the program's own, with the length that it has.
@@ -13,9 +10,7 @@ use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::sync::AtomicU64;
 use traceprof_abi::unwind::rule::{Rule, fp_op, op};
 use traceprof_abi::unwind::tables::{Header, MAGIC, Tables};
-use traceprof_abi::unwind::{
-    EndReason, Memory, PREVIOUS_WORDS, Previous, Registers, Snapshot, Unwound, unwind, unwind_on,
-};
+use traceprof_abi::unwind::{EndReason, Memory, Registers, Snapshot, Unwound, unwind};
 
 const CODE: u64 = 0x10_0000;
 const BLOCK: u64 = 256;
@@ -74,15 +69,13 @@ struct Stack {
 }
 
 impl Stack {
-    /// The frames of the inner half are at another place of their functions if `shift` is not 0.
-    fn new(depth: u64, shift: u64) -> Self {
+    fn new(depth: u64) -> Self {
         let mut words = vec![0; depth as usize * 8 + 8];
         let mut sp = words.len() * 8 - 16;
         let code = |block: u64| CODE + block * BLOCK + BLOCK / 2;
         for number in 1..depth {
-            let shift = if number > depth / 2 { shift } else { 0 };
             let block = if number == 1 { ROOT } else { (number - 1) % ROOT };
-            words[sp / 8 - 1] = code(block) + shift;
+            words[sp / 8 - 1] = code(block);
             sp -= rule(number % ROOT).cfa_off as usize;
         }
         let (pc, sp) = (code((depth - 1) % ROOT), STACK + sp as u64);
@@ -106,31 +99,18 @@ impl Memory for Stack {
     }
 }
 
-/// Walks so many times; what the last walk found.
-fn walk(way: &str, snapshot: &Snapshot<'_>, depth: u64, rounds: u64) -> Option<Unwound> {
-    let words: Vec<AtomicU64> = (0..PREVIOUS_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let previous = Previous::new(&words)?;
-    let mut stacks = [0, u64::from(way == "half")].map(|shift| Stack::new(depth, shift));
-    let mut unwound = None;
-    for round in 0..rounds {
-        let stack = &mut stacks[round as usize & 1];
-        let registers = stack.registers;
-        unwound = Some(if way == "stepped" {
-            unwind(snapshot, &registers, stack, &words[..DEPTH_MAX])
-        } else {
-            if way == "fresh" {
-                previous.forget();
-            }
-            unwind_on(snapshot, &registers, stack, previous).unwound
-        });
-    }
-    unwound
+/// Walks this many times, and returns what the last walk found.
+fn walk(snapshot: &Snapshot<'_>, depth: u64, rounds: u64) -> Option<Unwound> {
+    let frames: Vec<AtomicU64> = (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect();
+    let mut stack = Stack::new(depth);
+    let registers = stack.registers;
+    (0..rounds).map(|_| unwind(snapshot, &registers, &mut stack, &frames)).last()
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [way, depth, rounds] = &arguments[..] else {
-        eprintln!("usage: unwind_cost stepped|fresh|half|same DEPTH ROUNDS");
+    let [depth, rounds] = &arguments[..] else {
+        eprintln!("usage: unwind_cost DEPTH ROUNDS");
         return;
     };
     let number = |word: &String| word.parse().expect("a number");
@@ -141,5 +121,5 @@ fn main() {
     let tables = unsafe { Tables::new(words.as_ptr().cast(), size_of_val(&words[..])) };
     let snapshot = tables.snapshot().expect("the segment has a snapshot");
     let expected = Unwound { depth: depth as usize, end: EndReason::Root };
-    assert_eq!(walk(way, &snapshot, depth, rounds), Some(expected));
+    assert_eq!(walk(&snapshot, depth, rounds), Some(expected));
 }

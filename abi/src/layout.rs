@@ -61,20 +61,6 @@ pub const SCRATCH_OFFSET: u64 = 0x100_0000;
 pub const SCRATCH_STRIDE: u64 = 0x2000;
 /// Deepest stack that is recorded, in frames; what is beyond is marked truncated.
 pub const DEPTH_MAX: usize = 1024;
-/// Offset of the threads' previous stacks, one of [`PREVIOUS_STRIDE`] bytes for each of the first
-/// [`PREVIOUS_SLOTS`] slots.
-pub const PREVIOUS_OFFSET: u64 = 0x900_0000;
-/// Bytes that are kept of a thread's previous stack.
-pub const PREVIOUS_STRIDE: u64 = 0x8000;
-/// Thread slots with room for a previous stack, 32 MiB in all: the stacks of other threads are
-/// stepped through, frame by frame.
-pub const PREVIOUS_SLOTS: usize = 1024;
-
-/// Bytes of the previous stacks of so many slots.
-pub fn previous_len(slots: u64) -> u64 {
-    slots.min(PREVIOUS_SLOTS as u64).wrapping_mul(PREVIOUS_STRIDE)
-}
-
 /// Offset of the first trace table.
 pub const TRACE_TABLES_OFFSET: u64 = 0x1200_0000;
 /// Bytes reserved for each trace table.
@@ -291,31 +277,18 @@ pub enum Counter {
     Withheld = 30,
     /// Samples whose stack did not end at a root, and that found no room for a slice of it.
     SliceLost = 31,
-    /// Steps up a stack that were taken over from the thread's previous sample.
-    StepsTaken = 32,
-    /// Samples whose stack has no frame in common with the previous one of the thread.
-    PreviousOther = 33,
-    /// Samples of threads without a previous stack: the first, the first since the tables changed,
-    /// and those for which there is no room.
-    PreviousUnknown = 34,
-    /// Samples at which a word had changed that decided about the previous stack.
-    PreviousChanged = 35,
-    /// Samples whose walk ended on another stack than the previous one of the thread.
-    PreviousMoved = 36,
-    /// Samples whose stack was stepped through because the previous one of the thread was shallow.
-    PreviousShallow = 37,
     /// Contexts that did not belong together when they were read: their writers do not keep the
     /// order.
-    ContextTorn = 38,
+    ContextTorn = 32,
     /// Thread context records, or the way to them, that could not be read.
-    RecordUnreadable = 39,
+    RecordUnreadable = 33,
     /// Attributes of thread context records that found no room.
-    AttributesLost = 40,
+    AttributesLost = 34,
     /// Hits of threads whose thread pointer leads to no block of their own: no record was looked
     /// for.
-    RecordForeign = 41,
+    RecordForeign = 35,
     /// Handlers that were to be timed, and took so long that they must have been interrupted.
-    Untimed = 42,
+    Untimed = 36,
 }
 /// Number of counter words; more than [`Counter`] has, for growth.
 pub const COUNTERS: usize = 64;
@@ -425,10 +398,8 @@ mod asserts {
     );
     const _: () =
         assert!(THREAD_SLOTS_OFFSET + THREAD_SLOTS as u64 * THREAD_SLOT_BYTES <= SCRATCH_OFFSET);
-    const _: () = assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= PREVIOUS_OFFSET);
     const _: () =
-        assert!(PREVIOUS_OFFSET + PREVIOUS_SLOTS as u64 * PREVIOUS_STRIDE <= TRACE_TABLES_OFFSET);
-    const _: () = assert!(PREVIOUS_STRIDE == crate::unwind::PREVIOUS_WORDS as u64 * 8);
+        assert!(SCRATCH_OFFSET + THREAD_SLOTS as u64 * SCRATCH_STRIDE <= TRACE_TABLES_OFFSET);
     const _: () = assert!(THREAD_SLOTS <= 1 << TIMER_SLOT_BITS);
     const _: () = assert!(SCRATCH_STRIDE >= DEPTH_MAX as u64 * 8);
     const _: () =

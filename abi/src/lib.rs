@@ -39,4 +39,4 @@ pub mod thread;
 pub mod unwind;
 
 /// Version of every layout in this crate; the agent refuses a control block of another version.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;

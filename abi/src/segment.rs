@@ -95,17 +95,6 @@ impl DataSegment {
         Some(unsafe { self.slice(offset, layout::SCRATCH_STRIDE as usize / 8) })
     }
 
-    /// The previous stack of a thread slot, [`layout::PREVIOUS_STRIDE`] / 8 words, if there is room
-    /// for one.
-    pub fn previous<'a>(self, slot: usize) -> Option<&'a [AtomicU64]> {
-        if slot >= layout::PREVIOUS_SLOTS {
-            return None;
-        }
-        let offset = layout::PREVIOUS_OFFSET + slot as u64 * layout::PREVIOUS_STRIDE;
-        // SAFETY: `slot` is below the count that `layout` asserts the region for.
-        Some(unsafe { self.slice(offset, layout::PREVIOUS_STRIDE as usize / 8) })
-    }
-
     /// Where contexts are looked for.
     pub fn context_sources<'a>(self) -> &'a ContextSources {
         // SAFETY: region asserted in `layout`.

@@ -83,8 +83,6 @@ pub(super) struct Tally {
     /// Samples that hold a function of the C++ runtime, and where those lie that end in one.
     unwinding: u64,
     landings: HashMap<String, Vec<u64>>,
-    /// Steps that were taken over from the samples before, as the recorder counted them.
-    pub(super) taken: u64,
     /// Hits in the kernel while it exchanged the thread's registers.
     torn: u64,
     wrong: Vec<String>,

@@ -5,8 +5,8 @@
 //! a signal frame are exact.
 //!
 //! `tables` reads what the recorder compiled, `walk` goes up the stack, `x86_64` and `aarch64`
-//! apply a rule to a frame of theirs; `previous` takes over what is unchanged since the walk
-//! before. They touch nothing but numbers, so each is there on every host.
+//! apply a rule to a frame of theirs. They touch nothing but numbers, so each is there on every
+//! host.
 //!
 //! # Invariants
 //! - No panic, no allocation, and a bound on every loop: this runs in a signal handler of a process
@@ -16,8 +16,6 @@
 pub mod aarch64;
 #[cfg(all(test, not(loom)))]
 mod hostile;
-#[cfg(not(loom))]
-mod previous;
 pub mod rule;
 #[cfg(not(loom))]
 pub mod tables;
@@ -26,8 +24,6 @@ mod walk;
 #[cfg(not(loom))]
 pub mod x86_64;
 
-#[cfg(not(loom))]
-pub use previous::{Previous, Rest, WORDS as PREVIOUS_WORDS, Walked, unwind_on};
 pub use rule::Rule;
 #[cfg(not(loom))]
 pub use tables::{Snapshot, Tables};

@@ -34,25 +34,6 @@ pub trait Climb {
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason>;
 }
 
-/// A frame that can be entered otherwise than by a step to it.
-pub trait Resume: Climb {
-    /// What decides about the rest of the walk besides the pc, if that is all there is: no other
-    /// register is known, and the pc is a return address.
-    fn place(&self) -> Option<Place>;
-
-    /// Becomes the frame of this pc and place, from one that has a place, too.
-    fn enter(&mut self, pc: u64, place: Place);
-}
-
-/// A frame's stack pointer and frame pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The stack pointer.
-    pub sp: u64,
-    /// The frame pointer.
-    pub fp: u64,
-}
-
 /// The stack that is walked.
 pub trait Memory {
     /// One 8-byte load that never faults. Asked only for multiples of 8 within the bounds.

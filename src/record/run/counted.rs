@@ -5,7 +5,7 @@ use traceprof_abi::layout::Counter;
 use crate::record::session::program_run::ProgramRun;
 
 /// Counters that the metadata has under these names.
-const NAMES: [(Counter, &str); 32] = [
+const NAMES: [(Counter, &str); 26] = [
     (Counter::Samples, "samples_stored"),
     (Counter::Puts, "puts"),
     (Counter::Hits, "put_hits"),
@@ -32,12 +32,6 @@ const NAMES: [(Counter, &str); 32] = [
     (Counter::PrimeFailed, "primings_failed"),
     (Counter::ReleaseFailed, "hazard_releases_failed"),
     (Counter::SliceLost, "stack_slices_lost"),
-    (Counter::StepsTaken, "steps_taken_over"),
-    (Counter::PreviousOther, "previous_stacks_other"),
-    (Counter::PreviousUnknown, "previous_stacks_unknown"),
-    (Counter::PreviousChanged, "previous_stacks_changed"),
-    (Counter::PreviousMoved, "previous_stacks_moved"),
-    (Counter::PreviousShallow, "previous_stacks_shallow"),
 ];
 
 /// Numbers for the metadata, by name.

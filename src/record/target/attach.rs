@@ -212,14 +212,8 @@ impl<'a> Attached<'a> {
         let more = u64::from(wanted).saturating_sub(present);
         let slots = layout::THREAD_SLOTS_OFFSET + present * layout::THREAD_SLOT_BYTES;
         self.segments.data.populate(slots, more * layout::THREAD_SLOT_BYTES)?;
-        // The first slots have their previous stacks instead.
-        let unkept = present.max(layout::PREVIOUS_SLOTS as u64);
-        let len = (present + more).saturating_sub(unkept) * layout::SCRATCH_STRIDE;
-        self.segments
-            .data
-            .populate(layout::SCRATCH_OFFSET + unkept * layout::SCRATCH_STRIDE, len)?;
-        let [known, all] = [present, present + more].map(layout::previous_len);
-        self.segments.data.populate(layout::PREVIOUS_OFFSET + known, all - known)?;
+        let frames = layout::SCRATCH_OFFSET + present * layout::SCRATCH_STRIDE;
+        self.segments.data.populate(frames, more * layout::SCRATCH_STRIDE)?;
         // Relaxed: the pages are present for both processes before this is stored.
         control.slots_limit.fetch_max(wanted, Ordering::Relaxed);
         Ok(())

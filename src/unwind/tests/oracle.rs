@@ -11,8 +11,7 @@ use nix::sys::signal::Signal;
 use traceprof_abi::layout::DEPTH_MAX;
 use traceprof_abi::unwind::rule::op;
 use traceprof_abi::unwind::{
-    EndReason, PREVIOUS_WORDS, Previous, RETURN_ADDRESS, Registers, Rule, Unwound, lookup_avma,
-    unwind, unwind_on,
+    EndReason, RETURN_ADDRESS, Registers, Rule, Unwound, lookup_avma, unwind,
 };
 
 use super::SegmentMemory;
@@ -64,9 +63,6 @@ pub(super) struct Tally {
     pub(super) excused: BTreeMap<KnownBad, u64>,
     pub(super) deepest: usize,
     pub(super) signal_frames: u64,
-    /// Frames of all stacks, and those of them that were taken over.
-    frames: u64,
-    pub(super) taken: u64,
     /// Instructions by module.
     pub(super) modules: BTreeMap<String, u64>,
     wrong: BTreeMap<String, Wrong>,
@@ -85,7 +81,6 @@ impl Tally {
     pub(super) fn assert_exact(&self, name: &str) {
         let Self { steps, exact, resumed, excused, deepest, signal_frames, modules, wrong, .. } =
             self;
-        eprintln!("{name}: of {} frames {} are taken over", self.frames, self.taken);
         eprintln!(
             "{name}: {steps} steps, {exact} exact, {resumed} of them about to jump, {excused:?}\n\
              deepest {deepest}, {signal_frames} above a signal's frame, {modules:?}"
@@ -108,8 +103,6 @@ pub(super) struct Oracle<'s> {
     pub(super) writer: TableWriter<'s>,
     segment: &'s SegmentMemory,
     frames: Vec<AtomicU64>,
-    /// The previous stack, as handlers keep it.
-    previous: Vec<AtomicU64>,
     shadow: Vec<Caller>,
     /// What was found while the program was about to jump into another frame.
     jumping: Vec<(u64, Found)>,
@@ -130,7 +123,6 @@ impl<'s> Oracle<'s> {
             writer,
             segment,
             frames: (0..DEPTH_MAX).map(|_| AtomicU64::new(0)).collect(),
-            previous: (0..PREVIOUS_WORDS).map(|_| AtomicU64::new(0)).collect(),
             shadow: Vec::new(),
             jumping: Vec::new(),
             outside: RemoteUnwinder::default(),
@@ -147,20 +139,7 @@ impl<'s> Oracle<'s> {
         }
         let snapshot = tables.snapshot().unwrap();
         let mut stack = ChildStack::new(&self.child, snapshot, registers.sp);
-        let unwound = unwind(&snapshot, registers, &mut stack, &self.frames);
-        // The same again, with what can be taken over from the instruction before.
-        let mut stack = ChildStack::new(&self.child, snapshot, registers.sp);
-        let previous = Previous::new(&self.previous).unwrap().of_any_depth();
-        let walked = unwind_on(&snapshot, registers, &mut stack, previous);
-        assert_eq!(walked.unwound, unwound);
-        let pairs = previous.frames(&walked).iter().zip(&self.frames);
-        let is_same = |(one, other): (&AtomicU64, &AtomicU64)| {
-            one.load(Ordering::Relaxed) == other.load(Ordering::Relaxed)
-        };
-        assert!(pairs.len() == unwound.depth && { pairs }.all(is_same), "{registers:x?}");
-        self.tally.taken += walked.taken as u64;
-        self.tally.frames += unwound.depth as u64;
-        unwound
+        unwind(&snapshot, registers, &mut stack, &self.frames)
     }
 
     /// From a copy of some length, which the rest is read behind.

@@ -69,9 +69,6 @@ fn check_callers(flags: &[&str], from_start: bool) -> Tally {
     tally.assert_exact(&format!("{flags:?}"));
     assert!(tally.signal_frames > 100);
     assert!(tally.resumed > 0, "longjmp was stepped through");
-    // A static program holds the dynamic linker's code, whose callers are found through rbx: that
-    // is not kept of a frame.
-    assert!(tally.taken > 50_000 || flags.contains(&"-static"), "{} taken over", tally.taken);
     tally
 }
 

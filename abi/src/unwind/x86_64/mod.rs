@@ -13,7 +13,7 @@ mod switch;
 use super::EndReason;
 use super::rule::{Rule, fp_op, op};
 use super::tables::RBX_LOST;
-use super::walk::{Climb, Lookup, Machine, Memory, Place, Resume, word};
+use super::walk::{Climb, Lookup, Machine, Memory, word};
 use gap::cross_gap;
 
 /// Bytes below sp that belong to the running function.
@@ -86,25 +86,6 @@ impl Climb for Frame {
     #[inline]
     fn step(&mut self, lookup: &mut Lookup, memory: &mut impl Memory) -> Result<(), EndReason> {
         step(self, lookup, memory)
-    }
-}
-
-impl Resume for Frame {
-    #[inline]
-    fn place(&self) -> Option<Place> {
-        let Registers { sp, fp, .. } = self.registers;
-        // What is whole, or lost, is exact. Where fp came from matters if it is zero.
-        let is_root = self.of_record && fp == 0;
-        let is_all = !self.exact && self.rbx.is_none() && !is_root;
-        is_all.then_some(Place { sp, fp })
-    }
-
-    #[inline]
-    fn enter(&mut self, pc: u64, place: Place) {
-        self.registers.pc = pc;
-        (self.registers.sp, self.registers.fp) = (place.sp, place.fp);
-        // Of one that would be told by it nothing is kept.
-        self.of_record = false;
     }
 }
 
@@ -400,20 +381,6 @@ mod tests {
         frame.exact = true;
         let known = [Err(EndReason::BadRule), Ok(0x7010), Ok(0x7000), Err(EndReason::BadRule)];
         assert_eq!([0, 6, 7, 15].map(|it| frame.register(it)), known);
-    }
-
-    #[test]
-    fn a_frame_whose_zero_comes_from_a_record_is_not_taken_over() {
-        let mut frame = Registers::default().leaf();
-        assert!(frame.place().is_none(), "it is exact");
-        frame.enter_caller(0x7000, 0x7010, 0x40_0000).unwrap();
-        frame.of_record = true;
-        assert!(frame.place().is_some());
-        frame.registers.fp = 0;
-        assert!(frame.place().is_none());
-        // One that may be taken over and has a zero has it from elsewhere.
-        frame.enter(0x40_0000, Place { sp: 0x7000, fp: 0 });
-        assert!(!frame.of_record && frame.place().is_some());
     }
 
     #[test]
