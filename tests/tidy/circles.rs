@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::source::{self, Source};
 
 /// A module by its path below the crate, as in `["record", "store"]`.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// The folders of a module from bottom to top: each imports from those before it only. What is not
 /// listed is above them.
@@ -20,7 +20,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
     ("view", &["text", "recording", "select", "profile", "print"]),
 ];
 /// Crates of the tree whose files are looked at.
-const CRATES: [&str; 4] = ["src/", "abi/src/", "agent/src/", "context/src/"];
+pub(super) const CRATES: [&str; 4] = ["src/", "abi/src/", "agent/src/", "context/src/"];
 
 /// What each module of one crate imports.
 #[derive(Default)]
@@ -91,7 +91,7 @@ fn height(module: &Module) -> Option<(&str, usize)> {
 }
 
 /// The module that a file below the root of a crate is.
-fn module(path: &str) -> Module {
+pub(super) fn module(path: &str) -> Module {
     let path = path.trim_end_matches(".rs");
     let mut parts: Module = path.split('/').map(str::to_owned).collect();
     if parts.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
@@ -101,7 +101,7 @@ fn module(path: &str) -> Module {
 }
 
 /// The code before the file's own tests.
-fn without_tests(code: &str) -> String {
+pub(super) fn without_tests(code: &str) -> String {
     let end = code.find("#[cfg(test)]\nmod tests {").unwrap_or(code.len());
     code[..end].to_owned()
 }

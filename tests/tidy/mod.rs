@@ -4,6 +4,7 @@ mod circles;
 mod doors;
 mod floors;
 mod hygiene;
+mod objects;
 mod source;
 
 use source::Source;
