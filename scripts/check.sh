@@ -71,7 +71,7 @@ if ! $is_quick; then
     gate cargo test --workspace --doc
 fi
 printf '\n== TRACEPROF_TEST_SEED=%s\n' "$TRACEPROF_TEST_SEED" >&2
-# One more than there are processors: those that record sleep now and then.
-gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) + 1)) || failed=$?
+# Twice as many as there are processors: those that record sleep most of the time.
+gate cargo nextest run "${tests[@]}" "${chosen[@]}" --test-threads $(($(nproc) * 2)) || failed=$?
 scripts/slowest.sh "$target/nextest/default/junit.xml"
 exit "${failed-0}"
